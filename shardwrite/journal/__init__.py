@@ -70,6 +70,7 @@ from shardwrite.journal.receipt import (
     UpdateEntry,
     changed_region,
     read_receipt,
+    receipt_at,
 )
 from shardwrite.journal.record import Intent, RunRecord, StrategyFacts
 from shardwrite.journal.records import Beginning, Entry, cause_of
@@ -186,6 +187,7 @@ __all__ = [
     "probe",
     "read_receipt",
     "read_volume",
+    "receipt_at",
     "recover_changes",
     "recover_shard",
     "refuse_in_place",

@@ -20,6 +20,7 @@ from shardwrite.journal.record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
 from shardwrite.journal.trust import require_trusted
+from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
 from shardwrite.plan.identity import Bounds
@@ -169,7 +170,11 @@ def make_way(target: Target, intent: Intent, *, restart: bool) -> None:
         raise unfinished(other, shared, is_replaced=intent.makes_array)
     told = "" if intent.makes_array else target.place.unknown_run()
     if told:
-        raise JournalError(f"{told}. Give the run_dir of that run", path=str(target.run_path))
+        raise JournalError(
+            f"{told}. Give the run_dir of that run. If its state is lost, remove {MARK_NAME}, and "
+            "write the array again",
+            path=str(target.run_path),
+        )
 
 
 def unfinished(

@@ -20,14 +20,14 @@ from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
 from shardwrite.journal.record import fields_in_lines
 from shardwrite.journal.sizes import MAX_SIZES, pack_sizes, unpack_sizes
-from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.plan import Identity
 from shardwrite.plan.identity import Bounds
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt"]
+__all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt", "receipt_at"]
 
 _MAX_UPDATES = 100
 _MAX_APPENDS = 10_000
@@ -484,11 +484,16 @@ def read_receipt(target: Target) -> Receipt | None:
     StoreError
         If the file cannot be read.
     """
-    data = target.place.read(RECEIPT_NAME)
+    return receipt_at(target.place)
+
+
+def receipt_at(place: Place) -> Receipt | None:
+    """The receipt of the array at a place; see :func:`read_receipt`."""
+    data = place.read(RECEIPT_NAME)
     try:
         return None if data is None else _decoded(data)
     except (ValueError, KeyError) as error:
-        path = f"{target.label}/{RECEIPT_NAME}"
+        path = f"{place.label}/{RECEIPT_NAME}"
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
 

@@ -1,13 +1,17 @@
 """Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced.
 
-That directory lies where the run state of the array lies.
+That directory lies where the run state of the array lies. If that state lies in the array's bucket,
+the copies lie there, too, below ``shardwrite-quarantine/`` in the array: the directory of this
+process would be removed at its exit.
 """
 
 from __future__ import annotations
 
+import errno
 import uuid
 
-from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.errors import StoreError
+from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
 
 __all__ = ["keep_copy"]
@@ -28,15 +32,27 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
     Returns
     -------
     str
-        Path of the copy.
+        Path of the copy, or its URL.
 
     Raises
     ------
     StoreError
         If no copy can be kept.
     """
+    leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
+    if target.in_store:
+        return _kept_in_bucket(target, key, f"{QUARANTINE_PREFIX}{leaf}", durability)
     beside = target.beside.name.removesuffix(RUN_SUFFIX)
-    directory = target.beside.with_name(f"{beside}.quarantine")
-    copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
+    copy = target.beside.with_name(f"{beside}.quarantine") / leaf
     target.place.keep_copy(key, copy, durability)
     return str(copy)
+
+
+def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:
+    reader = target.store.open(key)
+    if reader is None:
+        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+    with reader:
+        data = reader.read(0, reader.nbytes)
+    target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
+    return f"{target.label}/{leaf}"

@@ -16,6 +16,7 @@ from shardwrite.stores import Proof, Store
 
 __all__ = [
     "MARK_NAME",
+    "QUARANTINE_PREFIX",
     "RECEIPT_NAME",
     "REPORT_NAME",
     "RUN_SUFFIX",
@@ -31,6 +32,8 @@ REPORT_NAME = "shardwrite-report.json"
 MARK_NAME = "shardwrite-run.json"
 STATE_PREFIX = "shardwrite-run/"
 """Prefix of the objects that hold the state of a run in a bucket, inside the array."""
+QUARANTINE_PREFIX = "shardwrite-quarantine/"
+"""Prefix of copies of bad shards in a bucket, inside the array."""
 
 
 class Owner(Protocol):

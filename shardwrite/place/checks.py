@@ -6,7 +6,7 @@ import stat
 import warnings
 
 from shardwrite.errors import SpecError
-from shardwrite.place.base import Place
+from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.stores import mode_of, owner_of
 
@@ -59,7 +59,10 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
         )
     unknown = target.place.unknown_run() if kind == "other" else ""
     if unknown:
-        remedy = "give the run_dir of that run, or another path"
+        remedy = (
+            "give the run_dir of that run, or another path. If its state is lost, remove "
+            f"{MARK_NAME} and what that run has written"
+        )
         raise SpecError(unknown, field="store", value=target.label, remedy=remedy)
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]

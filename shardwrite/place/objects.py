@@ -22,6 +22,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.place.base import (
     MARK_NAME,
+    QUARANTINE_PREFIX,
     RECEIPT_NAME,
     STATE_PREFIX,
     Owner,
@@ -247,8 +248,9 @@ class InStore(Place):
         )
 
     def _keys(self) -> Iterator[str]:
-        """Keys of all objects but those that hold the state of a run."""
-        return (key for key in self.store.list_keys() if not key.startswith(STATE_PREFIX))
+        """Keys of all objects but those that hold the state of a run, and copies of bad shards."""
+        others = (STATE_PREFIX, QUARANTINE_PREFIX)
+        return (key for key in self.store.list_keys() if not key.startswith(others))
 
     def _put_mark(self, run: Owner, durability: str, check: Callable[[], None]) -> None:
         found = self._marked_by()

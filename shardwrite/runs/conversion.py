@@ -28,6 +28,7 @@ from shardwrite.plan.limits import check_new
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.runs.array_plan import n_tasks_of, resources_of
+from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.reencoded import ReencodedChunks, by_inner_chunks
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
@@ -143,9 +144,12 @@ def convert_array(
         If an argument does not fit the array, or it cannot be written.
     PlanError
         If values must be re-encoded, and no plan for that fits into the memory.
+    ChangedError
+        If the array has lost objects.
     """
     if not engine.shares_memory:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    check_nothing_lost(source)
     old = source.array.metadata
     told = source.told
     if told.why_decoded and wanted.compressors == "keep":

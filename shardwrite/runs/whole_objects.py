@@ -15,6 +15,7 @@ from shardwrite.plan import Partition, Plan, PlanOptions, SourceLayout, make_pla
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.stores import Capability, require
 from shardwrite.write.whole_objects import copy_objects
@@ -84,9 +85,12 @@ def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
     ------
     SpecError
         If processes cannot share the array.
+    ChangedError
+        If the array has lost objects.
     """
     if not engine.shares_memory:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    check_nothing_lost(source)
     metadata = source.array.metadata
     made = make_plan(
         metadata,

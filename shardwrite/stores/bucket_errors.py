@@ -19,6 +19,16 @@ _CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
 _TRANSPORT = re.compile(r"(?:HTTP error|Generic \w+ error): ([A-Za-z' -]{1,80})")
 _MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+# Parts of a text that hold addresses and names of objects. In these, a number is no status code.
+_ADDRESS = re.compile(r"https?:[^\s,;\"'<>()]*")
+# Without keys, obstore asks these addresses for some, which only machines in a cloud have.
+_METADATA = ("//169.254.", "//[fd00:ec2:", "//metadata.google.internal")
+_NAMES = re.compile(
+    r'path: "(?:[^"\\]|\\.)*"'
+    r"|(?<=at location )(?:.*?(?=: Error performing)|.*)"
+    r"|(?<=for path )(?:.*?(?=: Error performing)|.*)"
+    r"|<(Key|Resource|BucketName|RequestId|HostId)>.*?</\1>",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
     where : str
         URL of the store, without credentials.
     """
-    text = str(error)
+    text = _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
     for trouble in _TROUBLES:
         if trouble.pattern.search(text):
@@ -150,7 +160,7 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
 
 def is_missing_bucket(error: BaseException) -> bool:
     """Whether an object is missing because there is no bucket."""
-    text = str(error)
+    text = _without_names(error)
     return any(word in text for word in _MISSING)
 
 
@@ -159,6 +169,16 @@ def is_refused_condition(error: BaseException) -> bool:
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     return isinstance(error, AlreadyExistsError | PreconditionError)
+
+
+def _without_names(error: BaseException) -> str:
+    """Text of an error, without addresses and names, which a user may have chosen."""
+
+    def named(address: re.Match[str]) -> str:
+        is_metadata = any(host in address[0] for host in _METADATA)
+        return "instance metadata" if is_metadata else "http:"
+
+    return _NAMES.sub("", _ADDRESS.sub(named, str(error)))
 
 
 def _answer(error: BaseException, text: str) -> str:

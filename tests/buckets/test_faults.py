@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import dask
 import dask.array as da
@@ -13,7 +15,7 @@ import pytest
 from servers import on
 
 import shardwrite
-from shardwrite import StoreError
+from shardwrite import SpecError, StoreError
 from shardwrite.stores import open_bucket
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
@@ -99,6 +101,27 @@ def test_a_conditional_put_whose_answer_is_lost_is_not_taken_for_a_foreign_chang
             store.replace_object("c/0", b"third", version)
         assert bytes(store.read_whole("c/0", 99)) == b"second"
     assert len([path for path in lost if path.endswith("/c/0")]) == 2
+
+
+def test_a_proxy_that_changes_etags_leaves_no_conditions(moto, environment, url, tmp_path):
+    """As one that compresses answers: its weak ETags never meet a condition."""
+
+    class Weakening(proxy.Passing):
+        def forwarded(self, body):
+            status, reason, headers, content = super().forwarded(body)
+            weak = [(k, f"W/{v}" if k.lower() == "etag" else v) for k, v in headers]
+            return status, reason, weak, content
+
+    at = urlsplit(moto.endpoint).netloc
+    with proxy.serving(Weakening, upstream=at, faults=proxy.Faults()) as netloc:
+        environment(replace(moto, endpoint=f"http://{netloc}"))
+        x = da.from_array(VALUES[:16, :16])
+        with pytest.raises(SpecError, match="run_dir"):
+            x.to_sharded_zarr(url, **LAYOUT)
+        assert not moto.keys_of(url)
+        x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
+        da.full((4, 4), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[:4, :4], run_dir=tmp_path)
+        assert (shardwrite.open_sharded(url)[:4, :4] == 7).all()
 
 
 def test_a_service_that_stays_overloaded_is_an_error_and_not_a_hang(

@@ -254,6 +254,22 @@ def test_an_array_that_grows_and_one_that_is_mended(moto, url, x):
     assert others(moto, url) == KEPT
 
 
+def test_a_bad_shard_is_kept_in_the_bucket(moto, url, x):
+    """The directory of the process that mends the array is removed at its exit."""
+    import obstore
+
+    x.to_sharded_zarr(url, **LAYOUT)
+    client = moto.client(url.removeprefix("s3://bucket/"))
+    obstore.put(client, "c/1/1", b"not a shard")
+    (copy,) = shardwrite.repair(url, x).quarantined
+    assert copy.startswith(f"{url}/shardwrite-quarantine/c.1.1.")
+    assert bytes(obstore.get(client, copy.removeprefix(f"{url}/")).bytes()) == b"not a shard"
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert shardwrite.verify(url).is_good
+    (x + 1).to_sharded_zarr(url, mode="w", **LAYOUT)
+    assert [key for key in others(moto, url) if key not in KEPT] == [copy.removeprefix(f"{url}/")]
+
+
 def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
     import obstore
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from zarr.codecs import GzipCodec, ShardingCodec
 
 import shardwrite
-from shardwrite import CorruptShardError, SpecError
+from shardwrite import ChangedError, CorruptShardError, SpecError
 from shardwrite.cli import main
 from shardwrite.stores import BucketStore
 
@@ -365,7 +365,7 @@ def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     assert puts[-1] == "info"
     assert {name.split("/")[0] for name in puts[n_before:-1]} == {"16_16_40"}, "one more scale"
     assert in_bucket(bucket) == in_directory(tmp_path / "v")
-    assert plan.requests_to_target.n_put == plan.n_objects + 3 * 3 + 1 + 3
+    assert plan.requests_to_target.n_put == plan.n_objects + 3 * 3 + 1 + 4
 
 
 def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
@@ -550,7 +550,7 @@ def test_a_plan_tells_objects_bytes_and_requests(tmp_path, bucket, puts):
     done = shardwrite.upload(tmp_path / "h", bucket)
     assert (plan.n_objects, plan.nbytes) == (done.n_objects, done.stored_nbytes)
     assert plan.requests_to_source is None
-    assert plan.requests_to_target.n_put == len(puts) + 3 * 4 + done.n_groups + 3
+    assert plan.requests_to_target.n_put == len(puts) + 3 * 4 + done.n_groups + 4
     assert "PUT" in str(plan)
     assert json.loads(plan.to_json())["n_objects"] == done.n_objects
     back = shardwrite.plan_transfer(bucket, tmp_path / "b")
@@ -593,3 +593,29 @@ def test_a_scale_of_a_volume_is_not_consumed(tmp_path):
         with pytest.raises(SpecError, match=r"whose info would go on.*leave consume out"):
             call()
     assert in_directory(tmp_path / "v") == before
+
+
+def test_a_source_that_has_lost_a_shard_is_refused(tmp_path):
+    """Its receipt names the shard. A copy would read as the fill value there, and verify as good."""
+    path, bucket = tmp_path / "a", obstore.store.MemoryStore()
+    make_array(path)
+    shardwrite.upload(path, bucket)
+    (path / "c/1/1").unlink()
+    obstore.delete(bucket, "c/1/1")
+    there = keys(bucket), sorted(os.listdir(tmp_path))
+    for call in (
+        lambda: shardwrite.upload(path, obstore.store.MemoryStore()),
+        lambda: shardwrite.upload(path, consumed_to(tmp_path / "b"), consume=True),
+        lambda: shardwrite.download(bucket, tmp_path / "b"),
+        lambda: shardwrite.plan_transfer(path, bucket),
+        lambda: shardwrite.reshard(path, tmp_path / "b", shards=8),
+        lambda: shardwrite.reshard(bucket, tmp_path / "b", shards=8, chunks=2),
+        lambda: shardwrite.unshard(path, tmp_path / "b", consume=True),
+    ):
+        with pytest.raises(ChangedError, match=r"1 shards are gone \(c/1/1\).*repair") as caught:
+            call()
+        assert caught.value.missing == ("c/1/1",)
+        assert (keys(bucket), sorted(os.listdir(tmp_path))) == there
+    assert not shardwrite.verify(path, accept=True).problems
+    shardwrite.download(path, tmp_path / "b")
+    assert in_directory(tmp_path / "b") == in_directory(path)

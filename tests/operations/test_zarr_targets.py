@@ -517,7 +517,9 @@ def test_another_run_in_the_same_place_is_noticed(x, tmp_path):
     store = ObjectStore(obstore.store.LocalStore(tmp_path / "data"))
     one, two = tmp_path / "one", tmp_path / "two"
     interrupted(store, x, source_id="it", run_dir=one)
-    with pytest.raises(SpecError, match="give the run_dir of that run"):
+    with pytest.raises(
+        SpecError, match=r"give the run_dir of that run.*remove shardwrite-run\.json"
+    ):
         (x + 1).to_sharded_zarr(store, name="x", run_dir=two, mode="w", **SIZES)
     put(store, "x/shardwrite-run.json", b'{"run": "theirs"}')
     with pytest.raises(shardwrite.JournalError, match="run theirs writes there now"):
@@ -536,7 +538,10 @@ def test_an_array_whose_run_is_unknown(x, tmp_path):
     for run_dir in (None, tmp_path / "others"):
         (told,) = shardwrite.verify(store, name="x", run_dir=run_dir).warnings
         assert "unknown which shards are still to be written" in told
-    with pytest.raises(shardwrite.JournalError, match="Give the run_dir of that run"):
+    remedies = (
+        r"Give the run_dir of that run.*remove shardwrite-run\.json, and write the array again"
+    )
+    with pytest.raises(shardwrite.JournalError, match=remedies):
         x[:3].to_sharded_zarr(store, name="x", region="append", run_dir=tmp_path / "others")
     call = {"name": "x", "run_dir": tmp_path / "runs", "publish": "first", "source_id": "it"}
     other = {"name": "x", "mode": "w", "run_dir": tmp_path / "others", **SIZES}

@@ -19,7 +19,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.stores import BucketStore, Capability, open_bucket, open_store
-from shardwrite.stores.bucket_errors import as_bucket_error
+from shardwrite.stores.bucket_errors import as_bucket_error, is_missing_bucket
 from shardwrite.stores.bucket_reading import Tails
 from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
 
@@ -210,6 +210,11 @@ def test_only_zarr_is_read_from_a_bucket():
         ("503 Slow Down: <Code>SlowDown</Code>", "overloaded", errno.EIO),
         ("400: <Code>InvalidResourceName</Code>", "no bucket can have that name", errno.EINVAL),
         ("token request: Error: 403 Forbidden", "no credentials were found", errno.EACCES),
+        (
+            "Error performing PUT http://169.254.169.254/latest/api/token in 2s: kind: Connect",
+            "no credentials were found",
+            errno.EACCES,
+        ),
         ("error trying to connect: operation timed out", "in time", errno.ETIMEDOUT),
         ("something else", "cannot read 'c/0' in s3://b: GenericError", errno.EIO),
     ],
@@ -222,6 +227,29 @@ def test_what_an_answer_means(text, told, number):
     assert told in str(error)
     assert error.errno == number
     assert "CANARY" not in str(error)
+
+
+ASKED = "Error performing GET http://127.0.0.1:9000/bucket/{0} in 12.4ms, after 8 retries"
+ANSWER = "Server returned non-2xx status code: {0}: <Error><Code>{1}</Code><Key>{2}</Key></Error>"
+
+
+@pytest.mark.parametrize(
+    "name", ["x/c/403/0", "x/c/401/7", "NoSuchBucket/x", "credential/x", "Connect/SlowDown/x"]
+)
+def test_names_of_objects_are_no_answers(name):
+    """The text of obstore holds them three times, and a shard may have the number of an error."""
+    asked, debug = ASKED.format(name), f'\n\nDebug source:\nGeneric {{\n path: "{name}",\n'
+    answer = ANSWER.format("503 Service Unavailable", "SlowDown", name)
+    text = f"Generic S3 error: {asked} - {answer}{debug} uri: Some(\n http://h/bucket/{name},\n)"
+    found = as_bucket_error(RuntimeError(text), "read", name, "s3://bucket/x")
+    assert "is overloaded or out of order" in found.message
+    assert found.errno == errno.EIO
+    answer = ANSWER.format("404 Not Found", "NoSuchKey", name)
+    missing = FileNotFoundError(f"Object at location {name} not found: {asked} - {answer}{debug}")
+    assert not is_missing_bucket(missing)
+    answer = ANSWER.format("404 Not Found", "NoSuchBucket", name)
+    missing = FileNotFoundError(f"Object at location {name} not found: {asked} - {answer}")
+    assert is_missing_bucket(missing)
 
 
 def test_a_list_that_is_not_found_is_an_error(monkeypatch):
@@ -280,6 +308,22 @@ def test_a_put_whose_answer_was_lost_is_checked(monkeypatch):
     assert not store.create_new("a", b"3")
     monkeypatch.undo()
     assert bytes(store.read_whole("a", 9)) == b"2"
+
+
+def test_a_refusal_that_no_condition_explains_is_an_error(monkeypatch):
+    """As a blob of Azure that others hold a lease on: it is not removed, and not missing either."""
+    from obstore.exceptions import PreconditionError
+
+    def refuse(*arguments, **options):
+        raise PreconditionError("Server returned error response: 412 <Code>LeaseIdMissing</Code>")
+
+    store = BucketStore(MemoryStore())
+    put(store, "a", b"1")
+    for name in ("delete", "head", "get"):
+        monkeypatch.setattr(obstore, name, refuse)
+    for call in (store.remove_object, store.version_of_object, store.open_object):
+        with pytest.raises(StoreError, match="LeaseIdMissing"):
+            call("a")
 
 
 def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path):
