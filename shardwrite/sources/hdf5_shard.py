@@ -137,15 +137,10 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
 
 def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
     """A dataset of a file as an array of Zarr, whose checksums stay."""
-    try:
+    with as_store_error(path, "cannot read"):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise _refused(path, "it is no regular file")
         return as_array(path, dataset or "", keeps_checksums=True)
-    except OSError as error:
-        if error.errno is not None:
-            with as_store_error(path, "cannot read"):
-                raise
-        raise _refused(path, f"it cannot be read as HDF5 ({error})") from error
 
 
 def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:

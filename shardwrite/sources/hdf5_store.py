@@ -11,6 +11,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import numcodecs
 import numpy as np
 
 from shardwrite.codecs.documents import Codec, Document
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.hdf5 import Filter, Mapped, mapped
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -140,18 +141,8 @@ class _Tree(Contents):
         self._arrays: dict[str, DatasetArray] = {}
         self._lock = threading.RLock()
         left_out: list[tuple[str, str]] = []
-        try:
-            with hdf5.open_file(path) as file:
-                self._walk(file, "", left_out, {})
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise SpecError(
-                f"it cannot be read as hdf5: {error}",
-                field="src",
-                value=path,
-                remedy="check the file",
-            ) from error
+        with _readable(path), hdf5.open_file(path) as file:
+            self._walk(file, "", left_out, {})
         self._known = frozenset(self._names)
         self.left_out = tuple(left_out)
 
@@ -262,6 +253,25 @@ def _as_bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Turn what h5py raises about a file that is no HDF5 file, or is damaged, into a SpecError.
+
+    Errors of the operating system, which have a number, stay as they are.
+    """
+    try:
+        yield
+    except ShardwriteError:
+        raise
+    # h5py has no error of its own for damage, and gives each of these for it.
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise SpecError(
+            f"it cannot be read as hdf5: {error}", field="src", value=path, remedy="check the file"
+        ) from error
+
+
 def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetArray:
     """A dataset as an array of Zarr.
 
@@ -277,10 +287,11 @@ def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetA
     Raises
     ------
     SpecError
-        If Zarr has no data type for its elements.
+        If Zarr has no data type for its elements, or the file is damaged.
     """
-    source = hdf5.open_(Request(path, dataset=name or None))
-    with hdf5.open_file(path) as file:
+    with _readable(path):
+        source = hdf5.open_(Request(path, dataset=name or None))
+    with _readable(path), hdf5.open_file(path) as file:
         dataset = file[source.dataset]
         plain = _plain(source.dtype, dataset, name)
         codecs = _codecs(dataset, plain)
