@@ -24,6 +24,7 @@ from shardwrite.journal import Receipt, RunDirectory, differences
 from shardwrite.operations.conversion import Conversion, ConvertedArray
 from shardwrite.operations.converting import Call, One, call_of, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
+from shardwrite.operations.in_place import refuse_runs
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Plan, Stretch
@@ -142,6 +143,7 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
         )
     tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
+    refuse_runs(tree, is_kept=True)
     return PlannedParts(tree, tuple(plan_all(tree, call.wanted, engine, call.options)), call)
 
 
