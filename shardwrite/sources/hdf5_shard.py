@@ -140,7 +140,7 @@ def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
     with as_store_error(path, "cannot read"):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise _refused(path, "it is no regular file")
-        return as_array(path, dataset or "", keeps_checksums=True)
+        return as_array(path, dataset or "", keeps_checksums=True, field="files")
 
 
 def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:

@@ -254,7 +254,7 @@ def _as_bytes(text: str | bytes) -> bytes:
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def _readable(path: str, field: str = "src") -> Iterator[None]:
     """Turn what h5py raises about a file that is no HDF5 file, or is damaged, into a SpecError.
 
     Errors of the operating system, which have a number, stay as they are.
@@ -268,11 +268,13 @@ def _readable(path: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise SpecError(
-            f"it cannot be read as hdf5: {error}", field="src", value=path, remedy="check the file"
+            f"it cannot be read as hdf5: {error}", field=field, value=path, remedy="check the file"
         ) from error
 
 
-def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetArray:
+def as_array(
+    path: str, name: str, *, keeps_checksums: bool = False, field: str = "src"
+) -> DatasetArray:
     """A dataset as an array of Zarr.
 
     Parameters
@@ -283,15 +285,17 @@ def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetA
         Name of the dataset; empty if the file has only one.
     keeps_checksums : bool
         Whether a fletcher32 checksum at the end of each chunk stays there, and has a codec.
+    field : str
+        Argument that an error about a damaged file names.
 
     Raises
     ------
     SpecError
         If Zarr has no data type for its elements, or the file is damaged.
     """
-    with _readable(path):
+    with _readable(path, field):
         source = hdf5.open_(Request(path, dataset=name or None))
-    with _readable(path), hdf5.open_file(path) as file:
+    with _readable(path, field), hdf5.open_file(path) as file:
         dataset = file[source.dataset]
         plain = _plain(source.dtype, dataset, name)
         codecs = _codecs(dataset, plain)
