@@ -34,6 +34,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "run shardwrite init --restart",
     ),
     (r"call prepare first \(shardwrite init\)", "run shardwrite init first"),
+    (r"call prepare_conversion first \(--init\)", "run the same command with --init first"),
     (
         r"with verify and accept=True \(shardwrite verify --accept\)",
         "with shardwrite verify --accept",

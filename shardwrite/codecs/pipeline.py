@@ -262,16 +262,19 @@ class ForeignPipeline:
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
         array, memory = self.open()
-        encoded = []
-        for row in range(len(batch)) if rows is None else rows.tolist():
-            try:
-                array[...] = batch[row]
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise CodecError(
-                    f"codecs {self.names} failed to encode: {error}", codec=self.names
-                ) from error
-            encoded.append(memory.pop(self._key).to_bytes())
-        return self._finish(encoded)
+        wanted = range(len(batch)) if rows is None else rows.tolist()
+        return self._finish([self._encoded_by(array, memory, batch[row]) for row in wanted])
+
+    def _encoded_by(self, array: zarr.Array[Any], memory: dict[str, Any], chunk: Array) -> bytes:
+        """One chunk after the codecs, and before the stages."""
+        try:
+            array[...] = chunk
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CodecError(
+                f"codecs {self.names} failed to encode: {error}", codec=self.names
+            ) from error
+        found: bytes = memory.pop(self._key).to_bytes()
+        return found
 
     def _finish(self, encoded: Sequence[Buffer]) -> Sequence[Buffer]:
         for stage in self._stages:
@@ -294,14 +297,18 @@ class ForeignPipeline:
         """Upper bound of the input of the stages, if elements have a fixed length.
 
         It is exact where the serializer is ``bytes``, and a generous estimate elsewhere.
+
+        Raises
+        ------
+        CodecError
+            If the codecs cannot encode a chunk.
         """
         nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
         if self._document["codecs"][-1]["name"] != "bytes":
             # Room for each element in a frame of its own, with a checksum and an index entry.
             return 256 * nbytes + 2**20
         array, memory = self.open()
-        array[...] = np.zeros(self._chunk_shape, self.stored_dtype)
-        return len(memory.pop(self._key))
+        return len(self._encoded_by(array, memory, np.zeros(self._chunk_shape, self.stored_dtype)))
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""

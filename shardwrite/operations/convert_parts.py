@@ -24,6 +24,7 @@ from shardwrite.journal import Receipt, RunDirectory, differences
 from shardwrite.operations.conversion import Conversion, ConvertedArray
 from shardwrite.operations.converting import Call, One, call_of, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
+from shardwrite.operations.in_place import refuse_runs
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Plan, Stretch
@@ -50,6 +51,7 @@ __all__ = [
 _OF_THE_BEGIN = ("mode", "durability", "restart")
 _MAX_NAMED, _MAX_MISSING = 8, 1000
 _PUBLISHED = "it is published already"
+_HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
         )
     tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
+    refuse_runs(tree, is_kept=True)
     return PlannedParts(tree, tuple(plan_all(tree, call.wanted, engine, call.options)), call)
 
 
@@ -362,7 +365,7 @@ def _convert_one(
         result = execute_part(job, run, part, engine, on_report)
         return _converted(one, target, result)
 
-    found = working_on(target, write, partial(_is_of, one))
+    found = working_on(target, write, partial(_is_of, one), how_to_begin=_HOW_TO_BEGIN)
     if isinstance(found, WriteResult):
         return ConvertedArray(name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,))
     return found
@@ -380,7 +383,7 @@ def _finish_one(
         return finish_parts(job, run, engine, n_parts, among)
 
     look = partial(check_kept, target, engine)
-    result = working_on(target, finish, partial(_is_of, one), look)
+    result = working_on(target, finish, partial(_is_of, one), look, _HOW_TO_BEGIN)
     return replace(_converted(one, target, result), n_odd=one.n_odd)
 
 

@@ -355,6 +355,7 @@ def _check(tree: Hierarchy, call: Call) -> Path:
     if tree.left_out:
         name, why = tree.left_out[0]
         raise refused(f"{name!r} would be lost ({why})")
+    refuse_runs(tree)  # else its state counts as a file that the user should move away
     others = _others(tree, path)
     if others:
         shown = ", ".join(str(other.relative_to(path)) for other in others[:_MAX_SHOWN])
@@ -399,8 +400,16 @@ def _others_in_array(path: Path) -> Iterator[Path]:
                 yield entry
 
 
-def refuse_runs(tree: Hierarchy) -> None:
+def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     """Refuse a hierarchy if a run on one of its arrays has not ended.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The hierarchy.
+    is_kept : bool
+        Whether it is only read, and stays. Then state beside it that is not trusted does not
+        matter, because anybody may have put it there.
 
     Raises
     ------
@@ -412,12 +421,18 @@ def refuse_runs(tree: Hierarchy) -> None:
         if not isinstance(place, Directory):
             continue
         beside = look_beside(Target(place, place.beside))
-        if beside.untrusted is not None:
+        if beside.untrusted is not None and not is_kept:
             raise beside.untrusted
+        if beside.run is not None and beside.run.makes_array:
+            raise JournalError(
+                f"the run that makes {source.label} has not ended, so shards are missing. Make the "
+                "same call again to finish it, and then convert or copy the array",
+                path=str(place.beside),
+            )
         if beside.run is not None or beside.updates:
             raise JournalError(
                 f"a run on {source.label} has not ended. Finish it by the same call, or give it up "
-                "with abandon (shardwrite abandon), and then convert the array",
+                "with abandon (shardwrite abandon), and then convert or copy the array",
                 path=str(place.beside),
             )
 

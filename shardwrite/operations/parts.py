@@ -262,11 +262,12 @@ def working_on(
     work: Callable[[RunDirectory], _Done],
     is_ours: Callable[[Receipt], bool] = lambda _: True,
     look: Callable[[], None] = lambda: None,
+    how_to_begin: str = "call prepare first (shardwrite init)",
 ) -> _Done | WriteResult:
     """Call `work` on the unfinished run of an array, or take the result from its receipt.
 
     The receipt counts only if `is_ours` says so. `look` is called before the result of a run that
-    had ended before is returned.
+    had ended before is returned. `how_to_begin` is the remedy if nothing was begun.
 
     Raises
     ------
@@ -296,7 +297,6 @@ def working_on(
         return result
     if ended is not None:
         raise ended
-    remedy = "call prepare first (shardwrite init)"
     raise IncompleteError(
-        f"nothing was begun for {target.label}; {remedy}", missing=[str(target.run_path)]
+        f"nothing was begun for {target.label}; {how_to_begin}", missing=[str(target.run_path)]
     )

@@ -23,7 +23,7 @@ from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
-from shardwrite.operations.in_place import enter_above
+from shardwrite.operations.in_place import enter_above, refuse_runs
 from shardwrite.operations.transferred import (
     PlannedTransfer,
     Requests,
@@ -130,6 +130,8 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     ------
     SpecError
         If the source is no hierarchy of Zarr v3, or the copy would lie in it.
+    JournalError
+        If a run on an array of the source has not ended.
     """
     tree = open_hierarchy(place_of(src), lambda _: True)
     for _, source in tree.arrays:
@@ -143,6 +145,7 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
             remedy="give another place",
         )
     check_apart(tree.place, place)
+    refuse_runs(tree, is_kept=True)
     chosen = run_state_beside(tree.place.store.local_root, place, run_dir)
     return Transferring(tree, place, chosen, chosen is not run_dir, infos_of(tree))
 

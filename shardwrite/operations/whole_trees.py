@@ -23,7 +23,12 @@ from shardwrite.operations.consume import convert_and_consume
 from shardwrite.operations.consume_trees import consume_tree, is_tree
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.converting import Call, convert_all, plan_all
-from shardwrite.operations.in_place import convert_in_place, enter_above, finish_in_place
+from shardwrite.operations.in_place import (
+    convert_in_place,
+    enter_above,
+    finish_in_place,
+    refuse_runs,
+)
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
@@ -140,6 +145,8 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
     else:
         place = resolve_place(call.dst, None)
         check_apart(tree.place, place)
+        if call.while_growing is None:
+            refuse_runs(tree, is_kept=True)
         arrays, path = convert_all(tree, made, call.dst, call, engine), place.label
     if call.wanted.is_store:
         _note(tree.place, call)

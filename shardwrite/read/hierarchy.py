@@ -26,6 +26,7 @@ __all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
 _UNASKED = "not asked for"
+_UNFINISHED = "the run that makes it has not ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
             groups.append(group_at(node, name))
         elif kind == "link":
             left_out.append((name, "a symbolic link"))
+        elif kind == "unfinished":
+            left_out.append((name, _UNFINISHED))
         elif not name or is_wanted(name):
             arrays.append((name, _opened(node, name)))
         else:
@@ -191,9 +194,18 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
             inside = f"{name}/{path.name}" if name else path.name
             if stat.S_ISLNK(mode) and stat.S_ISDIR(mode_of(path)):
                 yield inside, "link"
-            elif stat.S_ISDIR(mode) and not path.name.endswith(RUN_SUFFIX):
+            elif stat.S_ISDIR(mode) and path.name.endswith(RUN_SUFFIX):
+                made = inside.removesuffix(RUN_SUFFIX)
+                if path.name != RUN_SUFFIX and _is_unfinished(place.member(made)):
+                    yield made, "unfinished"
+            elif stat.S_ISDIR(mode):
                 below.append(inside)
         waiting += reversed(below)
+
+
+def _is_unfinished(node: Place) -> bool:
+    """Whether a run that has not ended is to make a node, and readers do not see it yet."""
+    return _kind_at(node) == "nothing" and is_being_made(node)
 
 
 def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:

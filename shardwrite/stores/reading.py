@@ -42,7 +42,10 @@ class _Translation:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
-            message = f"{self._doing} {self._key!r}: {error.strerror or error}"
+            why = error.strerror or str(error)
+            if error.errno == errno.ELOOP:  # also for one link, since files are opened without them
+                why = "it is a symbolic link, which is not followed; put the file itself there"
+            message = f"{self._doing} {self._key!r}: {why}"
             raise StoreError(message, key=self._key, errno=error.errno) from error
 
 

@@ -541,3 +541,17 @@ def test_shards_that_are_mostly_outside_of_the_array_are_told(tmp_path):
     source[...] = 1
     assert "outside" not in str(shardwrite.plan_reshard(tmp_path / "a", 4))
     assert "99% of all entries" in str(shardwrite.plan_reshard(tmp_path / "a", 20))
+
+
+def test_a_link_in_the_place_of_a_chunk_is_named_as_one(tmp_path):
+    """As in the stores of git-annex. The message was "Too many levels of symbolic links"."""
+    source = zarr.create_array(tmp_path / "a", shape=(4, 4), chunks=(2, 2), dtype="u2")
+    source[...] = 1
+    chunk = tmp_path / "a" / "c" / "0" / "0"
+    chunk.rename(tmp_path / "object")
+    chunk.symlink_to(tmp_path / "object")
+    with pytest.raises(StoreError, match="'c/0/0': it is a symbolic link"):
+        shardwrite.shard(tmp_path / "a", tmp_path / "b", 2)
+    chunk.unlink()
+    (tmp_path / "object").rename(chunk)
+    assert shardwrite.shard(tmp_path / "a", tmp_path / "b", 2).n_chunks_copied == 4

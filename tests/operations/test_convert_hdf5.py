@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwrite
-from shardwrite import CorruptShardError, SpecError, StoreError
+from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.format.hdf5 import Filter, mapped
 from shardwrite.operations import converting
@@ -459,3 +459,23 @@ def test_a_checksum_before_other_filters(tmp_path):
     for name in ("x", "y"):
         same(zarr.open_array(tmp_path / "b" / name, mode="r")[...].astype(int), VALUES)
     assert payloads(tmp_path / "b/x") == in_file(path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    """h5py gives RuntimeError, KeyError and others for damage, which went to the user as they were."""
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        file.create_dataset("a", data=np.arange(4200).reshape(60, 70), chunks=(10, 7))
+        file["b"] = np.arange(10)
+    whole = (tmp_path / "whole.h5").read_bytes()
+    rng, damaged, n_refused = np.random.default_rng(0), tmp_path / "damaged.h5", 0
+    for _ in range(25):
+        data = bytearray(whole)
+        for place in rng.integers(0, 3000, 12):
+            data[place] = rng.integers(256)
+        damaged.write_bytes(data)
+        for source in (damaged, f"{damaged}::/a"):
+            try:
+                shardwrite.plan_reshard(source, 2)
+            except ShardwriteError as error:
+                n_refused += f"src='{damaged}': it cannot be read as hdf5" in str(error)
+    assert n_refused > 10

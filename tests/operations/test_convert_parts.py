@@ -9,8 +9,10 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 
 import shardwrite
+from shardwrite.cli import main
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
 from shardwrite.operations.convert_parts import plan_parts
@@ -235,3 +237,20 @@ def test_into_a_store_that_is_no_directory(tmp_path, tree):
     all_parts(tree, store, 2, 2, **how)
     assert shardwrite.finalize_conversion(tree, store, 2, **how).n_shards == 18
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["big"][...], VALUES)
+
+
+def test_how_to_begin_is_told_rightly(tmp_path, tree):
+    """It was the command that begins a write, whose run no part of a conversion can go on with."""
+    target = tmp_path / "new"
+    for work in (
+        lambda: shardwrite.convert_part(tree, target, 0, 2, 2),
+        lambda: shardwrite.finalize_conversion(tree, target, 2),
+    ):
+        with pytest.raises(IncompleteError, match=r"call prepare_conversion first \(--init\)"):
+            work()
+    command = ["shard", str(tree / "one"), str(target), "--shards", "2"]
+    done = CliRunner().invoke(main, [*command, "--part", "0/1"])
+    assert done.exit_code == 85
+    assert "run the same command with --init first" in done.output
+    for step in ("--init", "--part=0/1", "--finalize"):
+        assert CliRunner().invoke(main, [*command, step]).exit_code == 0

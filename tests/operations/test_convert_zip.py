@@ -22,7 +22,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import CorruptShardError, SpecError, StoreError
+from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.operations import converting
 from shardwrite.read.array import open_sharded
@@ -432,3 +432,25 @@ def test_the_command(tmp_path):
     assert "every encoded chunk against the source" in ended.output
     ended = runner.invoke(main, ["unshard", path])
     assert (ended.exit_code, "give another place" in ended.output) == (2, True)
+
+
+def test_a_filter_that_cannot_take_the_dtype_is_told_as_in_a_directory(tmp_path):
+    """It raised the TypeError of the filter."""
+    document = {
+        "zarr_format": 2,
+        "shape": [4, 4],
+        "chunks": [2, 2],
+        "dtype": "<u8",
+        "order": "F",
+        "compressor": None,
+        "filters": [{"id": "bitround", "keepbits": 8}],
+        "fill_value": 0,
+    }
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".zarray").write_text(json.dumps(document))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.write(tmp_path / "a" / ".zarray", ".zarray")
+    for name in ("a", "a.zip"):
+        with pytest.raises(ShardwriteError, match=r"bitround.* Only float arrays"):
+            shardwrite.shard(tmp_path / name, tmp_path / "b", 2)
+        assert not (tmp_path / "b").exists()
