@@ -35,6 +35,8 @@ from scenarios import MARK, STRATEGIES, Scenario
 
 WHERE = {"data": [MARK], "documents": [b'": '], "both": [MARK, b'": ']}
 TIMES = (1, 2, -1)
+CONSUMED = [("consume", "replace")]
+"""What else can be asked for by name."""
 
 
 @dataclass(kw_only=True)
@@ -143,7 +145,10 @@ def main() -> None:
         "Have write-back fail under every operation, many times.", "cases", 500
     )
     parser.add_argument(
-        "--operations", nargs="+", choices=sorted(OPERATIONS), default=sorted(OPERATIONS)
+        "--operations",
+        nargs="+",
+        choices=sorted([*OPERATIONS, *(operation for operation, _ in CONSUMED)]),
+        default=sorted(OPERATIONS),
     )
     parser.add_argument(
         "--strategies", nargs="+", choices=sorted(STRATEGIES), default=sorted(STRATEGIES)
@@ -155,7 +160,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     kinds = [
         (operation, strategy)
-        for operation, strategy in KINDS
+        for operation, strategy in (*KINDS, *CONSUMED)
         if operation in given.operations and strategy in given.strategies
     ]
     cases = [draw(given.seed, number, kinds) for number in given.only or range(given.cases)]
