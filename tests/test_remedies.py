@@ -127,6 +127,16 @@ COVERED: dict[str, str] = {
     "of the array that is consumed {}, and so are": (
         f"{_CONSUME}::test_what_is_missing_is_no_fill_value"
     ),
+    "If its state is lost, remove {}": (
+        "tests/operations/test_zarr_targets.py::"
+        "test_another_process_begins_anew_where_the_state_of_a_run_is_lost"
+    ),
+    "call prepare_conversion first (--init)": (
+        "tests/operations/test_convert_parts.py::test_how_to_begin_is_told_rightly"
+    ),
+    "to finish it, and then convert or copy the array": (
+        "tests/operations/test_unfinished_sources.py::test_an_array_that_is_not_whole_is_refused"
+    ),
     "leave out mode (--overwrite)": f"{_CONSUME}::test_what_a_refusal_says_helps",
     "move the array out of the group before": (f"{_CONSUME}::test_what_a_refusal_says_helps"),
     "may be removed already: make the same call again to finish": (

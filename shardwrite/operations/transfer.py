@@ -216,6 +216,6 @@ def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None) -> TransferPlan:
     >>> _ = da.arange(1, 101, chunks=50).to_sharded_zarr(path, shards=50, chunks=10)
     >>> plan = shardwrite.plan_transfer(path, obstore.store.MemoryStore())
     >>> plan.n_objects, plan.requests_to_target.n_put
-    (2, 8)
+    (2, 9)
     """
     return plan_of(open_transfer(src, dst, run_dir), active_engine())

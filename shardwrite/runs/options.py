@@ -30,9 +30,8 @@ class RunOptions:
     publish : {"last", "first"}
         Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
     durability : {"full", "batch", "none"} or None
-        Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all. None stands for the strongest that the store can promise; see
-        `Job.durability`.
+        Whether shards are synced one by one before they count as committed, many at a time, or
+        never. None stands for the strongest that the store can promise; see `Job.durability`.
     restart : bool
         Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool

@@ -568,6 +568,27 @@ def test_an_array_whose_run_is_lost(x):
     np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
 
 
+def test_another_process_begins_anew_where_the_state_of_a_run_is_lost(x, tmp_path):
+    (tmp_path / "data").mkdir()
+    store = ObjectStore(obstore.store.LocalStore(tmp_path / "data"))
+    how = {"name": "x", "run_dir": tmp_path / "others", **SIZES}
+
+    interrupted(store, x, run_dir=tmp_path / "lost")
+    with pytest.raises(SpecError, match=r"remove shardwrite-run\.json and what that run has"):
+        x.to_sharded_zarr(store, **how)
+    shutil.rmtree(tmp_path / "data" / "x")
+    x.to_sharded_zarr(store, **how)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+
+    shutil.rmtree(tmp_path / "data" / "x")
+    interrupted(store, x, run_dir=tmp_path / "lost too", publish="first")
+    with pytest.raises(shardwrite.JournalError, match="and write the array again"):
+        x[:3].to_sharded_zarr(store, name="x", region="append", run_dir=tmp_path / "others")
+    (tmp_path / "data" / "x" / "shardwrite-run.json").unlink()
+    (x + 1).to_sharded_zarr(store, mode="w", **how)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES + 1)
+
+
 def test_one_place_has_one_name(tmp_path, monkeypatch):
     memory = shardwrite.stores.MemoryStore()
     spelled = [(memory, "a/b"), (memory.at("a"), "b"), (memory.at("a/b"), None)]
