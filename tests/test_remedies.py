@@ -1035,14 +1035,14 @@ def test_something_else_stands_beside_it(tmp_path, kind):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out("give --region or --append")
+@carries_out("give either --region or --append AXIS")
 def test_a_command_without_its_option(tmp_path):
     write(tmp_path / "x")
     np.save(tmp_path / "new.npy", values(1)[REGION])
     command = ["update", str(tmp_path / "new.npy"), str(tmp_path / "x")]
     said = CliRunner().invoke(main, command)
     assert said.exit_code == 2
-    assert "give --region or --append" in said.output
+    assert "give either --region or --append AXIS" in said.output
     done = CliRunner().invoke(main, [*command, "--region", "8:40,8:40"])
     assert done.exit_code == 0, done.output
     np.testing.assert_array_equal(read(tmp_path / "x"), updated())

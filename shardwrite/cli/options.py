@@ -92,7 +92,7 @@ layout_options = _options(
     ),
     click.option(
         "--filters",
-        type=Json(),
+        type=Json('[{"name": "transpose", "configuration": {"order": [1, 0]}}]'),
         default="auto",
         help="JSON list of codecs that change values before they are compressed.",
     ),

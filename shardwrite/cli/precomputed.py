@@ -80,7 +80,7 @@ _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 )
 @click.option(
     "--sharding",
-    type=Json(),
+    type=Json('{"preshift_bits": 0, "minishard_bits": 6, "shard_bits": 2}'),
     default="auto",
     help="Parameters of the shards, as a JSON object such as info has under sharding, or auto.",
 )

@@ -151,7 +151,7 @@ def update(
     stopped.
     """
     if (region is None) == (axis is None):
-        raise click.UsageError("give --region or --append")
+        raise click.UsageError("give either --region or --append AXIS")
     x, identity = open_as_dask(src, options)
     where = {"region": region} if axis is None else {"region": "append", "axis": axis}
     options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}

@@ -25,6 +25,9 @@ else:
     Value = click.ParamType
 
 
+_ZSTD = '[{"name": "zstd", "configuration": {"level": 3}}]'
+
+
 class Sizes(Value):
     """Option type for sizes: ``64``, ``64,64,32``, ``256MB``, ``auto`` or ``none``."""
 
@@ -72,9 +75,18 @@ class Numbers(Value):
 
 
 class Json(Value):
-    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``."""
+    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``.
+
+    Parameters
+    ----------
+    example : str, optional
+        JSON that a user could give, for messages.
+    """
 
     name = "json"
+
+    def __init__(self, example: str = _ZSTD) -> None:
+        self._example = example
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value of JSON, None for ``none``, ``auto`` itself, or a list of one codec."""
@@ -84,8 +96,8 @@ class Json(Value):
             return json.loads(value)
         except ValueError as error:
             if value.lstrip().startswith(("[", "{", '"')):
-                example = """'[{"name": "zstd", "configuration": {"level": 3}}]'"""
-                self.fail(f"{value!r} is no JSON: {error}; give for instance {example}", param, ctx)
+                example = f"give for instance '{self._example}'"
+                self.fail(f"{value!r} is no JSON: {error}; {example}", param, ctx)
         if value in ("none", "auto"):
             return None if value == "none" else value
         return [{"name": value, "configuration": {}}]
@@ -213,10 +225,11 @@ class Attributes(Value):
         """Return the object as a dictionary."""
         if not isinstance(value, str):
             return value
+        example = """give for instance '{"units": "K"}'"""
         try:
             found = json.loads(value)
         except ValueError as error:
-            self.fail(f"{value!r} is no JSON: {error}", param, ctx)
+            self.fail(f"{value!r} is no JSON: {error}; {example}", param, ctx)
         if not isinstance(found, dict):
-            self.fail(f'{value!r} is no object; give for instance {{"units": "K"}}', param, ctx)
+            self.fail(f"{value!r} is no object; {example}", param, ctx)
         return found

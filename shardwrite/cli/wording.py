@@ -21,6 +21,7 @@ __all__ = ["in_options", "text_in_options"]
 
 _ALIASES = {
     "against": ("against",),
+    "codecs": ("compressors",),
     "format": ("source_format",),
     "order": ("order", "strategy"),
     "path": ("src", "array", "dst"),
@@ -41,7 +42,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r'mode="w"', "--overwrite"),
     (r"restart=True \(--restart\)", "--restart"),
-    (r'region="append"', "--append"),
+    (r'region="append"', "--append AXIS"),
     (r", FixedOrder\(order=\.\.\.\), AppendOnly\(\), Hdf5\(\), an order", " or an order"),
     (r", or import the module that registers the strategy", ""),
     (r'convert it with astype\("[^"]*"\), or allow', "allow"),
@@ -52,6 +53,10 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"give other patterns to include and exclude",
         "give other patterns to --include and --exclude",
     ),
+    (r"give a name or None for each axis", "give a name for each axis, as in time,y,x or time,,x"),
+    (r"; storage_options=\{\} opens what fsspec knows", ""),
+    (r",? or (\w+ )?(in )?storage_options", ""),
+    (r"give it as text, such as '([^']*)'; a path object loses a slash", r"give one such as \1"),
     (r"fewer threads per process", "fewer threads (--threads)"),
     (r"make the source's chunks smaller", "read the source in smaller chunks (--source-chunks)"),
     (r"use smaller inner chunks", "use smaller inner chunks (--chunks)"),

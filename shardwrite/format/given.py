@@ -109,14 +109,21 @@ def refuse_numcodecs(field: str, value: Any) -> None:
     for codec in as_list(value):
         name = getattr(codec, "codec_id", None)
         if isinstance(name, str) and not isinstance(codec, Mapping):
-            new = name if name in ("blosc", "crc32c", "gzip", "zstd") else f"numcodecs.{name}"
+            new = f'"{name}", {{"name": "{name}", "configuration": {{...}}}}'
+            if name not in ("blosc", "crc32c", "gzip", "zstd"):
+                new = json.dumps(_for_v3(codec), default=str)
             raise SpecError(
                 "a codec of numcodecs, which is for Zarr v2",
                 field=field,
                 value=value,
-                remedy=f'give the one of Zarr v3: "{new}", {{"name": "{new}", "configuration": '
-                "{...}}, or an object of zarr.codecs",
+                remedy=f"give the one of Zarr v3: {new}, or an object of zarr.codecs",
             )
+
+
+def _for_v3(codec: Any) -> Document:
+    """Document of the codec of Zarr v3 that does what one of numcodecs does."""
+    configuration = dict(codec.get_config())
+    return {"name": f"numcodecs.{configuration.pop('id')}", "configuration": configuration}
 
 
 def sharding_in(serializer: Any) -> Document | None:

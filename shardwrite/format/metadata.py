@@ -516,9 +516,9 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         for codecs, shape in trial_shapes(metadata.inner_codecs, metadata.grid.chunks):
             _try_codecs(metadata, codecs, shape)
     except CodecError as error:
-        remedy = "install or choose another codec"
+        remedy = "install its library, correct its configuration, or choose another codec"
         raise SpecError(
-            str(error), field="compressors", value=error.fields["codec"], remedy=remedy
+            str(error), field="codecs", value=error.fields["codec"], remedy=remedy
         ) from None
 
 

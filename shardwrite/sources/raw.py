@@ -55,7 +55,13 @@ class MappedSource(RegionSource):
         return mapped
 
 
-def check_length(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> None:
+def check_length(
+    path: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    offset: int,
+    remedy: str = "give the file whole",
+) -> None:
     """Verify that a file is long enough for an array that starts at byte `offset`.
 
     Raises
@@ -70,7 +76,7 @@ def check_length(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset
             f"from byte {offset} needs {needed}",
             field="source",
             value=path,
-            remedy="give the file whole, or correct shape, dtype and offset",
+            remedy=remedy,
         )
 
 
@@ -100,7 +106,8 @@ def open_(request: Request) -> Source:
         )
     shape, dtype = tuple(int(n) for n in request.shape), _dtype(request.dtype)
     _check(request, shape)
-    check_length(request.path, shape, dtype, request.offset)
+    remedy = "give the file whole, or correct shape, dtype and offset"
+    check_length(request.path, shape, dtype, request.offset, remedy)
     identity = identify(
         "raw",
         request.path,

@@ -574,7 +574,7 @@ def test_a_codec_inside_a_sharding_that_cannot_encode_is_refused():
         "compressors",
     )
     text = with_codecs(lambda codecs: [sharding, CRC])
-    assert refused(parse_metadata, text, writing=True).field == "compressors"
+    assert refused(parse_metadata, text, writing=True).field == "codecs"
 
 
 def test_the_name_that_the_proposal_gave_to_bytes():

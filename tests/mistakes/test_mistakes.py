@@ -180,7 +180,8 @@ IN_PYTHON = {
     ),
     "a filter of numcodecs": (
         lambda w: w.x.to_sharded_zarr("out", filters=[numcodecs.Delta("f4")], **LAYOUT),
-        SpecError, "which is for Zarr v2", '"numcodecs.delta"',
+        SpecError, "which is for Zarr v2",
+        '{"name": "numcodecs.delta", "configuration": {"dtype": "<f4", "astype": "<f4"}}',
     ),
     "a codec that nobody has": (
         lambda w: w.x.to_sharded_zarr("out", compressors="zsdt", **LAYOUT),
@@ -196,7 +197,7 @@ IN_PYTHON = {
         lambda w: w.x.to_sharded_zarr(
             "out", serializer={"name": "numcodecs.zfpy", "configuration": {}}, compressors=None, **LAYOUT
         ),
-        SpecError, "zfpy", "install",
+        SpecError, "codecs='numcodecs.zfpy'", "install its library",
     ),
     "a fill value": (
         lambda w: w.source(dtype="u1").to_sharded_zarr("out", fill_value=-1, **LAYOUT),
@@ -345,15 +346,17 @@ ON_THE_COMMAND_LINE = {
     ),
     "write x.npy out --source-chunks 0": (2, "--source-chunks 0", "64,64,32"),
     "write x.npy out --fill-value green": (2, "--fill-value green: is no float32", "such as 0.5"),
-    "write x.npy out --dimension-names y": (2, "--dimension-names y: 1 for 2 axes", "for each axis"),
+    "write x.npy out --dimension-names y": (2, "--dimension-names y: 1 for 2 axes", "time,,x"),
     "write x.npy out --overwite": (2, NO_OPTION, "--overwrite"),
     "wirte x.npy out": (2, "No such command 'wirte'", "'write'" if SUGGESTS else "shardwrite -h"),
+    "precomputed volume.npy out --resolution 4,4,40": (2, "--axes: no name of an axis", '"zyx"'),
     "write x.npy out --scheduler nowhere": (2, "--scheduler nowhere: no address", "tcp://host:8786"),
     # JSON
     """write x.npy out --compressors '[{"name": "zstd"'""": (2, "--compressors", "is no JSON"),
-    "write x.npy out --filters '[transpose]'": (2, "--filters", "is no JSON"),
+    "write x.npy out --filters '[transpose]'": (2, "is no JSON", '[{"name": "transpose", "conf'),
     "write x.npy out --compressors zsdt": (2, "--compressors zsdt: nothing is known", '"zstd"'),
-    """write x.npy out --attributes '{"a": '""": (2, "--attributes", "is no JSON"),
+    """write x.npy out --attributes '{"a": '""": (2, "is no JSON", '{"units": "K"}'),
+    "precomputed volume.npy out --resolution 4,4,40 --axes zyx --sharding '{6'": (2, "is no JSON", '{"preshift_bits": 0, "mini'),
     "verify torn.zarr": (2, "ARRAY ", "restore it"),
     # sources
     "write nowhere.npy out": (2, "SRC nowhere.npy: no such file", "check the path"),
@@ -361,7 +364,7 @@ ON_THE_COMMAND_LINE = {
     "write two.h5 out": (2, "it holds 2 arrays", "choose one with --dataset: one, two"),
     "write two.h5::three out": (2, "--dataset three: there is no such array", "one of: one, two"),
     "write none.h5 out": (2, "there is no array in it", "with an array"),
-    "write short.npy out": (2, "the file is too short", "give the file whole"),
+    "write short.npy out": (2, "the file is too short", "give the file whole\n"),
     "write broken.h5 out": (2, "cannot be read as hdf5", "--format and --dataset"),
     "write what.ever out": (2, "cannot be told", "give --format as one of: zarr, hdf5"),
     "write x.npy out --format nupy": (2, "--format nupy: no such format", "npy"),
@@ -376,11 +379,12 @@ ON_THE_COMMAND_LINE = {
     "init x.npy array.zarr": (2, "an array exists there", "give --overwrite to replace it"),
     "write x.npy x.raw": (2, "something that is no Zarr array", "give another path"),
     "write x.npy group.zarr": (2, "a group stands there", "give another --name inside it"),
-    "write x.npy sftp://host/x": (2, "DST sftp://host/x", "a directory's path"),
+    "write x.npy sftp://host/x": (2, "DST sftp://host/x", "s3://bucket/x.zarr\n"),
+    "write x.npy s3://me:secret@bucket/x": (2, "DST s3://***@bucket/x", "AWS_SECRET_ACCESS_KEY\n"),
     "write x.npy": (2, "Missing argument", "DST"),
     # arrays that exist
-    "update x.npy array.zarr": (2, "give --region or --append", "--append"),
-    "update x.npy array.zarr --region 8:24,:": (2, "the array ends before the region", "with --append"),
+    "update x.npy array.zarr": (2, "either --region", "--append AXIS"),
+    "update x.npy array.zarr --region 8:24,:": (2, "the array ends before the region", "with --append AXIS"),
     "update x.npy array.zarr --region ::2,:": (2, "--region ::2,:: a slice with the step 2", "box by box"),
     "update x.npy array.zarr --region a:b": (2, "'a:b' is no region", "0:64,10:20,:"),
     "update two.h5::one array.zarr --region :": (2, "dtype 'float64' of SRC", "--casting unsafe"),
@@ -402,13 +406,13 @@ ON_THE_COMMAND_LINE = {
     "upload v2.zarr memory://out": (2, "an array of Zarr v2 is not copied as it is", "use reshard"),
     "download array.zarr memory://out": (2, "DST ", "upload copies to a URL"),
     "download array.zarr group.zarr/a": (2, "an array exists there", "give --overwrite to replace it"),
-    "download s3:/bucket/x out": (2, "URL ", "s3://bucket/x.zarr"),
+    "download s3:/bucket/x out": (2, "URL ", "give one such as s3://bucket/x.zarr\n"),
     "write-part x.npy out 0/2": (85, "nothing was begun", "run shardwrite init first"),
     "write-part x.npy out 2/2": (2, "there is no part 2 of 2", "counted from 0"),
 }  # fmt: skip
 
 OF_PYTHON = re.compile(
-    r"""\b[a-z_]+=(?:True|False|None|["'(\[])|\w\(\)|\w\(\.\.\.\)|Order\(|Only\(|\bmemory_limit\b|Traceback"""
+    r"""\b[a-z_]+=(?:True|False|None|["'(\[{])|\w\(\)|\w\(\.\.\.\)|Order\(|Only\(|\b(?:memory_limit|storage_options)\b|Traceback"""
 )
 """What a user of the command line should never read."""
 

@@ -28,6 +28,7 @@ class Workplace:
         os.chdir(root)
         np.save("x.npy", np.ones((16, 16), "f4"))
         np.save("large.npy", np.ones((512, 512), "f4"))
+        np.save("volume.npy", np.ones((16, 16, 16), "u1"))
         np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
         with h5py.File("two.h5", "w") as file:
             file["one"], file["two"] = np.ones((16, 16)), np.ones((16, 16))
