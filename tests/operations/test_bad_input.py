@@ -137,7 +137,7 @@ ARGUMENTS = {
     "two array->bytes codecs, as serializers": ({"serializer": [LITTLE, LITTLE]}, "serializer", "'bytes'", "give one"),
     "two array->bytes codecs, one a filter": ({"filters": [LITTLE]}, "filters", "'bytes'", "array-to-array"),
     "two array->bytes codecs, one a compressor": ({"compressors": [LITTLE]}, "compressors", "'bytes'", "bytes-to-bytes"),
-    "a sharding that does not divide an inner chunk": ({"serializer": ShardingCodec(chunk_shape=(3, 3))}, "compressors", "sharding_indexed", "another codec"),
+    "a sharding that does not divide an inner chunk": ({"serializer": ShardingCodec(chunk_shape=(3, 3))}, "codecs", "sharding_indexed", "another codec"),
     "an index that lies nowhere": ({"index_location": "middle"}, "index_location", "'middle'", '"start" or "end"'),
     "a fill value of another kind": ({"fill_value": "green"}, "fill_value", "'green'", "scalar of the array's dtype"),
     "names for other dimensions": ({"dimension_names": ["y"]}, "dimension_names", "['y']", "for each axis"),
