@@ -30,9 +30,8 @@ def clear_beyond(
     metadata: ArrayMetadata,
     shards: Iterable[Shape],
     durability: str,
-    proof: Proof,
+    rights: tuple[Proof, Callable[[], None]],
     scope: str,
-    check: Callable[[], None] = lambda: None,
 ) -> list[Shape]:
     """Give elements beyond the shape of an array the fill value, in a new object for each shard.
 
@@ -49,12 +48,11 @@ def clear_beyond(
         Positions of shards in the shard grid. Those that lie inside of the shape stay.
     durability : str
         See :meth:`Store.transaction`.
-    proof : Proof
-        Proof that these shards may be removed, if nothing is left in them.
+    rights : (Proof, callable)
+        Proof that these shards may be removed, if nothing is left in them; and a function that is
+        called right before one is replaced or removed. If it raises, the shard stays as it is.
     scope : str
         Name that temporary files of all processes that do this for one run have in common.
-    check : callable
-        Called right before a shard is replaced or removed. If it raises, the shard stays as it is.
 
     Returns
     -------
@@ -67,6 +65,7 @@ def clear_beyond(
         If a shard cannot be read or written.
     """
     grid, removed = metadata.grid, []
+    proof, check = rights
     for index in shards:
         if grid.whole.contains(grid.shard_box(index)):
             continue

@@ -324,7 +324,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
             over.target.place.sweep(lambda: drivers_on(over.target))
         grid = parse_metadata(json.dumps(over.target.document)).grid
         may_be_there = _may_be_there(over, part, store)
-        _remove_outside(over, part, store, grid, found, may_be_there, check)
+        _remove_outside(over, part, grid, found, may_be_there, check)
         is_begun = _begun(over, part, found)
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
@@ -401,7 +401,7 @@ def _clear_edges(
     inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
-    removed = set(clear_beyond(store, array, inside, level, proof, scope, check))
+    removed = set(clear_beyond(store, array, inside, level, (proof, check), scope))
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))
@@ -414,7 +414,6 @@ def _clear_edges(
 def _remove_outside(
     over: RunDirectory,
     part: ArrayMetadata,
-    store: Store,
     grid: ShardGrid,
     found: Replay,
     may_be_there: npt.NDArray[np.bool_],
@@ -429,7 +428,7 @@ def _remove_outside(
     indexes = np.argwhere(is_touched & may_be_there)
     is_outside = (indexes + part.first_shard >= grid.counts).any(axis=1)
     outside = [part.shard_key(tuple(index)) for index in indexes[is_outside].tolist()]
-    with store.transaction(
+    with over.target.store.transaction(
         "none", uuid.uuid4().hex, check, proof=over.proof(lambda: outside)
     ) as transaction:
         for key in outside:
