@@ -23,7 +23,7 @@ from shardwrite.format.node import (
 from shardwrite.place.base import Place
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import document_of
-from shardwrite.stores import parse_document
+from shardwrite.stores import Capability, parse_document
 
 __all__ = [
     "DocumentChange",
@@ -163,6 +163,10 @@ def replace_document(
     try:
         place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
     except _ChangedError:
+        return False
+    except StoreError as error:
+        if error.errno != errno.ESTALE or Capability.CONDITIONAL not in place.store.capabilities:
+            raise
         return False
     return True
 

@@ -8,7 +8,7 @@ as soon as something else makes it larger.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import place
 from shardwrite.grid import Box, Shape, unravel
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import ObjectWriter, Proof, Store, Transaction
+from shardwrite.stores import Capability, ObjectWriter, Proof, Store, Transaction
 
 __all__ = ["clear_beyond"]
 
@@ -30,7 +30,7 @@ def clear_beyond(
     metadata: ArrayMetadata,
     shards: Iterable[Shape],
     durability: str,
-    proof: Proof,
+    rights: tuple[Proof, Callable[[], None]],
     scope: str,
 ) -> list[Shape]:
     """Give elements beyond the shape of an array the fill value, in a new object for each shard.
@@ -48,8 +48,9 @@ def clear_beyond(
         Positions of shards in the shard grid. Those that lie inside of the shape stay.
     durability : str
         See :meth:`Store.transaction`.
-    proof : Proof
-        Proof that these shards may be removed, if nothing is left in them.
+    rights : (Proof, callable)
+        Proof that these shards may be removed, if nothing is left in them; and a function that is
+        called right before one is replaced or removed. If it raises, the shard stays as it is.
     scope : str
         Name that temporary files of all processes that do this for one run have in common.
 
@@ -64,6 +65,7 @@ def clear_beyond(
         If a shard cannot be read or written.
     """
     grid, removed = metadata.grid, []
+    proof, check = rights
     for index in shards:
         if grid.whole.contains(grid.shard_box(index)):
             continue
@@ -72,7 +74,7 @@ def clear_beyond(
         if shard is None:
             continue
         attempt = f"{scope}.{uuid.uuid4().hex}"
-        with shard, store.transaction(durability, attempt, proof=proof) as transaction:
+        with shard, store.transaction(durability, attempt, check, proof=proof) as transaction:
             try:
                 new = _without_outside(shard, grid.shard_box(index).start)
             except CorruptShardError:
@@ -80,9 +82,10 @@ def clear_beyond(
             if new is None:
                 continue
             if (new[0] >= 0).any():
-                _write(shard, transaction, *new)
+                is_conditional = Capability.CONDITIONAL in store.capabilities
+                _write(shard, transaction, *new, is_conditional=is_conditional)
             else:
-                transaction.remove(shard.key)
+                transaction.remove(shard.key, shard.check_current)
                 removed.append(index)
     return removed
 
@@ -133,12 +136,16 @@ def _write(
     transaction: Transaction,
     nbytes: npt.NDArray[np.int64],
     changed: dict[int, Buffer],
+    *,
+    is_conditional: bool,
 ) -> None:
     """Write a shard anew, with inner chunks in the sequence of the old one."""
     codec, stored = shard.metadata.index_codec, shard.stored()
     placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
     seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
     writer: ObjectWriter = transaction.create(shard.key)
+    if is_conditional:
+        writer.expect(shard.reader.version)
     if seal.prefix:
         writer.write([seal.prefix])
     end = codec.base_nbytes

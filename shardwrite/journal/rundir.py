@@ -34,6 +34,7 @@ listed in :mod:`shardwrite.journal.takeover`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -226,11 +227,15 @@ class RunDirectory:
 
             def check() -> None:
                 claim.check()
-                self._check_there("")
-                ensure_held(self.target)
+                self.check_held()
 
             confirm(self.target)
             yield check
+
+    def check_held(self) -> None:
+        """See :meth:`Owner.check_held`."""
+        self._check_there("")
+        ensure_held(self.target)
 
     def check_mark(self) -> None:
         """Verify that what stands at the target is still what this run has written.
@@ -287,13 +292,18 @@ class RunDirectory:
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
-        place.write(
-            leaf,
-            data,
-            durability=durability,
-            attempt=f"{driver}.end",
-            guard=partial(self._check_current, driver),
-        )
+        try:
+            place.write(
+                leaf,
+                data,
+                durability=durability,
+                attempt=f"{driver}.end",
+                guard=partial(self._check_current, driver),
+            )
+        except StoreError as error:
+            if error.errno == errno.ESTALE:
+                confirm(self.target)  # another process may have taken the run over
+            raise
 
     def _check_current(self, driver: str) -> None:
         """Refuse to go on if another process has ended or settled the run, or taken it over."""

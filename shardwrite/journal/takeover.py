@@ -7,7 +7,9 @@ begun before is settled here, before any other process writes to the array, in t
 
 1. Remove the tokens. A process that still looks for one stops.
 2. Give shards that were left amid a change in place their old content back, in new files.
-3. Remove temporary files, so that a late rename fails.
+3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
+   replaced only if it is still the version that was read, and before a shard is removed, the
+   process makes sure that it still holds the lease.
 4. If the run was taken away: remove the array that it was making, or, if it was an update, leave
    the array's shards as they are.
 5. Move ``plan.json`` into the directory, and remove the directory.
@@ -311,18 +313,23 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
     If the array was not enlarged before, the shards beyond it are removed. The receipt is brought
     up to date with the shards that are now empty by design.
     """
-    with over.ending():  # no other process changes the shape meanwhile
+    with over.ending() as claim:  # no other process changes the shape meanwhile
+
+        def check() -> None:
+            claim.check()
+            over.check_held()
+
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             over.target.place.sweep(lambda: drivers_on(over.target))
         grid = parse_metadata(json.dumps(over.target.document)).grid
         may_be_there = _may_be_there(over, part, store)
-        _remove_outside(over, part, store, grid, found, may_be_there)
+        _remove_outside(over, part, grid, found, may_be_there, check)
         is_begun = _begun(over, part, found)
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
             is_changed = _touched(part, found, is_begun) & may_be_there
-            _clear_edges(over, part, store, found, is_changed)
+            _clear_edges(over, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
             listed = present_listed(part, store)
@@ -382,6 +389,7 @@ def _clear_edges(
     store: Store,
     found: Replay,
     is_changed: npt.NDArray[np.bool_],
+    check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
     array = parse_metadata(json.dumps(over.target.document))
@@ -393,7 +401,7 @@ def _clear_edges(
     inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
-    removed = set(clear_beyond(store, array, inside, level, proof, scope))
+    removed = set(clear_beyond(store, array, inside, level, (proof, check), scope))
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))
@@ -406,10 +414,10 @@ def _clear_edges(
 def _remove_outside(
     over: RunDirectory,
     part: ArrayMetadata,
-    store: Store,
     grid: ShardGrid,
     found: Replay,
     may_be_there: npt.NDArray[np.bool_],
+    check: Callable[[], None],
 ) -> None:
     """Remove the shards of an update that lie outside of the array's shard grid.
 
@@ -420,8 +428,8 @@ def _remove_outside(
     indexes = np.argwhere(is_touched & may_be_there)
     is_outside = (indexes + part.first_shard >= grid.counts).any(axis=1)
     outside = [part.shard_key(tuple(index)) for index in indexes[is_outside].tolist()]
-    with store.transaction(
-        "none", uuid.uuid4().hex, proof=over.proof(lambda: outside)
+    with over.target.store.transaction(
+        "none", uuid.uuid4().hex, check, proof=over.proof(lambda: outside)
     ) as transaction:
         for key in outside:
             transaction.remove(key)

@@ -56,6 +56,9 @@ class Owner(Protocol):
         The value is a function that raises once the process is no longer alone, or the run is over.
         """
 
+    def check_held(self) -> None:
+        """Raise if another process may have ended or settled the run, without asking a service."""
+
 
 class Place(Protocol):
     """Place of an array or a group."""
@@ -169,7 +172,8 @@ class Place(Protocol):
         Raises
         ------
         StoreError
-            If it cannot be written.
+            If it cannot be written. Its `errno` is ESTALE if another process has changed it
+            meanwhile, in a store that can tell.
         """
 
     def discard(self, leaf: str, attempt: str) -> None:

@@ -188,10 +188,17 @@ class InStore(Place):
         attempt: str,
         guard: Callable[[], None] | None = None,
     ) -> None:
-        """See :meth:`Place.write`."""
-        with self.store.transaction(durability, attempt, guard) as transaction:
+        """See :meth:`Place.write`.
+
+        A process that is frozen after the guard replaces nothing that others write meanwhile, where
+        the store can prevent it.
+        """
+        store = self.store
+        with store.transaction(durability, attempt, guard) as transaction:
             writer = transaction.create(leaf)
             writer.write([data])
+            if Capability.CONDITIONAL in store.capabilities:
+                writer.expect(store.version(leaf))
             writer.finish()
 
     def discard(self, leaf: str, attempt: str) -> None:
@@ -236,7 +243,7 @@ class InStore(Place):
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
         if self._marked_by() == run.run:
-            with self._removing(run, [MARK_NAME], lambda: None) as transaction:
+            with self._removing(run, [MARK_NAME], run.check_held) as transaction:
                 transaction.remove(MARK_NAME)
 
     def unknown_run(self) -> str:

@@ -89,7 +89,7 @@ def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatc
     original, store = ExistingShard.check_current, PosixStore(path)
 
     def clear():
-        clear_beyond(store, array, [(0, 0)], "full", None, "edges-run")
+        clear_beyond(store, array, [(0, 0)], "full", (None, lambda: None), "edges-run")
 
     def freeze(shard):
         original(shard)
