@@ -17,7 +17,7 @@ import dask
 import numpy as np
 import pytest
 
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import SourceError, SpecError, StoreError
 from shardwrite.grid import Box
 from shardwrite.sources import FORMATS, as_dask, open_source
 from shardwrite.sources.chunking import merge_chunks, slabs
@@ -781,3 +781,34 @@ def test_handles_are_opened_once_and_dropped():
 def test_identity_is_one_line(made):
     assert json.dumps(made.source.identity)
     assert "\n" not in made.source.identity
+
+
+@pytest.mark.parametrize(("make", "place"), [(make_nifti_gz, -200), (make_nifti_gz, -6)])
+def test_damage_in_a_compressed_image_is_told(tmp_path, make, place):
+    """nibabel reads to the last value, and not to the checksum that follows it."""
+    pytest.importorskip("nibabel")
+    noise = np.random.default_rng(0).integers(-(2**15), 2**15, (12, 13, 14)).astype("int16")
+    path, _ = make(tmp_path, noise)
+    damaged = bytearray(path.read_bytes())
+    damaged[place] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"a\.nii\.gz cannot be read, and may be damaged"):
+        open_source(path)[0:12, 0:13, 0:14]
+
+
+def test_damaged_files_are_named(tmp_path):
+    """Their libraries give zlib.error, EOFError and OSError, which went to the user as they were."""
+    pytest.importorskip("nibabel")
+    tifffile = pytest.importorskip("tifffile")
+    image, _ = make_nifti_gz(tmp_path, values(SHAPE, "int16"))
+    image.write_bytes(image.read_bytes()[:-20])
+    picture, _ = make_tiff_zlib(tmp_path, values(SHAPE))
+    with tifffile.TiffFile(picture) as file:
+        start = file.pages[1].dataoffsets[0]
+    damaged = bytearray(picture.read_bytes())
+    damaged[start + 2 : start + 8] = b"\xff" * 6
+    picture.write_bytes(damaged)
+    for path in (image, picture):
+        source = open_source(path)
+        with pytest.raises(SourceError, match=f"{path.name} cannot be read, and may be damaged"):
+            source[tuple(slice(0, n) for n in source.shape)]
