@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,15 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box
+from shardwrite.sources.damage import naming_damage
 from shardwrite.sources.keys import split_key
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 
 Chunks = tuple[int | tuple[int, ...], ...]
-_OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
-"""Errors that libraries raise about a damaged file. None of them is only for damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +131,13 @@ class RegionSource:
         IndexError
             If the key has too many axes or is out of bounds.
         SourceError
-            If the file is damaged. Errors of the operating system, which have a number, stay as
-            they are.
+            If the file is damaged.
         """
         box, rest = split_key(key, self.shape)
         # an empty box is not read: its file may be empty, and an empty file cannot be mapped
-        block = self._read_whole(box) if box.size else np.empty(box.shape, self.dtype)
+        with naming_damage(self.path, box):
+            block = self._read(box) if box.size else np.empty(box.shape, self.dtype)
         return block if rest is None else np.asarray(block[rest])
-
-    def _read_whole(self, box: Box) -> npt.NDArray[Any]:
-        """Read a box, and turn what libraries raise about damage into a SourceError."""
-        try:
-            return self._read(box)
-        except ShardwriteError:
-            raise
-        except _OF_DAMAGE as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise SourceError(
-                f"{self.path} cannot be read, and may be damaged: {error}", region=box.bounds
-            ) from error
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self.identity

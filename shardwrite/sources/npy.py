@@ -34,11 +34,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if nbytes > _MAX_HEADER_NBYTES:
         raise ValueError(f"a header of {nbytes} bytes is too long")
     facts = ast.literal_eval(file.read(nbytes).decode("utf-8"))
-    return (
-        tuple(facts["shape"]),
-        bool(facts["fortran_order"]),
-        np.lib.format.descr_to_dtype(facts["descr"]),
-    )
+    dtype = np.lib.format.descr_to_dtype(facts["descr"])
+    return tuple(facts["shape"]), bool(facts["fortran_order"]), dtype
 
 
 def open_(request: Request) -> Source:

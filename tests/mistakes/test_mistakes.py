@@ -524,7 +524,7 @@ def test_a_file_that_fails_while_it_is_read_is_told_without_a_traceback(tmp_path
     )
     assert ended.exit_code == 1
     assert isinstance(ended.exception, SystemExit)
-    assert "the source cannot be read" in ended.output
+    assert "cannot be read, and may be damaged" in ended.output
     assert re.search(r"region \[\d+:\d+\]", ended.output), ended.output
     assert "Traceback" not in ended.output
     assert not (tmp_path / "out" / "zarr.json").exists()
