@@ -8,8 +8,8 @@ begun before is settled here, before any other process writes to the array, in t
 1. Remove the tokens. A process that still looks for one stops.
 2. Give shards that were left amid a change in place their old content back, in new files.
 3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
-   replaced only if it is still the version that was read, and before a shard is removed, the
-   process makes sure that it still holds the lease.
+   replaced only if it is still the version that was read. Before it removes a shard, the process
+   makes sure that it still holds the lease.
 4. If the run was taken away: remove the array that it was making, or, if it was an update, leave
    the array's shards as they are.
 5. Move ``plan.json`` into the directory, and remove the directory.
