@@ -17,7 +17,7 @@ from shardwrite.format.v2 import translated
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray, open_at
-from shardwrite.stores import InsideStore, Told, parse_document
+from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
 __all__ = ["StoredArray", "check_apart", "open_stored", "parsed_at", "stored_at"]
 
@@ -150,6 +150,8 @@ def check_apart(source: Place, target: Place) -> None:
     ------
     SpecError
         If that is so: to write the one would destroy the other.
+    StoreError
+        If the storage does not tell.
     """
     one, other = _path_of(source), target.store.local_root
     if one is not None and other is not None:
@@ -176,7 +178,8 @@ def _path_of(place: Place) -> Path | None:
 
 def _is_same_directory(one: Path, other: Path) -> bool:
     """Whether two paths lead to one directory, by whatever mounts."""
-    try:
-        return os.path.samestat(os.stat(one), os.stat(other))
-    except FileNotFoundError:
-        return False
+    with as_store_error(str(other), "cannot look at"):
+        try:
+            return os.path.samestat(os.stat(one), os.stat(other))
+        except FileNotFoundError:
+            return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -555,3 +556,15 @@ def test_a_link_in_the_place_of_a_chunk_is_named_as_one(tmp_path):
     chunk.unlink()
     (tmp_path / "object").rename(chunk)
     assert shardwrite.shard(tmp_path / "a", tmp_path / "b", 2).n_chunks_copied == 4
+
+
+def test_a_storage_that_does_not_tell_where_a_place_lies_is_told(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    da.ones(8, chunks=4).to_sharded_zarr(tmp_path / "a", shards=None, chunks=4)
+    (tmp_path / "b").mkdir()
+    monkeypatch.setattr("os.path.samestat", fails)
+    with pytest.raises(StoreError, match=r"cannot look at.*b.*Input/output error") as caught:
+        shardwrite.shard(tmp_path / "a", tmp_path / "b", 2)
+    assert caught.value.errno == errno.EIO
