@@ -16,6 +16,7 @@ as runs do: see :mod:`shardwrite.operations.salvage` and :mod:`shardwrite.journa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ import numpy as np
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import as_strategy
 from shardwrite.grid import ravel
@@ -38,6 +39,7 @@ from shardwrite.journal import (
     give_up_passing,
     holding,
     live_holders,
+    read_receipt,
     replay,
     require_trusted,
 )
@@ -347,7 +349,7 @@ def repair(
         replaced: set[int] = set()
 
         def look() -> Ledger:
-            replaced.update(_replaced_since(array, report))
+            replaced.update(_replaced_since(target, array, report))
             return ledger_of(
                 array,
                 inspect_shards(
@@ -363,12 +365,21 @@ def repair(
         return replace(found, tasks=written, result=result)
 
 
-def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
-    """Ranks of shards that were bad or missing, and that another process wrote or removed since."""
+def _replaced_since(target: Target, array: ShardedArray, report: Report) -> set[int]:
+    """Ranks of shards that were bad or missing, and that another process wrote or emptied since.
+
+    An update removes the objects of shards that it empties before its receipt says so.
+    """
     states = report.states.ravel()
     ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
     table = inspect_shards(active_engine(), array, ranks, deep=True)
     is_other = table.is_present | (states[ranks] == ShardState.BAD)
+    receipt = read_receipt(target)
+    if receipt is not None:
+        with contextlib.suppress(SpecError):  # it is of another array; `verify` tells
+            noted = receipt.nbytes_on(array.metadata.grid)
+            if noted is not None:
+                is_other |= noted.ravel()[ranks] == 0
     return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
 
 

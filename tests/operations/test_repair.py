@@ -81,6 +81,27 @@ def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(
     assert shardwrite.verify(path, deep=True).is_good
 
 
+def test_a_shard_that_is_being_erased_is_not_taken_for_lost(path, a, monkeypatch):
+    """An erasure removes the object first, and the receipt says so at the end."""
+    shard, real = path / "c/1/2", repair_module.verify
+
+    def verify_amid(*arguments, **keywords):
+        data = shard.read_bytes()
+        shard.unlink()
+        report = real(*arguments, **keywords)
+        shard.write_bytes(data)
+        shardwrite.erase(path, (slice(16, 32), slice(32, 48)))
+        return report
+
+    monkeypatch.setattr(repair_module, "verify", verify_amid)
+    done = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
+    assert done.tasks == ()
+    a[16:32, 32:48] = 0
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], a)
+    assert not shard.exists()
+    assert shardwrite.verify(path, deep=True).is_good
+
+
 def test_only_what_is_bad_is_written_again(path, a):
     bad = damage(path)
     before = states(path)
