@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from shardwrite.config.table import HEARTBEAT, TTL
 from shardwrite.config.values import refused, value_of
-from shardwrite.errors import StoreError
+from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import as_store_error, listed, parse_json, read_file, write_new
 
@@ -150,6 +150,8 @@ class Lease:
     ------
     SpecError
         If dask's configuration holds an invalid setting for leases.
+    RunEndedError
+        On entry, if the run's directory is gone.
     StoreError
         On entry, if the lease cannot be written.
     """
@@ -171,6 +173,10 @@ class Lease:
             # The first error is the one to report. A draft is not a lease, and goes with the run.
             with contextlib.suppress(OSError):
                 os.unlink(draft)
+            if error.errno == errno.ENOENT and not self.path.parent.exists():
+                raise RunEndedError(
+                    "another process has ended this run", path=str(self.path.parent)
+                ) from error
             raise StoreError(
                 f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno
             ) from error

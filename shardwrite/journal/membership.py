@@ -32,8 +32,10 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
     ------
     SpecError
         If dask's configuration holds an invalid setting for leases.
+    RunEndedError
+        If the run's directory is gone.
     StoreError
-        If the run's directory is gone, or cannot be written to.
+        If the run's directory cannot be written to.
     """
     path = Path(run_path)
     with Lease(path, driver):

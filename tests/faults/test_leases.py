@@ -328,6 +328,11 @@ def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_that_another_process_has_removed_meanwhile_is_told_as_ended(tmp_path):
+    with pytest.raises(RunEndedError, match="another process has ended this run"):
+        Lease(tmp_path / "gone", "me").__enter__()
+
+
 def test_lease_times_are_a_setting(tmp_path):
     assert lease.lease_times() == (15, 120)
     with (
