@@ -39,6 +39,10 @@ CAUGHT_BY = {
     "recovered-in-place": "tests/journal/test_changes_in_place.py::test_after_a_failed_sync_the_shard_is_another_file",
     "kept-where-it-reads-back": "tests/faults/test_lossy_disk.py::test_what_was_flushed_is_on_the_disk[writer-append in place]",
     "late-rename": "tests/journal/test_changes_in_place.py::test_a_rename_that_comes_late_fails",
+    "late-clearing": "tests/journal/test_edges.py::test_a_process_that_was_frozen_brings_no_old_shard_back",
+    "lease-taken-again": (
+        "tests/buckets/test_state.py::test_a_process_that_was_frozen_before_its_state_was_there[False-w-]"
+    ),
     "removed-by-path": "tests/journal/test_changes_in_place.py::test_a_shard_is_erased_by_its_own_run_alone",
     "empty-taken-for-lost": "tests/operations/test_bad_input.py::test_a_faulty_block",
     "journal-trusted-by-finalize": "tests/operations/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
