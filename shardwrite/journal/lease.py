@@ -29,7 +29,7 @@ from shardwrite.config.table import HEARTBEAT, TTL
 from shardwrite.config.values import refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.journal.process import Holder, Process, process_in
-from shardwrite.stores import as_store_error, listed, parse_json, read_file, write_new
+from shardwrite.stores import as_store_error, is_there, listed, parse_json, read_file, write_new
 
 __all__ = [
     "CLOCK",
@@ -173,7 +173,7 @@ class Lease:
             # The first error is the one to report. A draft is not a lease, and goes with the run.
             with contextlib.suppress(OSError):
                 os.unlink(draft)
-            if error.errno == errno.ENOENT and not self.path.parent.exists():
+            if error.errno == errno.ENOENT and not is_there(self.path.parent):
                 raise RunEndedError(
                     "another process has ended this run", path=str(self.path.parent)
                 ) from error
@@ -286,9 +286,9 @@ def lives(holder: Process, me: Process, age: float) -> bool:
         if holder.boot != me.boot:
             return False
         if holder.pids == me.pids and holder.pid is not None:
-            is_there = bool(holder.started) and _started(holder.pid) == holder.started
+            is_running = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
-            return is_there and age < _ttl_of(holder)
+            return is_running and age < _ttl_of(holder)
     return age < _ttl_of(holder)
 
 
