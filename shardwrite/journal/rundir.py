@@ -252,7 +252,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _told_of_takeover(self) -> Iterator[None]:
-        """Have a process that was frozen hear that it was taken over, not of what came of it."""
+        """Report a takeover as such, and not as the missing objects that it has left behind."""
         try:
             yield
         except JournalError:

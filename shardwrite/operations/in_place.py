@@ -408,8 +408,8 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     tree : Hierarchy
         The hierarchy.
     is_kept : bool
-        Whether it is only read, and stays. Then state beside it that is not trusted does not
-        matter, because anybody may have put it there.
+        Whether the hierarchy is only read. Untrusted state beside it is then ignored, because
+        anybody may have put it there.
 
     Raises
     ------

@@ -204,7 +204,7 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _is_unfinished(node: Place) -> bool:
-    """Whether a run that has not ended is to make a node, and readers do not see it yet."""
+    """Whether an unfinished run is making a node that readers do not see yet."""
     return _kind_at(node) == "nothing" and is_being_made(node)
 
 

@@ -1,4 +1,4 @@
-"""Whether an array that is copied or converted has lost objects that its receipt names."""
+"""A check, before an array is copied or converted, that no object of its receipt is missing."""
 
 from __future__ import annotations
 
