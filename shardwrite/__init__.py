@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.plan import plan
     from shardwrite.operations.precomputed import plan_precomputed, to_precomputed
     from shardwrite.operations.present import PresentChunks, present
+    from shardwrite.operations.read import from_sharded_zarr
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
-    from shardwrite.read.array import from_sharded_zarr, open_sharded
+    from shardwrite.read.array import open_sharded
     from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import WriteResult
     from shardwrite.sources.precomputed import from_precomputed
@@ -88,6 +89,7 @@ else:
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.operations.precomputed": ("plan_precomputed", "to_precomputed"),
             "shardwrite.operations.present": ("PresentChunks", "present"),
+            "shardwrite.operations.read": ("from_sharded_zarr",),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
@@ -102,7 +104,7 @@ else:
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
-            "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
+            "shardwrite.read.array": ("open_sharded",),
             "shardwrite.reporting.report": ("RunReport",),
             "shardwrite.runs.result": ("WriteResult",),
             "shardwrite.sources.precomputed": ("from_precomputed",),

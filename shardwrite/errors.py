@@ -8,7 +8,7 @@ processes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -255,7 +255,7 @@ class JournalError(ShardwriteError):
         message: str,
         *,
         path: str,
-        holder: dict[str, Any] | None = None,
+        holder: Mapping[str, object] | None = None,
         differences: Sequence[str] = (),
     ) -> None:
         super().__init__(message, path=path, holder=holder, differences=list(differences))
@@ -307,7 +307,7 @@ class UntrustedStateError(JournalError):
         *,
         path: str,
         owner: str,
-        holder: dict[str, Any] | None = None,
+        holder: Mapping[str, object] | None = None,
         differences: Sequence[str] = (),
     ) -> None:
         facts = {"path": path, "owner": owner, "holder": holder, "differences": list(differences)}

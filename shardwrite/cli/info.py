@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -52,14 +51,14 @@ def info(array: str, name: str | None, as_json: bool) -> None:
     echo(str(report))
 
 
-def _history(opened: Opened) -> dict[str, Any]:
+def _history(opened: Opened) -> dict[str, object]:
     """Facts about the run that has not ended and its writers, or else about the finished run.
 
     Interrupted updates are listed if no run of the whole array is unfinished.
     """
     beside = opened.beside
     run = beside.run
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"
     }
     if run is not None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.order import permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
@@ -93,7 +94,7 @@ class Hdf5:
         """See :meth:`Strategy.depends_on_cut`; always False."""
         return False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
         return {"index": self.index, "dataset": self.dataset}
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.order import ORDER_ALIASES, canonical_order, permutation
@@ -95,7 +96,7 @@ class FixedOrder:
         """See :meth:`Strategy.depends_on_cut`; always False."""
         return False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
         return {**asdict(self), "max_unused": float(self.max_unused)}
 
@@ -263,7 +264,7 @@ class AppendOnly:
         """See :meth:`Strategy.depends_on_cut`; always True, as units are what a task encodes."""
         return True
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
         return asdict(self)
 

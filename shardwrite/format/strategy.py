@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.format.placement import Placement, Ranks, Revision, Stored
 from shardwrite.grid import Shape
 
@@ -105,7 +106,7 @@ class Strategy(Protocol):
     def depends_on_cut(self) -> bool:
         """Whether the bytes depend on how tasks are cut; the cut then enters the plan's digest."""
 
-    def to_dict(self) -> Mapping[str, Any]:
+    def to_dict(self) -> Mapping[str, JSON]:
         """All parameters of this instance, as values that JSON can hold."""
 
     @classmethod

@@ -249,7 +249,7 @@ def _is_big(native: Any, settings: Mapping[str, Any] | None = None) -> bool:
     return bool(native.base.str.startswith(">"))
 
 
-def _settings(codec: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(codec: Codec) -> Document:
     return {name: value for name, value in codec.items() if name != "id"}
 
 

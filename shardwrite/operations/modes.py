@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.manifest import LIST, has_manifest
@@ -177,7 +178,7 @@ def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
             )
 
 
-def _around(metadata: ArrayMetadata) -> dict[str, Any] | None:
+def _around(metadata: ArrayMetadata) -> Document | None:
     """What describes the index of the shards; None for an array without shards."""
     if not metadata.is_sharded:
         return None

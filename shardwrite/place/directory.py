@@ -18,6 +18,7 @@ from shardwrite.place.nodes import kind_of
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
     PosixStore,
+    Store,
     as_store_error,
     copy_file,
     discard_file,
@@ -78,6 +79,11 @@ class Directory(Place):
     def rights_like(self) -> Path:
         """See :class:`Place`."""
         return self.path
+
+    @classmethod
+    def of(cls, store: Store) -> Directory | None:
+        """The place of an array that is a whole store, or None if the store is no directory."""
+        return cls(store.root) if isinstance(store, PosixStore) else None
 
     @property
     def store(self) -> PosixStore:

@@ -24,7 +24,6 @@ from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.stores import (
     DURABILITIES,
     Capability,
-    PosixStore,
     Store,
     is_bucket,
     is_file,
@@ -285,11 +284,12 @@ def _in_hierarchy(place: Directory | InStore, *, must: bool) -> Directory | InSt
         return place
     for directory in (place.path, *place.path.parents):
         if is_file(directory / DOCUMENT):
-            if hierarchy_of(PosixStore(directory)):
+            hierarchy = Directory(directory).store
+            if hierarchy_of(hierarchy):
                 within = place.path.relative_to(directory).as_posix()
-                return TransformerPlace.of(PosixStore(directory), "" if within == "." else within)
+                return TransformerPlace.of(hierarchy, "" if within == "." else within)
             break
-    return TransformerPlace.of(PosixStore(place.root), place.name) if must else place
+    return TransformerPlace.of(Directory(place.root).store, place.name) if must else place
 
 
 def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:
@@ -297,11 +297,12 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
     if _is_store(store):
         opened = open_store(store, is_read=is_read)
         name = _joined(opened.path, name)
-        if not isinstance(opened.store, PosixStore):
+        directory = Directory.of(opened.store)
+        if directory is None:
             if name:
                 _check_name(name)
             return InStore(opened.store, name or "")
-        store = opened.store.root
+        store = directory.root
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
         raise SpecError(

@@ -70,7 +70,7 @@ class TransformerView(Store):
         self._reads = ShardReads(store, counts)
         self._locks = _Locks()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_locks"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

@@ -10,10 +10,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
@@ -205,7 +204,7 @@ def submitted(run: RunDirectory) -> Submitted:
     StoreError
         If a note cannot be read.
     """
-    found: list[tuple[float, Path, bytes, dict[str, Any]]] = []
+    found: list[tuple[float, Path, bytes, Mapping[str, object]]] = []
     for path in listed(run.path, JOBS_PREFIX, ".json"):
         # A note that is gone belongs to a run that has ended meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
@@ -218,22 +217,12 @@ def submitted(run: RunDirectory) -> Submitted:
         drivers=tuple(
             _driver(path, data, facts) for _, path, data, facts in found if "workers" in facts
         ),
-        workers=_numbers(
-            job
-            for facts in notes
-            if isinstance(facts.get("workers"), list)
-            for job in facts["workers"]
-        ),
+        workers=tuple(job for facts in notes for job in _workers_in(facts)),
         others=_numbers(
             facts[key] for facts in notes for key in ("array", "finalize", "job") if key in facts
         ),
         n_parts=next(
-            (
-                facts["n_parts"]
-                for facts in reversed(notes)
-                if isinstance(facts.get("n_parts"), int)
-            ),
-            0,
+            (n for facts in reversed(notes) if isinstance(n := facts.get("n_parts"), int)), 0
         ),
         among=next(
             (among for facts in reversed(notes) if (among := _stretch_in(facts)) is not None), None
@@ -241,13 +230,21 @@ def submitted(run: RunDirectory) -> Submitted:
     )
 
 
-def _stretch_in(facts: dict[str, Any]) -> Stretch | None:
+def _stretch_in(facts: Mapping[str, object]) -> Stretch | None:
     found = facts.get("among")
-    is_one = isinstance(found, list) and len(found) == 2 and all(isinstance(n, int) for n in found)
-    return Stretch(*found) if isinstance(found, list) and is_one else None
+    if not isinstance(found, list) or len(found) != 2:
+        return None
+    start, stop = found
+    return Stretch(start, stop) if isinstance(start, int) and isinstance(stop, int) else None
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def _workers_in(facts: Mapping[str, object]) -> tuple[str, ...]:
+    """Jobs of a driver's workers."""
+    found = facts.get("workers")
+    return _numbers(found) if isinstance(found, list) else ()
+
+
+def _parse(data: bytes) -> Mapping[str, object]:
     try:
         facts = json.loads(data)
     except ValueError:  # torn by a power cut
@@ -255,16 +252,20 @@ def _parse(data: bytes) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _numbers(jobs: Any) -> tuple[str, ...]:
+def _numbers(jobs: Iterable[object]) -> tuple[str, ...]:
     return tuple(str(job) for job in jobs if re.fullmatch(r"\d+(_\d+)?", str(job)))
 
 
-def _driver(path: Path, data: bytes, facts: dict[str, Any]) -> Driver:
+def _driver(path: Path, data: bytes, facts: Mapping[str, object]) -> Driver:
     job = _numbers([facts.get("driver")])
-    workers = facts["workers"] if isinstance(facts["workers"], list) else []
     process = f"{facts.get('host', 'unknown')}:{facts.get('pid', 'unknown')}"
     return Driver(
-        path, data, job[0] if job else "", _numbers(workers), process, bool(facts.get("has_ended"))
+        path,
+        data,
+        job[0] if job else "",
+        _workers_in(facts),
+        process,
+        bool(facts.get("has_ended")),
     )
 
 

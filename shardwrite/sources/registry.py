@@ -8,11 +8,12 @@ import glob
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy.typing as npt
 
 from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import RegionSource, Request, Source
@@ -23,17 +24,26 @@ from shardwrite.stores import is_bucket_url
 __all__ = ["open_source"]
 
 
+class RawLayout(TypedDict, total=False):
+    """Keywords that describe the layout of a raw binary file."""
+
+    shape: Sequence[int] | None
+    dtype: npt.DTypeLike | None
+    offset: int
+    order: str
+
+
+_KEYWORDS = ("path", "format", "dataset", *RawLayout.__annotations__, "chunks")
+
+
 @public
 def open_source(
     path: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002
     dataset: str | None = None,
-    shape: Sequence[int] | None = None,
-    dtype: npt.DTypeLike | None = None,
-    offset: int = 0,
-    order: str = "C",
     chunks: Any = None,
+    **layout: Unpack[RawLayout],
 ) -> Source:
     """Open an array in a file; its shape and dtype are read, but no values.
 
@@ -45,10 +55,11 @@ def open_source(
         A key of :data:`FORMATS`; by default the name and the first bytes of the file decide.
     dataset : str, optional
         Name of the array, if the file holds several; for TIFF, number or name of the series.
-    shape, dtype, offset, order
-        Layout of a raw binary file; `offset` is in bytes, and `order` is ``"C"`` or ``"F"``.
     chunks : optional
         Chunks in any form that dask accepts; the natural chunks of the file by default.
+    **layout
+        Layout of a raw binary file: `shape`, `dtype`, `offset` in bytes, 0 by default, and
+        `order`, which is ``"C"`` by default, or ``"F"``.
 
     Returns
     -------
@@ -63,6 +74,7 @@ def open_source(
     StoreError
         If the file is missing or cannot be read.
     """
+    refuse_unknown("open_source", layout, _KEYWORDS)
     path, dataset = _split(os.fspath(path), dataset)
     if format is not None and format not in FORMATS:
         raise SpecError(
@@ -78,9 +90,14 @@ def open_source(
         name = format or _format(path)
     except OSError as error:
         raise _refused_by_storage(path, error) from None
-    extent = None if shape is None else tuple(shape)
+    shape = layout.get("shape")
     request = Request(
-        path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order
+        path=path,
+        dataset=dataset,
+        shape=None if shape is None else tuple(shape),
+        dtype=layout.get("dtype"),
+        offset=layout.get("offset", 0),
+        order=layout.get("order", "C"),
     )
     return _with_chunks(_open(name, request), chunks)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.format.order import BY_CHUNK_ID, permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.format.registry import register_strategy
@@ -28,7 +29,7 @@ class ByChunkId:
     replaces: ClassVar[bool] = True
     depends_on_cut: ClassVar[bool] = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`; there are no parameters."""
         return {}
 

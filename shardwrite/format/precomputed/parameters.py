@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -102,7 +102,7 @@ class ShardingParameters:
         if not isinstance(document, Mapping):
             remedy = "give a mapping with the parameters of the format"
             raise SpecError("not a mapping", field="sharding", value=document, remedy=remedy)
-        members: dict[str, Any] = dict(document)
+        members: Document = dict(document)
         if members.pop("@type", None) != TYPE:
             value, remedy = document.get("@type"), f'give "@type": "{TYPE}"'
             raise SpecError("not the sharded format", field="@type", value=value, remedy=remedy)
