@@ -18,7 +18,7 @@ from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.journal.record import fields_in_lines
+from shardwrite.journal.record import LaterFormatError, fields_in_lines
 from shardwrite.journal.sizes import MAX_SIZES, pack_sizes, unpack_sizes
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
@@ -29,6 +29,7 @@ from shardwrite.stores import parse_json, read_limit
 
 __all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt", "receipt_at"]
 
+FORMAT = 1
 _MAX_UPDATES = 100
 _MAX_APPENDS = 10_000
 _NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
@@ -233,7 +234,7 @@ class Receipt:
         """
         most_runs, empty = read_limit() // _NBYTES_PER_RUN, self.contents.empty
         found: dict[str, JSON] = {
-            "format": 1,
+            "format": FORMAT,
             "digest": self.digest,
             "run": self.run,
             "identity": self.identity.to_dict(),
@@ -256,14 +257,19 @@ class Receipt:
 
         Raises
         ------
+        LaterFormatError
+            If only a later version of this package can read the content.
         ValueError
             If the content is not a receipt, or a field has a wrong type.
         KeyError
             If a field is missing.
         """
         found = parse_json(data)
-        if not isinstance(found, Mapping) or found.get("format") != 1:
-            raise ValueError("not a receipt of format 1")
+        number = found.get("format") if isinstance(found, Mapping) else None
+        if type(number) is int and number > FORMAT:
+            raise LaterFormatError(number, FORMAT)
+        if number != FORMAT:
+            raise ValueError(f"not a receipt of format {FORMAT}")
         texts = {
             name: found[name] for name in ("digest", "run", "durability", "finished", "version")
         }
@@ -490,10 +496,16 @@ def read_receipt(target: Target) -> Receipt | None:
 def receipt_at(place: Place) -> Receipt | None:
     """The receipt of the array at a place; see :func:`read_receipt`."""
     data = place.read(RECEIPT_NAME)
+    path = f"{place.label}/{RECEIPT_NAME}"
     try:
         return None if data is None else _decoded(data)
+    except LaterFormatError as error:
+        message = (
+            f"{path} was written by a later version of shardwrite ({error}). Nothing was changed. "
+            "Install that version to check or change this array"
+        )
+        raise JournalError(message, path=path) from error
     except (ValueError, KeyError) as error:
-        path = f"{place.label}/{RECEIPT_NAME}"
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
 

@@ -24,10 +24,10 @@ _SEAL = "crc32c"
 
 
 class LaterFormatError(ValueError):
-    """A record has a format that only later versions of this package know."""
+    """A record or receipt has a format that only later versions of this package know."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"it has format {number}, and this version knows format {FORMAT}")
+    def __init__(self, number: int, known: int) -> None:
+        super().__init__(f"it has format {number}, and this version knows format {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def _check_format(found: JSON) -> None:
     if type(found) is not int or found < 1:
         raise ValueError("its format is no number")
     if found > FORMAT:
-        raise LaterFormatError(found)
+        raise LaterFormatError(found, FORMAT)
 
 
 def _cuts_in(found: Mapping[str, JSON]) -> Cuts | None:

@@ -69,6 +69,7 @@ from shardwrite.stores import (
 
 __all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
 
+_FORMAT = 1
 _CLAIM = "claim-"
 _COPY_NBYTES = 2**22
 _RECOVERY = "recovery-"
@@ -99,7 +100,7 @@ class Change:
     def encode(self) -> bytes:
         """Bytes of the record that undoes the change."""
         fields: dict[str, JSON] = {
-            "format": 1,
+            "format": _FORMAT,
             "key": self.key,
             "old_nbytes": self.old_nbytes,
             "saved": [[offset, len(data)] for offset, data in self.saved],
@@ -127,10 +128,13 @@ def _decode(data: bytes, path: str) -> Change | None:
     """
     try:
         parsed = parse_record(data)
-        if parsed is None or crc32c(parsed[1]) != parsed[0]["crc32c"]:
+        if parsed is None:
             return None
         head, rest = parsed
-        if head["format"] == 1:
+        # A later format may have another checksum, so the format is looked at first.
+        if head["format"] == _FORMAT:
+            if crc32c(rest) != head["crc32c"]:
+                return None
             (key, old_nbytes), saved = shard_of(head), ranges_of(head["saved"], rest)
             if old_nbytes < max((offset + len(data) for offset, data in saved), default=0):
                 # Whatever is wrong is reported by the one error below.

@@ -504,6 +504,21 @@ def test_an_undo_record_whose_numbers_do_not_fit(tmp_path, record):
     assert (path / KEY).read_bytes() == whole
 
 
+@pytest.mark.parametrize("fields", [{"key": KEY, "crc32c": 0}, {"crc32c": "of another kind"}, {}])
+def test_a_record_of_a_later_format_is_kept_whatever_it_holds(tmp_path, fields):
+    """One whose checksum did not match was taken for torn, and removed."""
+    path = made(tmp_path)
+    whole, claim = (path / KEY).read_bytes(), tmp_path / "run" / "claim-c.0"
+    claim.mkdir(parents=True)
+    head = json.dumps({"format": 2, **fields}).encode()
+    record = b"%08x %s\n" % (crc32c(head), head) + b"some bytes"
+    (claim / "undo-1").write_bytes(record)
+    with pytest.raises(shardwrite.JournalError, match="Use the version that wrote it"):
+        recover_changes(claim.parent, PosixStore(path), open_sharded(path).metadata)
+    assert (path / KEY).read_bytes() == whole
+    assert [file.read_bytes() for file in claim.iterdir() if file.read_bytes() == record]
+
+
 @pytest.mark.parametrize("name", ["claim-c.0/undo-1", "redo-c.0"])
 def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
     """It was read whole, up to 64 GiB."""
