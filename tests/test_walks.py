@@ -1,0 +1,236 @@
+"""'A line's walk' in ARCHITECTURE.md: what is followed there passes those files, in that order."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import AppendOnly, FixedOrder
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = f"{ROOT / 'shardwrite'}/"
+X = da.from_array(np.arange(64, dtype="u4").reshape(8, 8) + 1, chunks=8)
+LAYOUT = {"shards": 8, "chunks": 8}
+TOP = (slice(0, 4), slice(0, 8))
+
+
+def write(path: Path, **keywords: object) -> Callable[[], object]:
+    """A write of one block: of a shard with one inner chunk."""
+    return lambda: X.to_sharded_zarr(path, **LAYOUT, **keywords)
+
+
+def update(path: Path, **keywords: object) -> Callable[[], object]:
+    X.to_sharded_zarr(path, compressors=None, **LAYOUT)
+    return lambda: X[TOP].to_sharded_zarr(path, region=TOP, **keywords)
+
+
+def update_in_place(path: Path) -> Callable[[], object]:
+    return update(path, strategy=AppendOnly(in_place=True))
+
+
+def resume(path: Path) -> Callable[[], object]:
+    """A run that another process has begun."""
+    shardwrite.prepare(X, path, shardwrite.plan(X, source_id="x", **LAYOUT))
+    return write(path, source_id="x")
+
+
+def into_other_shards(path: Path) -> Callable[[], object]:
+    X.to_sharded_zarr(path, **LAYOUT)
+    return lambda: shardwrite.reshard(path, path.with_name("y"), shards=16)
+
+
+def as_hdf5(path: Path) -> Callable[[], object]:
+    pytest.importorskip("h5py")
+    return write(path, strategy="hdf5")
+
+
+WALKS = {
+    "a block of pixels from `x.to_sharded_zarr()` to bytes on disk": (
+        write,
+        {
+            "operations/write.py": "to_sharded_zarr",
+            "runs/array_plan.py": "plan_array",
+            "plan/make.py": "make_plan",
+            "runs/execute.py": "execute",
+            "runs/graph.py": "GroupGraph.fused",
+            "runs/array_chunks.py": "ArrayChunks.write",
+            "engines/local.py": "LocalEngine.run",
+            "write/tasks.py": "write_group",
+            "encode/unit.py": "tiles_of",
+            "codecs/pipeline.py": "NativePipeline.encode",
+            "write/emitter.py": "Emitter.put",
+            "stores/posix.py": "PosixWriter.write",
+        },
+    ),
+    "`shards=`": (
+        write,
+        {
+            "operations/write.py": "to_sharded_zarr",
+            "format/document.py": "ArrayOptions.__post_init__",
+            "runs/array_plan.py": "plan_array",
+            "plan/sizes.py": "resolve_shapes",
+            "grid.py": "ShardGrid.__post_init__",
+        },
+    ),
+    "`strategy=`": (
+        lambda path: write(path, strategy=FixedOrder("F")),
+        {
+            "operations/write.py": "to_sharded_zarr",
+            "plan/options.py": "PlanOptions.__post_init__",
+            "format/strategies.py": "as_strategy",
+            "format/registry.py": "check_strategy",
+            "write/context.py": "WriteSpec.streams",
+            "write/emitter.py": "Emitter.put",
+        },
+    ),
+    '`strategy="hdf5"`': (
+        as_hdf5,
+        {
+            "format/hdf5_strategy.py": "Hdf5.__post_init__",
+            "format/hdf5_file.py": "for_new_array",
+            "format/hdf5.py": "filters_of",
+            "runs/needs.py": "check_needs",
+            "write/emitter.py": "Emitter.place",
+            "write/hdf5_layout.py": "lay_out_file",
+        },
+    ),
+    "`durability=`": (
+        lambda path: write(path, durability="full"),
+        {
+            "operations/write.py": "to_sharded_zarr",
+            "runs/options.py": "RunOptions.__post_init__",
+            "runs/job.py": "Job.durability",
+            "place/target.py": "Target.durability",
+            "runs/session.py": "Session.spec",
+            "write/commit.py": "commit_shards",
+            "stores/posix.py": "PosixWriter.sync",
+        },
+    ),
+    "an update, into a new file": (
+        update,
+        {
+            "operations/region.py": "write_region",
+            "runs/region_plan.py": "region_plan",
+            "runs/execute.py": "execute",
+            "runs/begin.py": "begin",
+            "journal/neighbours.py": "begin_beside",
+            "runs/session.py": "Session.catch_up",
+            "write/tasks.py": "write_group",
+            "read/stored_shard.py": "open_shard",
+            "write/assemble.py": "revise",
+            "write/emitter.py": "Emitter.place",
+        },
+    ),
+    "an update in place": (
+        update_in_place,
+        {
+            "operations/region.py": "write_region",
+            "runs/region_plan.py": "region_plan",
+            "runs/execute.py": "execute",
+            "runs/begin.py": "begin",
+            "journal/neighbours.py": "begin_beside",
+            "runs/session.py": "Session.catch_up",
+            "write/tasks.py": "write_group",
+            "read/stored_shard.py": "open_shard",
+            "write/assemble.py": "revise",
+            "journal/undo.py": "change_in_place",
+        },
+    ),
+    "an encoded chunk into another shard": (
+        into_other_shards,
+        {
+            "operations/convert.py": "reshard",
+            "read/stored_array.py": "stored_at",
+            "runs/conversion.py": "convert_array",
+            "format/converted.py": "converted",
+            "format/passage.py": "passage_between",
+            "runs/stored_chunks.py": "StoredChunks.write",
+            "write/copying.py": "copy_group",
+            "write/donor.py": "Donor.copies_ranges",
+            "write/emitter.py": "Emitter.place",
+        },
+    ),
+    "a resume": (
+        resume,
+        {
+            "operations/write.py": "to_sharded_zarr",
+            "runs/finished.py": "finished",
+            "runs/begin.py": "begin",
+            "journal/begin.py": "begin_run",
+            "runs/session.py": "Session.catch_up",
+            "journal/replay.py": "replay",
+            "journal/ledger.py": "Ledger.left_in_groups",
+            "runs/graph.py": "GroupGraph.fused",
+        },
+    ),
+}
+"""What is followed: how to have it done, and the function of each file in which it is handled."""
+
+
+def told() -> dict[str, list[str]]:
+    """Files of each row of the table. What a semicolon parts from them lies beside the walk."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("## A line's walk")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (.+?) \| (`.+) \|$", table, re.MULTILINE))
+    assert all(
+        (ROOT / "shardwrite" / name).is_file()
+        for files in rows.values()
+        for name in re.findall(r"`([\w/]+\.py)`", files)
+    )
+    return {
+        what: re.findall(r"`([\w/]+\.py)`", files.partition(";")[0]) for what, files in rows.items()
+    }
+
+
+def test_the_table_names_what_is_followed_here():
+    assert told() == {what: list(doors) for what, (_, doors) in WALKS.items()}
+
+
+@contextmanager
+def watched(files: list[str]) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, ...]]]]:
+    """Note which functions of these files are called, and where one file calls another, which calls
+    the first, which calls the other again."""
+    calls, circles, stack = [], [], []
+
+    def note(frame, event, _):
+        name = frame.f_code.co_filename.removeprefix(PACKAGE)
+        if name not in files or event not in ("call", "return"):
+            return
+        if event == "return":
+            stack.pop()
+            return
+        stack.append(name)
+        calls.append((name, frame.f_code.co_qualname))
+        turns = [
+            one for one, before in zip(stack, [None, *stack[:-1]], strict=True) if one != before
+        ]
+        if len(turns) > 3 and turns[-4:-2] == turns[-2:]:
+            circles.append(tuple(turns[-4:]))
+
+    with dask.config.set(scheduler="sync"):
+        sys.setprofile(note)
+        try:
+            yield calls, circles
+        finally:
+            sys.setprofile(None)
+
+
+@pytest.mark.parametrize("what", WALKS)
+def test_it_passes_these_files_in_this_order(tmp_path, what):
+    prepare, doors = WALKS[what]
+    call = prepare(tmp_path / "x")
+    with watched(list(doors)) as (calls, circles):
+        call()
+    called = iter(calls)
+    for door in doors.items():
+        assert door in called, f"{door} is not called after the doors before it"
+    assert not circles, "one goes back and forth between two files"
