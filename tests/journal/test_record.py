@@ -24,7 +24,8 @@ from shardwrite.plan import Identity, ShardWindow
 from shardwrite.runs.job import intent_of
 
 KEYWORDS = {"shards": 16, "chunks": 8}
-STATES = Path(__file__).parent.parent / "upgrade" / "states.tar.xz"
+UPGRADE = Path(__file__).parent.parent / "upgrade"
+STATES = UPGRADE / "states.tar.xz"
 
 
 @pytest.fixture
@@ -108,10 +109,15 @@ def test_records_of_an_older_version_are_kept_to_the_byte():
     assert_kept(every=97)
 
 
-def assert_kept(every: int) -> None:
+def test_records_and_receipts_of_the_tree_before_the_rebuild_are_kept_to_the_byte():
+    """Its plans have checksums already."""
+    assert_kept(every=5, states=UPGRADE / "states-3e6cb07.tar.xz", without=())
+
+
+def assert_kept(every: int, states: Path = STATES, without: tuple[str, ...] = ("crc32c",)) -> None:
     n_plans = n_receipts = 0
     kinds = set()
-    with tarfile.open(fileobj=io.BytesIO(STATES.read_bytes()), mode="r:xz") as archive:
+    with tarfile.open(fileobj=io.BytesIO(states.read_bytes()), mode="r:xz") as archive:
         for number, member in enumerate(archive):
             name = member.name.rpartition("/")[2]
             if number % every or name not in ("plan.json", RECEIPT_NAME):
@@ -124,7 +130,8 @@ def assert_kept(every: int) -> None:
                 continue
             record = RunRecord.from_json(data, is_update="/updates/" in member.name)
             written = json.loads(record.to_json())
-            del written["crc32c"]
+            for name in without:
+                del written[name]
             assert json.dumps(written, indent=2).encode() == data
             kinds.add((record.mode, record.identity.stream, record.identity.append_axis))
             n_plans += 1
@@ -232,6 +239,30 @@ def test_what_an_ended_run_of_a_later_format_has_left_stays(tmp_path, x, name):
     assert (left / name).exists()
     shutil.rmtree(left.parent)
     x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+
+
+def test_a_receipt_of_a_later_format_is_refused_and_nothing_is_changed(tmp_path, x):
+    path = tmp_path / "x"
+    x.to_sharded_zarr(path, source_id="x", **KEYWORDS)
+    receipt = path / RECEIPT_NAME
+    receipt.write_text(json.dumps({**json.loads(receipt.read_text()), "format": 2}))
+    before = contents(tmp_path)
+    for call in (
+        lambda: x.to_sharded_zarr(path, source_id="x", **KEYWORDS),
+        lambda: x.to_sharded_zarr(path, mode="w", source_id="x", **KEYWORDS),
+        lambda: x[:8].to_sharded_zarr(path, region=slice(0, 8)),
+        lambda: x[:8].to_sharded_zarr(path, region=slice(0, 8), source_id="more"),
+        lambda: x[:8].to_sharded_zarr(path, region="append", source_id="more"),
+        lambda: shardwrite.erase(path, slice(0, 8)),
+        lambda: shardwrite.finalize(path),
+        lambda: shardwrite.repair(path, x),
+        lambda: shardwrite.verify(path),
+    ):
+        with pytest.raises(JournalError, match=r"later version of shardwrite .*Install that") as e:
+            call()
+        assert str(receipt) in str(e.value)
+        assert "remove" not in str(e.value)
+        assert contents(tmp_path) == before
 
 
 def test_a_record_without_a_format_has_the_first(begun):

@@ -1,15 +1,19 @@
-"""What the version of commit f91bbb9 leaves on disk where it is killed: made by that version, and
-stored in ``states.tar.xz``.
+"""What the versions of two commits leave on disk where they are killed: made by these versions, and
+stored in two archives. That of f91bbb9 is ``states.tar.xz``. That of 3e6cb07, the tree before the
+rebuild, is ``states-3e6cb07.tar.xz``.
 
 A process that is killed before one of its effects on the file system leaves what lies there at that
 moment. So each operation of `operations.py` runs once, and what lies there is copied before every
-second effect, while no thread has another. Host, user, boot and process that it names are made up,
-and so are times, so that a state tells nothing of the machine that it was made on. With a checkout
-of that commit in a directory ``old`` beside this repository, the archive is made anew by::
+so many effects, while no thread has another. Host, user, boot and process that it names are made
+up, and so are times, so that a state tells nothing of the machine that it was made on. With
+checkouts of these commits beside this repository, the archives are made anew by::
 
-    git worktree add --detach ../old f91bbb9
-    (cd ../old && PYTHONPATH=. python "$OLDPWD/tests/upgrade/make_states.py"
-    "$OLDPWD/tests/upgrade/states.tar.xz")
+    git worktree add --detach ../f91bbb9 f91bbb9
+    (cd ../f91bbb9 && PYTHONPATH=. python "$OLDPWD/tests/upgrade/make_states.py"
+    "$OLDPWD/tests/upgrade/states.tar.xz" 2)
+    git worktree add --detach ../3e6cb07 3e6cb07
+    (cd ../3e6cb07 && PYTHONPATH=. python "$OLDPWD/tests/upgrade/make_states.py"
+    "$OLDPWD/tests/upgrade/states-3e6cb07.tar.xz" 23)
 
 The threads of a stream take turns as they like, so two archives may differ a little.
 """
@@ -38,12 +42,11 @@ import dask
 
 import shardwrite
 from shardwrite import commit, job  # of the old version; the present one has them in other folders
-from shardwrite.journal import lease, rundir
+from shardwrite.journal import lease, rundir, takeover
 
 sys.path.insert(0, str(Path(__file__).parent))
 from operations import NAME, OPERATIONS
 
-EVERY = 2
 EFFECTS = (
     "write",
     "writev",
@@ -96,6 +99,7 @@ def name_by(label: str) -> None:
 class Watch:
     """Calls something before every so many effects, as long as it is on."""
 
+    every: int
     look: Callable[[int], None] | None = None
     n: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -117,7 +121,7 @@ class Watch:
             with self.lock:
                 if self.look is not None:
                     self.n += 1
-                    if self.n % EVERY == 1:
+                    if self.n % self.every == 1:
                         look, self.look = self.look, None
                         look(self.n)
                         self.look = look
@@ -126,20 +130,26 @@ class Watch:
         return perform
 
 
-watch = Watch()
+watch = Watch(int(sys.argv[2]))
 ended: list[list[int]] = []
 
 
 def note_ends() -> None:
     """Have each run that ends noted, before its end begins: all that it writes was acknowledged by
     then."""
-    end = rundir.RunDirectory.end
+    is_method = hasattr(rundir.RunDirectory, "end")  # of f91bbb9
+    end = rundir.RunDirectory.end if is_method else takeover.end_run
 
-    def noted(run: rundir.RunDirectory) -> None:
+    def noted(run: rundir.RunDirectory, *rest: object) -> None:
         ended.extend(shards_of(run.facts, range(1000)))
-        end(run)
+        end(run, *rest)
 
-    rundir.RunDirectory.end = noted
+    if is_method:
+        rundir.RunDirectory.end = noted
+    else:
+        for module in list(sys.modules.values()):
+            if getattr(module, "end_run", None) is end:
+                module.end_run = noted
 
 
 def shards_of(facts: dict, ranks: Iterable[int]) -> list[list[int]]:
@@ -242,7 +252,7 @@ def main() -> None:
     found = []
     try:
         with dask.config.set(scheduler="sync"):
-            for name in sys.argv[2:] or OPERATIONS:
+            for name in sys.argv[3:] or OPERATIONS:
                 of_this = states_of(name, top / "home")
                 print(f"{name}: {len(of_this)}", flush=True)
                 found += of_this
@@ -262,7 +272,8 @@ def main() -> None:
             for name, data in lies:
                 add(archive, f"{number:04d}/{name}", data)
     print(
-        f"{len(found)} states of {shardwrite.__name__} {shardwrite.__version__}, {os.path.getsize(sys.argv[1])} bytes"
+        f"{len(found)} states of {shardwrite.__name__} {shardwrite.__version__}, "
+        f"{os.path.getsize(sys.argv[1])} bytes"
     )
 
 

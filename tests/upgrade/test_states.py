@@ -1,9 +1,9 @@
-"""What an older version left where it was interrupted, or had finished, is recognised, finished,
+"""What older versions left where they were interrupted, or had finished, is recognised, finished,
 given up or refused.
 
-`make_states.py` made the states with the version of commit f91bbb9. Its leases name another host
-and a time long ago, so that they have run out. A call either does what it is to do, or is refused
-with a remedy; that is carried out here, and loses nothing.
+`make_states.py` made the states with the versions of commits f91bbb9 and 3e6cb07. Their leases name
+another host and a time long ago, so that they have run out. A call either does what it is to do, or
+is refused with a remedy; that is carried out here, and loses nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from crc32c import crc32c
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, ShardwriteError, ShardWriter
@@ -41,7 +42,11 @@ import operations
 import oracle
 from operations import NAME, NEW, OLD, OPERATIONS, REGION
 
-ARCHIVE = Path(__file__).with_name("states.tar.xz")
+OLDEST, BEFORE_THE_REBUILD = "f91bbb9", "3e6cb07"
+ARCHIVES = {
+    OLDEST: Path(__file__).with_name("states.tar.xz"),
+    BEFORE_THE_REBUILD: Path(__file__).with_name("states-3e6cb07.tar.xz"),
+}
 LONG_AGO = 978_307_200
 AGAIN = r"[Mm]ake the same call again|Run that again|run its command again|give the path of a sharded Zarr v3 array"
 ABANDON = r"give it up with abandon"
@@ -53,6 +58,8 @@ class State:
 
     Attributes
     ----------
+    commit : str
+        Whose version left it.
     name : str
         In the archive.
     operation : str
@@ -65,6 +72,7 @@ class State:
         The same, of a run that the operation itself takes away.
     """
 
+    commit: str
     name: str
     operation: str
     kill_at: int
@@ -80,7 +88,7 @@ class State:
         if home.exists():
             shutil.rmtree(home)
         home.mkdir()
-        lies = contents().get(self.name, [])
+        lies = contents(self.commit).get(self.name, [])
         for name, data in lies:
             (home / name).mkdir() if data is None else (home / name).write_bytes(data)
         for name, _ in reversed(lies):
@@ -89,17 +97,17 @@ class State:
 
 
 @functools.cache
-def states() -> list[State]:
-    with tarfile.open(ARCHIVE) as archive:
+def states(commit: str) -> list[State]:
+    with tarfile.open(ARCHIVES[commit]) as archive:
         told = json.load(archive.extractfile(archive.next()))
-    return [State(f"{number:04d}", **one) for number, one in enumerate(told)]
+    return [State(commit, f"{number:04d}", **one) for number, one in enumerate(told)]
 
 
 @functools.cache
-def contents() -> dict[str, list[tuple[str, bytes | None]]]:
+def contents(commit: str) -> dict[str, list[tuple[str, bytes | None]]]:
     """What lies in each state, by name; None for directories."""
     found: dict[str, list[tuple[str, bytes | None]]] = {}
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(ARCHIVES[commit]) as archive:
         for entry in archive:
             state, _, name = entry.name.partition("/")
             found.setdefault(state, []).append(
@@ -108,14 +116,16 @@ def contents() -> dict[str, list[tuple[str, bytes | None]]]:
     return found
 
 
-def killed(operation: str) -> list[State]:
+def killed(operation: str, commit: str = OLDEST) -> list[State]:
     """States that kills of an operation left."""
-    return [state for state in states() if state.operation == operation and state.kill_at]
+    return [state for state in states(commit) if state.operation == operation and state.kill_at]
 
 
-def finished(operation: str) -> State:
+def finished(operation: str, commit: str = OLDEST) -> State:
     """What the operation left that was not killed."""
-    (found,) = [state for state in states() if state.operation == operation and not state.kill_at]
+    (found,) = [
+        state for state in states(commit) if state.operation == operation and not state.kill_at
+    ]
     return found
 
 
@@ -269,11 +279,12 @@ def again(state: State, path: Path) -> None:
     check_good(path)
 
 
-def test_the_archive_tells_nothing_of_where_it_was_made():
-    assert {state.operation for state in states()} == set(OPERATIONS)
-    assert ARCHIVE.stat().st_size < 400_000
+@pytest.mark.parametrize("commit", ARCHIVES)
+def test_the_archive_tells_nothing_of_where_it_was_made(commit):
+    assert {state.operation for state in states(commit)} == set(OPERATIONS)
+    assert ARCHIVES[commit].stat().st_size < 400_000
     hosts = set()
-    for lies in contents().values():
+    for lies in contents(commit).values():
         for name, data in lies:
             hosts |= set(re.findall(rb'"host": ?"(.*?)"', data or b""))
             assert not re.search(rb"/(tmp|home|dev|root|work|Users)/", data or b""), name
@@ -293,14 +304,38 @@ LEFT = {
     "an array that was taken away": r"/taken-\w+/array-",
     "a temporary": r"\.swtmp$",
 }
+CLAIMS = {
+    "a claim of a shard": r"/run-\w+/claim-c\.[^/]+/owner-",
+    "a record of a change in place": r"/run-\w+/claim-c\.[^/]+/undo-",
+    "the claim of an end": r"shardwrite/claim-end/owner-",
+    "a draft": r"/draft-",
+}
+"""What the version of 3e6cb07 left in place of redo records and locks."""
+
+
+def n_with(pattern: str, commit: str) -> int:
+    """Number of states in which something of such a name lies."""
+    return sum(
+        any(re.search(pattern, name) for name, _ in lies) for lies in contents(commit).values()
+    )
 
 
 @pytest.mark.parametrize("what", LEFT)
 def test_the_archive_has(what):
-    assert (
-        sum(any(re.search(LEFT[what], name) for name, _ in lies) for lies in contents().values())
-        >= 4
-    )
+    assert n_with(LEFT[what], OLDEST) >= 4
+
+
+def test_the_archive_of_the_tree_before_the_rebuild_has():
+    """Fewer of each, as it is smaller."""
+    patterns = {what: found for what, found in LEFT.items() if not re.search("redo|lock", what)}
+    missing = [
+        what
+        for what, pattern in {**patterns, **CLAIMS}.items()
+        if not n_with(pattern, BEFORE_THE_REBUILD)
+    ]
+    assert not missing
+    assert n_with(CLAIMS["a record of a change in place"], BEFORE_THE_REBUILD) >= 4
+    assert not n_with(LEFT["a redo record"], BEFORE_THE_REBUILD)
 
 
 def check_again(chosen: list[State], home: Path) -> None:
@@ -440,6 +475,14 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_sample_of_the_tree_before_the_rebuild(home, operation):
+    """One state, and one check of it."""
+    number = list(OPERATIONS).index(operation)
+    found = killed(operation, BEFORE_THE_REBUILD)
+    list(CHECKS.values())[number % 4]([found[-1 - number % 3]], home)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_sample(home, operation):
     """One state for every second check."""
     for number, check in enumerate(CHECKS.values()):
@@ -465,27 +508,46 @@ def test_every_state_is_looked_at_or_given_up_or_in_the_way(home, operation, che
     CHECKS[check](killed(operation)[which::3], home)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_states_of_the_tree_before_the_rebuild(home, operation):
+    """Each in one of four ways."""
+    found = killed(operation, BEFORE_THE_REBUILD)
+    assert len(found) >= 3
+    first = list(OPERATIONS).index(operation)
+    for which, check in enumerate(CHECKS.values()):
+        check(found[(which + first) % 4 :: 4], home)
+
+
 @pytest.mark.parametrize(
-    "operation",
+    ("operation", "commit"),
     [
         pytest.param(
-            name, marks=[] if name in ("write", "update in place", "stream") else pytest.mark.long
+            name,
+            commit,
+            marks=[]
+            if (name, commit)
+            in (
+                ("write", OLDEST),
+                ("update in place", OLDEST),
+                ("stream", OLDEST),
+                ("append in place", BEFORE_THE_REBUILD),
+            )
+            else pytest.mark.long,
         )
+        for commit in ARCHIVES
         for name in OPERATIONS
+        if commit == OLDEST or list(OPERATIONS).index(name) % 4 == 3
     ],
 )
-def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation):
-    state = finished(operation)
+def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation, commit):
+    state = finished(operation, commit)
     path = state.unpack(home)
-    receipt = (path / "shardwrite-receipt.json").read_bytes()
     oracle.check_whole(path, state.does.wanted)
     check_good(path)
     said = json.loads(CliRunner().invoke(main, ["info", "--json", str(path)]).output)
     assert said["by"].startswith("shardwrite 0.1.0")
     assert not said["unfinished"]
-    if state.does.kind == "write":
-        state.does.perform(path)
-        assert (path / "shardwrite-receipt.json").read_bytes() == receipt, "it was written anew"
     wanted = state.does.wanted.copy()
     n_columns = wanted.shape[1]
     strategies = (
@@ -516,6 +578,57 @@ def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation):
     oracle.check_whole(path, wanted)
 
 
+@pytest.mark.parametrize("commit", ARCHIVES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_finished_script_that_runs_again_writes_nothing(home, operation, commit):
+    """With `mode="w"`, too; each names its source. An erase has none to name, and is done anew."""
+    state = finished(operation, commit)
+    path = state.unpack(home)
+    before = tree(path)
+    state.does.perform(path)
+    assert operation == "erase" or tree(path) == before
+    oracle.check_whole(path, state.does.wanted)
+    check_good(path)
+
+
+def of_format(number: int, record: bytes) -> bytes:
+    """A record of a change in place that says it has another format."""
+    head, _, rest = record.partition(b"\n")
+    head = json.dumps({**json.loads(head[9:]), "format": number}).encode()
+    return b"%08x %s\n" % (crc32c(head), head) + rest
+
+
+@pytest.mark.parametrize("call", ["the same", "abandon", "update", "compaction", "replacement"])
+def test_a_change_in_place_of_a_later_version_is_left_to_it(home, call):
+    """The record that undoes it stays, and so does the shard; then that version goes on."""
+    is_record = re.compile(CLAIMS["a record of a change in place"])
+    state = next(
+        state
+        for state in killed("append in place", BEFORE_THE_REBUILD)
+        if any(is_record.search(name) and data for name, data in contents(state.commit)[state.name])
+    )
+    path = state.unpack(home)
+    (record,) = (each for each in home.rglob("*") if is_record.search(str(each)))
+    first = record.read_bytes()
+    later = of_format(2, first)
+    record.write_bytes(later)
+    shards = {each: each.read_bytes() for each in path.glob("c/*/*")}
+    calls = {
+        "the same": state.does.perform,
+        "abandon": shardwrite.abandon,
+        "update": write_others,
+        "compaction": compact,
+        "replacement": lambda path: operations.write(path, mode="w", restart=True),
+    }
+    said = ABANDON if call in ("update", "compaction") else "Use the version that wrote it"
+    with pytest.raises(JournalError, match=said):
+        calls[call](path)
+    (kept,) = (each for each in home.rglob("*") if each.is_file() and each.read_bytes() == later)
+    assert {each: each.read_bytes() for each in path.glob("c/*/*")} == shards
+    kept.write_bytes(first)
+    again(state, path)
+
+
 def test_a_lease_that_has_not_run_out_is_respected(home):
     """As where a process of the older version still works, on another host."""
     state = next(state for state in killed("update in place")[20:] if state.acknowledged)
@@ -539,7 +652,7 @@ def test_a_lease_that_has_not_run_out_is_respected(home):
 
 def has_lone_plan(state: State) -> bool:
     """Whether the plan of a run lies there whose directory was removed."""
-    names = [name for name, _ in contents().get(state.name, [])]
+    names = [name for name, _ in contents(OLDEST).get(state.name, [])]
     return f"{NAME}.shardwrite/plan.json" in names and not any(
         name.startswith(f"{NAME}.shardwrite/run-") for name in names
     )
@@ -547,7 +660,7 @@ def has_lone_plan(state: State) -> bool:
 
 def test_many_at_once_find_a_plan_whose_run_has_no_directory(home):
     """The older version removed the plan last."""
-    found = [state for state in states() if has_lone_plan(state)]
+    found = [state for state in states(OLDEST) if has_lone_plan(state)]
     assert len(found) > 5
     for state in found:
         path = state.unpack(home)
