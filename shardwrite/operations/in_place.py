@@ -33,17 +33,17 @@ from shardwrite.format.node import (
     CONSOLIDATED_OF_V2,
     DOCUMENT,
     DOCUMENTS_OF_V2,
-    add_member,
 )
 from shardwrite.journal import (
     ADOPTS,
     Adoption,
     InPlace,
+    consolidate,
     consumption_of,
     find_in_place,
-    has_consolidated,
     look_beside,
     replace_document,
+    withdraw,
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
@@ -60,7 +60,6 @@ from shardwrite.stores import (
     listed,
     make_directories,
     mode_of,
-    parse_json,
 )
 
 __all__ = [
@@ -86,7 +85,7 @@ _HOW_TO_GO_ON = (
     "abandon (shardwrite abandon)"
 )
 _FINISHED = "an interrupted conversion was finished"
-_MAX_SHOWN, _MAX_TRIES = 3, 100
+_MAX_SHOWN = 3
 
 
 def finish_in_place(place: Place) -> bool:
@@ -147,9 +146,10 @@ def finish_adoption(work: InPlace, state: Adoption) -> None:
     StoreError
         If the storage refuses.
     """
+    if not state.is_published:
+        _withdraw(work)  # a group may list an array that is gone
     state.publish()
-    place = Directory(work.path)
-    enter_above(place, partial(_published_in, place))
+    _enter(work)
     work.finish()
 
 
@@ -195,8 +195,16 @@ def abandon_in_place(place: Place) -> bool:
         elif work.is_new:
             _finish(work)
         else:
-            work.give_up()
+            _give_up(work)
     return True
+
+
+def _give_up(work: InPlace) -> None:
+    """Give up a conversion; the groups above list the old tree again."""
+    place = Directory(work.path)
+    if work.is_complete and place.kind() in ("array", "group"):
+        _enter(work)
+    work.give_up()
 
 
 def give_back(work: InPlace) -> None:
@@ -266,7 +274,7 @@ def convert_in_place(
             refuse_runs(tree)
             _check_unchanged(tree, path, is_begun=False)
         except ShardwriteError:
-            work.give_up()
+            _give_up(work)
             raise
         with as_store_error(str(work.new.parent), "cannot make"):
             make_directories(work.new.parent, level)
@@ -277,7 +285,7 @@ def convert_in_place(
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
             _check_unchanged(tree, path, is_begun=True)
-            work.exchange()
+            work.exchange(partial(_withdraw, work))
             _finish(work)
         except ShardwriteError as error:
             if work.is_lost:
@@ -498,8 +506,7 @@ def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
 def _finish(work: InPlace) -> None:
     """Do what is left after the exchange of names."""
     work.settle()
-    place = Directory(work.path)
-    enter_above(place, partial(_published_in, place))
+    _enter(work)
     work.finish()
 
 
@@ -534,33 +541,33 @@ def enter_above(
     StoreError
         If the storage refuses.
     """
-    above = [g for g in place.groups_above() if has_consolidated(document_of(g), g)]
-    if above:
-        entered = nodes()
-        for group in above:
-            _enter(place, group, entered, durability)
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"conversion.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, durability, attempt)
+
+    consolidate(place, nodes, put)
 
 
-def _enter(place: Place, group: Place, nodes: Mapping[str, Document], durability: str) -> None:
-    """Enter the nodes of a tree into the consolidated metadata of a group above it."""
-    at = place.name_in(group)
-    for _ in range(_MAX_TRIES):
-        before = group.read(DOCUMENT)
-        document = document_of(group)
-        for name, node in nodes.items():
-            read = partial(_document_in, group)
-            add_member(document, f"{at}/{name}" if name else at, node, read)
-        if before is not None and document == parse_json(before):
-            return
-        if replace_document(group, before, document, durability, f"conversion.{uuid.uuid4().hex}"):
-            return
-    raise StoreError(
-        f"{group.label}/{DOCUMENT} is written by others all the time; make the same call again",
-        key=group.label,
-        errno=errno.EBUSY,
-    )
+def _enter(work: InPlace) -> None:
+    """Enter the tree that stands there into the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    consolidate(place, partial(_published_in, place), _putting(work, place))
 
 
-def _document_in(group: Place, name: str) -> Document:
-    found: Document = document_of(group.member(name))
-    return found
+def _withdraw(work: InPlace) -> None:
+    """Take the tree out of the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    withdraw(place, _putting(work, place))
+
+
+def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:
+    """Function that writes the document of a group; what a dead process has left is removed."""
+    for group in place.groups_above():
+        group.store.discard_scope(DOCUMENT, work.scope)
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"{work.scope}.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, "full", attempt, work.check_current)
+
+    return put
