@@ -57,9 +57,12 @@ from shardwrite.stores import (
     InsideStore,
     as_store_error,
     copy_rights,
+    is_there,
     listed,
     make_directories,
     mode_of,
+    parse_document,
+    read_file,
 )
 
 __all__ = [
@@ -360,6 +363,13 @@ def _check(tree: Hierarchy, call: Call) -> Path:
         )
     if tree.place.is_link() or tree.place.is_mount_point():
         raise refused("it is a symbolic link or a mount point")
+    group = _v2_group_that_lists(path)
+    if group is not None:
+        raise refused(
+            f"{group} is a group of Zarr v2, whose consolidated metadata would go on to show the "
+            "old array, and its chunks would be read as the fill value",
+            "convert that group as a whole, or give another place for what is made of it",
+        )
     if tree.left_out:
         name, why = tree.left_out[0]
         raise refused(f"{name!r} would be lost ({why})")
@@ -373,6 +383,20 @@ def _check(tree: Hierarchy, call: Call) -> Path:
             "move it away, or give another place for what is made of it",
         )
     return path
+
+
+def _v2_group_that_lists(path: Path) -> Path | None:
+    """Group of Zarr v2 whose consolidated metadata list a node below it; None if there is none."""
+    for group in path.parents:
+        if is_there(group / DOCUMENTS_OF_V2[1]):
+            data = read_file(group / CONSOLIDATED_OF_V2) or b"{}"
+            found = parse_document(data, group / CONSOLIDATED_OF_V2)
+            at = f"{path.relative_to(group).as_posix()}/"
+            if any(key.startswith(at) for key in found.get("metadata", {})):
+                return group
+        elif not is_there(group / DOCUMENT):
+            return None
+    return None
 
 
 def _others(tree: Hierarchy, path: Path) -> list[Path]:
