@@ -28,6 +28,7 @@ from shardwrite.errors import (
     StoreError,
 )
 from shardwrite.format.manifest import has_manifest
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
     CONSOLIDATED_OF_V2,
@@ -401,13 +402,13 @@ def _v2_group_that_lists(path: Path) -> Path | None:
 
 def _others(tree: Hierarchy, path: Path) -> list[Path]:
     """Files in a hierarchy that are no part of it, so that a conversion would lose them."""
-    arrays = {name for name, _ in tree.arrays}
+    arrays = dict(tree.arrays)
     found: list[Path] = []
     waiting = [""]
     while waiting:
         name = waiting.pop()
         if name in arrays:
-            found += _others_in_array(path / name)
+            found += _others_in_array(path / name, arrays[name].array.metadata)
             continue
         for entry in listed(path / name):
             mode = mode_of(entry, follow=False)
@@ -418,16 +419,17 @@ def _others(tree: Hierarchy, path: Path) -> list[Path]:
     return found
 
 
-def _others_in_array(path: Path) -> Iterator[Path]:
-    waiting = [path]
+def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
+    """Files that are neither chunks of an array nor its documents."""
+    waiting = [""]
     while waiting:
-        directory = waiting.pop()
-        for entry in listed(directory):
-            mode, is_key = mode_of(entry, follow=False), bool(_CHUNK.fullmatch(entry.name))
-            if is_key and stat.S_ISDIR(mode):
-                waiting.append(entry)
-            elif not stat.S_ISREG(mode) or not (
-                is_key or (directory == path and entry.name in _FILES_OF_ARRAY)
+        above = waiting.pop()
+        for entry in listed(path / above):
+            mode, key = mode_of(entry, follow=False), f"{above}{entry.name}"
+            if stat.S_ISDIR(mode) and _CHUNK.fullmatch(entry.name):
+                waiting.append(f"{key}/")
+            elif not stat.S_ISREG(mode) or (
+                key not in _FILES_OF_ARRAY and metadata.shard_index(key) is None
             ):
                 yield entry
 

@@ -140,10 +140,16 @@ def test_rights_are_kept(tmp_path):
     assert (path / "images").stat().st_mode & 0o777 == 0o711
 
 
-@pytest.mark.parametrize("at", ["README.md", "images/notes.txt", "images/0/x", "deep/link"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        *("README.md", "images/notes.txt", "images/0/x", "deep/link"),
+        *("images/9.0", "images/c/0/0"),  # of no chunk that the array has
+    ],
+)
 def test_what_would_be_lost_is_named(tmp_path, at):
     path = hierarchy(tmp_path / "all.zarr")
-    (path / at).parent.mkdir(exist_ok=True)
+    (path / at).parent.mkdir(exist_ok=True, parents=True)
     if at.endswith("link"):
         (path / at).symlink_to(tmp_path / "elsewhere")
     else:
