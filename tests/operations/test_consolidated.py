@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import ShardWriter
+from shardwrite import RunEndedError, ShardWriter
 from shardwrite.journal import find_run, in_place, rundir, take_away
 from shardwrite.operations import in_place as operation
 from shardwrite.place.directory import Directory
@@ -145,6 +145,26 @@ def test_what_a_kill_leaves_in_the_group_is_removed(path, monkeypatch):
         assert temporary.name.startswith(".zarr.json.conversion-")
     shardwrite.shard(path, shards=2)
     check(path, OLD)
+
+
+def test_a_process_that_was_frozen_changes_no_group_when_it_wakes_up(path, monkeypatch):
+    """It stood right before the rename of a group's document, and another one took over."""
+    rename, documents = os.rename, []
+
+    def frozen(source, to, **keywords):
+        if str(to) == str(path.parent / "zarr.json") and not documents:
+            documents.append(b"")
+            with monkeypatch.context() as patch:
+                patch.setattr(in_place, "live_holders", lambda _: [])
+                shardwrite.shard(path, shards=2)
+            zarr.open_group(path.parent).attrs["who"] = "somebody"
+            documents.append((path.parent / "zarr.json").read_bytes())
+        rename(source, to, **keywords)
+
+    monkeypatch.setattr(os, "rename", frozen)
+    with pytest.raises(RunEndedError, match="taken over"):
+        shardwrite.shard(path, shards=2)
+    assert (path.parent / "zarr.json").read_bytes() == documents[1]
 
 
 def failing(values=NEW):
