@@ -255,7 +255,8 @@ def check_listed(path: Path, *, exactly: bool) -> int:
         assert there <= set(listed), (where, sorted(there - set(listed)))
         assert not exactly or there == set(listed), (where, sorted(set(listed) - there))
     if exactly:
-        assert found["group"] == found["array"]
+        # A note on sharding follows a conversion that has ended, which cannot be given up any more.
+        assert found["group"]["shape"] == found["array"]["shape"]
     return n_bad
 
 
@@ -283,6 +284,8 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, then: str) -> Case
         operation.perform(path)
         np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
         check_listed(path, exactly=True)
+        found = documents(path)
+        assert found["group"] == found["array"]
         with zarr.config.set({"async.concurrency": 1}):
             opened = zarr.open_array(path, mode="r")
         assert set(opened.attrs["nonempty_chunks"]) == set(shardwrite.present(path).keys)
