@@ -6,6 +6,7 @@ module of this kind.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "group_document",
     "is_consolidated",
     "kind_of_document",
+    "remove_member",
     "shape_in",
     "with_shape",
 ]
@@ -93,7 +95,8 @@ def add_member(
 ) -> None:
     """Enter the document of a node into the consolidated metadata of a group above it.
 
-    Groups between the two that are not listed yet are entered as well.
+    Groups between the two that are not listed yet are entered as well. New names come where they
+    belong if the list is sorted, and else at its end.
 
     Parameters
     ----------
@@ -107,12 +110,50 @@ def add_member(
         Returns the document of a group between the two, by its path inside `group`.
     """
     listed = group["consolidated_metadata"]["metadata"]
+    before = list(listed)
     parts = name.split("/")
     for n in range(len(parts) - 1, 0, -1):
         parent = "/".join(parts[:n])
         if parent not in listed:
             listed[parent] = read(parent)
     listed[name] = document
+    for order in (_as_text, _as_zarr_sorts):
+        if before == sorted(before, key=order):
+            group["consolidated_metadata"]["metadata"] = {
+                name: listed[name] for name in sorted(listed, key=order)
+            }
+            return
+
+
+def _as_text(name: str) -> str:
+    return name
+
+
+def _as_zarr_sorts(name: str) -> tuple[int, str]:
+    """Key by which zarr-python sorts consolidated metadata."""
+    return name.count("/"), unicodedata.normalize("NFKC", name).casefold()
+
+
+def remove_member(group: Document, name: str) -> bool:
+    """Take a node, and all nodes inside it, out of the consolidated metadata of a group above it.
+
+    Parameters
+    ----------
+    group : dict
+        Document of the group, which is changed.
+    name : str
+        Path of the node inside the group.
+
+    Returns
+    -------
+    bool
+        Whether any of them was listed.
+    """
+    listed = group["consolidated_metadata"]["metadata"]
+    found = [one for one in listed if one == name or one.startswith(f"{name}/")]
+    for one in found:
+        del listed[one]
+    return bool(found)
 
 
 def consolidated(group: Document, members: Mapping[str, Document]) -> Document:

@@ -32,9 +32,11 @@ from shardwrite.journal.consuming import (
 )
 from shardwrite.journal.documents import (
     DocumentChange,
+    consolidate,
     enlarged,
     has_consolidated,
     replace_document,
+    withdraw,
 )
 from shardwrite.journal.in_place import (
     InPlace,
@@ -154,6 +156,7 @@ __all__ = [
     "check_held",
     "close_journals",
     "confirm",
+    "consolidate",
     "consumption_of",
     "differences",
     "drivers_on",
@@ -209,6 +212,7 @@ __all__ = [
     "timeline_of",
     "unfinished",
     "unfinished_append",
+    "withdraw",
     "work_of",
     "write_note",
 ]

@@ -6,8 +6,8 @@ import errno
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import TypeAlias
 
 from shardwrite.codecs.documents import Document
@@ -18,25 +18,31 @@ from shardwrite.format.node import (
     add_member,
     is_consolidated,
     kind_of_document,
+    remove_member,
     with_shape,
 )
-from shardwrite.place.base import Place
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.nodes import shape_of
-from shardwrite.place.target import document_of
+from shardwrite.place.target import Target, document_of
 from shardwrite.stores import Capability, parse_document
 
 __all__ = [
     "DocumentChange",
     "consolidate",
+    "discard_ends",
     "dump",
     "enlarged",
     "has_consolidated",
     "replace_document",
     "wait_for_others",
+    "withdraw",
 ]
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
+
+Put: TypeAlias = Callable[[Place, bytes | None, Document], bool]
+"""Function that writes the document of a group, unless it is not the given one any more."""
 
 _MAX_TRIES = 100
 
@@ -65,17 +71,16 @@ def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
     return document if shape == before else with_shape(document, shape)
 
 
-def consolidate(
-    place: Place, document: Document, put: Callable[[Place, bytes | None, Document], bool]
-) -> None:
-    """Add an array to the consolidated metadata of each group above that has such metadata.
+def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: Put) -> None:
+    """Add the nodes of a tree to the consolidated metadata of each group above that has such.
 
     Parameters
     ----------
     place : Place
-        Place of the array.
-    document : dict
-        Document of the array.
+        Place of the tree, which may be an array.
+    nodes : callable
+        Returns the documents of the nodes by their paths in the tree. It is called if there is
+        such a group.
     put : callable
         Writes the document of a group; False if it is not the given one any more.
 
@@ -86,21 +91,77 @@ def consolidate(
     StoreError
         If the storage refuses.
     """
+    known = cache(nodes)
+
+    def enter(group: Place, metadata: Document) -> bool:
+        listed = metadata["consolidated_metadata"]["metadata"]
+        at = place.name_in(group)
+        new = {f"{at}/{name}" if name else at: node for name, node in known().items()}
+        if all(listed.get(name) == node for name, node in new.items()):
+            return False
+        for name, node in new.items():
+            add_member(metadata, name, node, partial(_document_in, group))
+        return True
+
+    _change_above(place, enter, put)
+
+
+def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) -> None:
+    """Take a node, and all nodes inside it, out of the consolidated metadata of all groups above.
+
+    It comes before the data of the node are replaced or removed. Readers of a group then find no
+    such node, and never read new data by an old document.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the node.
+    put : callable
+        See `consolidate`.
+    is_due : callable
+        Whether the node must go. It is called after the document of a group was read, and each
+        time that another process has changed that document.
+
+    Raises
+    ------
+    SpecError
+        If consolidated metadata are not valid.
+    StoreError
+        If the storage refuses.
+    """
+
+    def leave(group: Place, metadata: Document) -> bool:
+        return remove_member(metadata, place.name_in(group)) and is_due()
+
+    _change_above(place, leave, put)
+
+
+def _change_above(place: Place, change: Callable[[Place, Document], bool], put: Put) -> None:
+    """Change the documents of all groups above that have consolidated metadata.
+
+    `change` changes the document of a group, and says whether it is to be written.
+    """
     for group in place.groups_above():
-        name = place.name_in(group)
         for n_tries in itertools.count(1):
             data = group.read(DOCUMENT)
             metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
             if kind_of_document(metadata) != "group":
                 return
-            if not has_consolidated(metadata, group):
+            if not has_consolidated(metadata, group) or not change(group, metadata):
                 break
-            if metadata["consolidated_metadata"]["metadata"].get(name) == document:
-                break
-            add_member(metadata, name, document, partial(_document_in, group))
             if put(group, data, metadata):
                 break
             wait_for_others(group, n_tries)
+
+
+def discard_ends(target: Target, drivers: Iterable[str]) -> None:
+    """Remove the temporary files of drivers that died while they wrote documents."""
+    for driver in drivers:
+        place = target.place
+        nodes = (place, *place.groups, *place.groups_above())
+        for node in {node.label: node for node in nodes}.values():
+            for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
+                node.discard(leaf, f"{driver}.end")
 
 
 def wait_for_others(place: Place, n_tries: int) -> None:

@@ -15,12 +15,15 @@ The steps in order, and in italics what stands at the name of the tree after a c
 
 1. Write the record. Refuse to go on if a run on one of the arrays has not ended. *The old tree.*
 2. Write the new tree in ``new/``, and compare it with the old one. *The old tree.*
-3. Note the inode number of the new tree, durably. *The old tree.*
+3. Note the inode number of the new tree, durably. Take the tree out of the consolidated metadata
+   of all groups above it. *The old tree, which these groups do not list.*
 4. Exchange the names of the two trees. *The old tree or the new one.* Where the system cannot
    exchange names, the old tree becomes ``replaced``, and then the new one gets its name. *The old
    tree, nothing, or the new one. The next call does the rest.*
-5. Sync the names, and remove the old tree. *The new tree.*
+5. Sync the names, enter the new tree into that metadata, and remove the old tree. *The new tree.*
 6. Remove the record and its directory. *The new tree.*
+
+Giving up before step 4 enters the old tree again.
 
 The inode numbers tell the next process how far the last one came. If something else stands at the
 name, nothing is removed.
@@ -34,11 +37,11 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
+from shardwrite.journal.in_place_record import Record
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
@@ -64,62 +67,6 @@ __all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_pl
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What a conversion in place was begun with.
-
-    Attributes
-    ----------
-    first : str
-        Token of the process that began it.
-    leaf : str
-        Name of the tree.
-    old : int
-        Inode number of the old tree.
-    layout : mapping of str to str
-        Digest of what each array becomes, by the path of the array.
-    """
-
-    first: str
-    leaf: str
-    old: int
-    layout: Mapping[str, str]
-
-    def to_json(self) -> bytes:
-        """The record as JSON text."""
-        return json.dumps(
-            {
-                "version": 1,
-                "first": self.first,
-                "leaf": self.leaf,
-                "old": self.old,
-                "layout": dict(self.layout),
-            }
-        ).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> _Record:
-        """Parse a record.
-
-        Raises
-        ------
-        ValueError
-            If it is torn, or of a later version.
-        """
-        found = parse_json(data)
-        if not isinstance(found, dict) or found.get("version") != 1:
-            raise ValueError("no record of a version that is known here")
-        first, leaf, old, layout = (found.get(n) for n in ("first", "leaf", "old", "layout"))
-        if not (
-            isinstance(first, str)
-            and isinstance(leaf, str)
-            and isinstance(old, int)
-            and isinstance(layout, dict)
-        ):
-            raise ValueError("it is not whole")  # noqa: TRY004 (of the file)
-        return cls(first, leaf, old, {str(name): str(seal) for name, seal in layout.items()})
 
 
 def _home(path: Path) -> Path:
@@ -229,7 +176,7 @@ class InPlace:
     ----------
     path : pathlib.Path
         The tree that is converted.
-    record : _Record
+    record : Record
         The record.
     token : str
         Token of this process.
@@ -237,7 +184,7 @@ class InPlace:
         Inode number of the new tree, once it is complete.
     """
 
-    def __init__(self, path: Path, record: _Record, token: str, new_inode: int | None) -> None:
+    def __init__(self, path: Path, record: Record, token: str, new_inode: int | None) -> None:
         self.path, self._record, self._token = path, record, token
         self._new_inode = new_inode
 
@@ -305,6 +252,27 @@ class InPlace:
         return not is_there(self.work / _RECORD)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the new tree was complete, so that the groups above may not list the old one."""
+        return self._new_inode is not None
+
+    @property
+    def scope(self) -> str:
+        """Scope of the temporary files of this conversion in the groups above."""
+        return f"conversion-{self._record.first}"
+
+    def check_current(self) -> None:
+        """Refuse to go on if another process has taken this work over.
+
+        Raises
+        ------
+        RunEndedError
+            If it has.
+        """
+        if self.is_lost:
+            raise RunEndedError("another process has taken over", path=str(self.work))
+
+    @property
     def is_new(self) -> bool:
         """Whether the exchange was begun, so that only the rest is left to do.
 
@@ -331,8 +299,13 @@ class InPlace:
             path=str(home),
         )
 
-    def exchange(self) -> None:
+    def exchange(self, withdraw: Callable[[], None]) -> None:
         """Give the name of the old tree to the new one (steps 3 and 4).
+
+        Parameters
+        ----------
+        withdraw : callable
+            Takes the tree out of the consolidated metadata of all groups above it.
 
         Raises
         ------
@@ -347,6 +320,8 @@ class InPlace:
             return
         with as_store_error(str(self.path), "cannot exchange"):
             self._write(_inode(self.new))
+        withdraw()
+        with as_store_error(str(self.path), "cannot exchange"):
             if not exchange(self.path, self.new):
                 os.rename(self.path, self.work / "replaced")
                 self._check_old(self.work / "replaced")
@@ -424,14 +399,13 @@ class InPlace:
 
     def _write(self, new_inode: int | None) -> None:
         """Write the file of this process's work, durably."""
-        if self.is_lost:
-            raise RunEndedError("another process has taken over", path=str(self.work))
+        self.check_current()
         data = json.dumps({"run": self._token, "new": new_inode}).encode()
         write_file(self.work / _WORK, data, durability="full", attempt=self._token)
         self._new_inode = new_inode
 
 
-def _recorded(path: Path, layout: Mapping[str, str] | None) -> _Record:
+def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = _home(path)
     if layout is not None and not is_there(home / _RECORD):
@@ -460,11 +434,11 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> _Record:
     return record
 
 
-def _parsed(path: Path, data: bytes) -> _Record:
+def _parsed(path: Path, data: bytes) -> Record:
     """The record of a conversion of the tree at a path."""
     home = _home(path)
     try:
-        record = _Record.from_json(data)
+        record = Record.from_json(data)
     except ValueError as error:
         raise JournalError(
             f"{home / _RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
@@ -484,7 +458,7 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
     home, token = _home(path), uuid.uuid4().hex
     draft = home / f"{_DRAFT}{token},{signature()}"
     os.mkdir(draft)
-    record, is_first = _Record(token, path.name, _inode(path) or 0, layout), False
+    record, is_first = Record(token, path.name, _inode(path) or 0, layout), False
     try:
         write_file(draft / _RECORD, record.to_json(), durability="full", attempt=token)
         with contextlib.suppress(FileExistsError):  # another process was first
@@ -512,7 +486,7 @@ def _require_own(home: Path) -> None:
         )
 
 
-def _works(home: Path, record: _Record) -> list[Path]:
+def _works(home: Path, record: Record) -> list[Path]:
     """Directory of the work, if there is any; before it was taken over, that is the draft.
 
     The record in it tells it from directories that a process of an earlier version, which was
@@ -522,7 +496,7 @@ def _works(home: Path, record: _Record) -> list[Path]:
     return works + listed(home, f"{_DRAFT}{record.first},")
 
 
-def _take_over(path: Path, record: _Record, made: Path) -> bool:
+def _take_over(path: Path, record: Record, made: Path) -> bool:
     """Rename the work of a process that is gone, or of one that has just begun, to `made`.
 
     Returns
@@ -579,7 +553,7 @@ def _tidy(home: Path, first: str) -> None:
 def _first_in(path: Path) -> str:
     """Token in a record; empty if another process has removed the record meanwhile."""
     data = read_file(path)
-    return "" if data is None else _Record.from_json(data).first
+    return "" if data is None else Record.from_json(data).first
 
 
 def _new_inode_in(work: Path) -> int | None:

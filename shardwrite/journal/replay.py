@@ -15,10 +15,11 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
 from shardwrite.journal.bucket_runs import is_resumed
+from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, Head, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
+from shardwrite.journal.rundir import RunDirectory, drivers_in
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     Store,

@@ -17,7 +17,9 @@ The steps of a run in order, and in italics what a crash after each step leaves 
 2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into
    place. A second process finds ``plan.json``, and joins the run or is refused. *An empty run; the
    array is untouched. From here on, the same command continues this run.*
-3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
+3. Take the old array out of the consolidated metadata of the groups above, where readers would go
+   on to find it. *The old array, which these groups do not list.* With ``mode="w"``, rename it to
+   ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter those of each task into the journal. *Shards without metadata, so that
    readers find no array.*
 5. Publish ``zarr.json``, then update the consolidated metadata of the groups above. *The complete
@@ -36,7 +38,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +56,7 @@ from shardwrite.journal.documents import (
     dump,
     replace_document,
     wait_for_others,
+    withdraw,
 )
 from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
@@ -78,7 +81,6 @@ from shardwrite.stores import (
 __all__ = [
     "RunDirectory",
     "discard_drafts",
-    "discard_ends",
     "held",
     "later_version",
     "proof_in",
@@ -199,7 +201,7 @@ class RunDirectory:
         """
         return proof_in(self.path, self.target, self.run, keys)
 
-    def make_room(self, durability: str) -> None:
+    def make_room(self, durability: str, driver: str) -> None:
         """Take step 3: set the old array aside and make a place for the new one.
 
         Any number of processes may do this, in any order; see :meth:`Place.make_room`.
@@ -208,6 +210,8 @@ class RunDirectory:
         ----------
         durability : str
             Durability level of the array's directories.
+        driver : str
+            Name of the driver that does it.
 
         Raises
         ------
@@ -215,10 +219,18 @@ class RunDirectory:
             If another process has taken the run over.
         JournalError
             If another run writes there, or somebody has removed what this run has written.
+        SpecError
+            If a group above has consolidated metadata that are not valid.
         """
         if self.makes_array:
             with self._told_of_takeover():
+                self.withdraw(durability, driver, self._is_unpublished)
                 self.target.place.make_room(self, durability, replaces=self.record.replaces)
+
+    def _is_unpublished(self) -> bool:
+        """Whether the run has not published its array yet; an older one may stand there."""
+        is_old = self.record.replaces and not is_there(self.path / "replaced")
+        return is_old or not self.target.place.has(DOCUMENT)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
@@ -288,7 +300,7 @@ class RunDirectory:
                 if self._replace(group, None, group_document(), durability, driver):
                     break
         self._write(place, DOCUMENT, dump(document), durability, driver)
-        self._consolidate(document, durability, driver)
+        self.consolidate(document, durability, driver)
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
@@ -349,8 +361,10 @@ class RunDirectory:
                 break
             wait_for_others(place, n_tries)
         # A process that was killed may have left the groups above as they were.
-        if not is_same or has_manifest(document):
-            self._consolidate(document, durability, driver)
+        identity = self.record.identity
+        may_grow = identity.append_axis is not None or identity.stream
+        if not is_same or may_grow or has_manifest(document):
+            self.consolidate(document, durability, driver)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
         """Claim to hold while changing the array's metadata or receipt.
@@ -359,13 +373,49 @@ class RunDirectory:
         """
         return exclusive(self.target.beside / "claim-end", self.path)
 
-    def _consolidate(self, document: Document, durability: str, driver: str) -> None:
-        """Add the array to the consolidated metadata of each group above that has such metadata."""
+    def consolidate(self, document: Document, durability: str, driver: str) -> None:
+        """Add the array to the consolidated metadata of each group above that has such metadata.
 
-        def put(group: Place, old: bytes | None, new: Document) -> bool:
-            return self._replace(group, old, new, durability, driver)
+        Parameters
+        ----------
+        document : dict
+            Document of the array.
+        durability : str
+            Durability level of the documents.
+        driver : str
+            Name of the driver that does it.
 
-        consolidate(self.target.place, document, put)
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        SpecError
+            If consolidated metadata are not valid.
+        """
+        put = partial(self._replace, durability=durability, driver=driver)
+        consolidate(self.target.place, {"": document}.copy, put)
+
+    def withdraw(
+        self, durability: str, driver: str, is_due: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take the array out of the consolidated metadata of all groups above.
+
+        Parameters
+        ----------
+        durability, driver
+            See `consolidate`.
+        is_due : callable
+            Whether the array must go, looked at right before.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        SpecError
+            If consolidated metadata are not valid.
+        """
+        put = partial(self._replace, durability=durability, driver=driver)
+        withdraw(self.target.place, put, is_due)
 
     def _replace(
         self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
@@ -527,16 +577,6 @@ def remove_empty(target: Target) -> None:
 def drivers_in(directory: Path) -> list[str]:
     """Names of the drivers that have a lease in a run's directory."""
     return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
-
-
-def discard_ends(target: Target, drivers: Iterable[str]) -> None:
-    """Remove the temporary files of drivers that died in step 5 or 6."""
-    for driver in drivers:
-        place = target.place
-        nodes = (place, *place.groups, *place.groups_above())
-        for node in {node.label: node for node in nodes}.values():
-            for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
-                node.discard(leaf, f"{driver}.end")
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:

@@ -10,8 +10,8 @@ begun before is settled here, before any other process writes to the array, in t
 3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
    replaced only if it is still the version that was read. Before it removes a shard, the process
    makes sure that it still holds the lease.
-4. If the run was taken away: remove the array that it was making, or, if it was an update, leave
-   the array's shards as they are.
+4. If the run was taken away: take the array that it was making out of the consolidated metadata
+   above, and remove it. If it was an update, leave the array's shards as they are.
 5. Move ``plan.json`` into the directory, and remove the directory.
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
@@ -35,9 +35,11 @@ import numpy.typing as npt
 
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
+from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
@@ -60,7 +62,6 @@ from shardwrite.journal.replay import (
 from shardwrite.journal.rundir import (
     RunDirectory,
     discard_drafts,
-    discard_ends,
     drivers_in,
     held,
     proof_in,
@@ -301,10 +302,21 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
         _leave_update(over, metadata, store)
+    elif over.record.replaces and not is_there(over.path / "replaced"):
+        if over.target.is_published:  # the old array stays, which groups may not list any more
+            over.consolidate(over.target.document, over.target.durability(), over.run)
     else:
-        is_untouched = over.record.replaces and not is_there(over.path / "replaced")
-        if not is_untouched:
-            over.target.place.take_away(over)
+        over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
+        over.target.place.take_away(over)
+
+
+def _is_own(over: RunDirectory) -> bool:
+    """Whether what stands in the array's place is the run's own, if anything stands there."""
+    try:
+        over.target.place.check_mark(over)
+    except JournalError:
+        return not over.target.place.has(DOCUMENT)
+    return True
 
 
 def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:

@@ -28,22 +28,23 @@ from shardwrite.errors import (
     StoreError,
 )
 from shardwrite.format.manifest import has_manifest
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
     CONSOLIDATED_OF_V2,
     DOCUMENT,
     DOCUMENTS_OF_V2,
-    add_member,
 )
 from shardwrite.journal import (
     ADOPTS,
     Adoption,
     InPlace,
+    consolidate,
     consumption_of,
     find_in_place,
-    has_consolidated,
     look_beside,
     replace_document,
+    withdraw,
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
@@ -57,10 +58,12 @@ from shardwrite.stores import (
     InsideStore,
     as_store_error,
     copy_rights,
+    is_there,
     listed,
     make_directories,
     mode_of,
-    parse_json,
+    parse_document,
+    read_file,
 )
 
 __all__ = [
@@ -86,7 +89,7 @@ _HOW_TO_GO_ON = (
     "abandon (shardwrite abandon)"
 )
 _FINISHED = "an interrupted conversion was finished"
-_MAX_SHOWN, _MAX_TRIES = 3, 100
+_MAX_SHOWN = 3
 
 
 def finish_in_place(place: Place) -> bool:
@@ -147,9 +150,10 @@ def finish_adoption(work: InPlace, state: Adoption) -> None:
     StoreError
         If the storage refuses.
     """
+    if not state.is_published:
+        _withdraw(work)  # a group may list an array that is gone
     state.publish()
-    place = Directory(work.path)
-    enter_above(place, partial(_published_in, place))
+    _enter(work)
     work.finish()
 
 
@@ -195,8 +199,16 @@ def abandon_in_place(place: Place) -> bool:
         elif work.is_new:
             _finish(work)
         else:
-            work.give_up()
+            _give_up(work)
     return True
+
+
+def _give_up(work: InPlace) -> None:
+    """Give up a conversion; the groups above list the old tree again."""
+    place = Directory(work.path)
+    if work.is_complete and place.kind() in ("array", "group"):
+        _enter(work)
+    work.give_up()
 
 
 def give_back(work: InPlace) -> None:
@@ -266,7 +278,7 @@ def convert_in_place(
             refuse_runs(tree)
             _check_unchanged(tree, path, is_begun=False)
         except ShardwriteError:
-            work.give_up()
+            _give_up(work)
             raise
         with as_store_error(str(work.new.parent), "cannot make"):
             make_directories(work.new.parent, level)
@@ -277,7 +289,7 @@ def convert_in_place(
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
             _check_unchanged(tree, path, is_begun=True)
-            work.exchange()
+            work.exchange(partial(_withdraw, work))
             _finish(work)
         except ShardwriteError as error:
             if work.is_lost:
@@ -352,6 +364,13 @@ def _check(tree: Hierarchy, call: Call) -> Path:
         )
     if tree.place.is_link() or tree.place.is_mount_point():
         raise refused("it is a symbolic link or a mount point")
+    group = _v2_group_that_lists(path)
+    if group is not None:
+        raise refused(
+            f"{group} is a group of Zarr v2, whose consolidated metadata would go on to show the "
+            "old array, and its chunks would be read as the fill value",
+            "convert that group as a whole, or give another place for what is made of it",
+        )
     if tree.left_out:
         name, why = tree.left_out[0]
         raise refused(f"{name!r} would be lost ({why})")
@@ -367,15 +386,29 @@ def _check(tree: Hierarchy, call: Call) -> Path:
     return path
 
 
+def _v2_group_that_lists(path: Path) -> Path | None:
+    """Group of Zarr v2 whose consolidated metadata list a node below it; None if there is none."""
+    for group in path.parents:
+        if is_there(group / DOCUMENTS_OF_V2[1]):
+            data = read_file(group / CONSOLIDATED_OF_V2) or b"{}"
+            found = parse_document(data, group / CONSOLIDATED_OF_V2)
+            at = f"{path.relative_to(group).as_posix()}/"
+            if any(key.startswith(at) for key in found.get("metadata", {})):
+                return group
+        elif not is_there(group / DOCUMENT):
+            return None
+    return None
+
+
 def _others(tree: Hierarchy, path: Path) -> list[Path]:
     """Files in a hierarchy that are no part of it, so that a conversion would lose them."""
-    arrays = {name for name, _ in tree.arrays}
+    arrays = dict(tree.arrays)
     found: list[Path] = []
     waiting = [""]
     while waiting:
         name = waiting.pop()
         if name in arrays:
-            found += _others_in_array(path / name)
+            found += _others_in_array(path / name, arrays[name].array.metadata)
             continue
         for entry in listed(path / name):
             mode = mode_of(entry, follow=False)
@@ -386,16 +419,17 @@ def _others(tree: Hierarchy, path: Path) -> list[Path]:
     return found
 
 
-def _others_in_array(path: Path) -> Iterator[Path]:
-    waiting = [path]
+def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
+    """Files that are neither chunks of an array nor its documents."""
+    waiting = [""]
     while waiting:
-        directory = waiting.pop()
-        for entry in listed(directory):
-            mode, is_key = mode_of(entry, follow=False), bool(_CHUNK.fullmatch(entry.name))
-            if is_key and stat.S_ISDIR(mode):
-                waiting.append(entry)
-            elif not stat.S_ISREG(mode) or not (
-                is_key or (directory == path and entry.name in _FILES_OF_ARRAY)
+        above = waiting.pop()
+        for entry in listed(path / above):
+            mode, key = mode_of(entry, follow=False), f"{above}{entry.name}"
+            if stat.S_ISDIR(mode) and _CHUNK.fullmatch(entry.name):
+                waiting.append(f"{key}/")
+            elif not stat.S_ISREG(mode) or (
+                key not in _FILES_OF_ARRAY and metadata.shard_index(key) is None
             ):
                 yield entry
 
@@ -498,8 +532,7 @@ def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
 def _finish(work: InPlace) -> None:
     """Do what is left after the exchange of names."""
     work.settle()
-    place = Directory(work.path)
-    enter_above(place, partial(_published_in, place))
+    _enter(work)
     work.finish()
 
 
@@ -534,33 +567,33 @@ def enter_above(
     StoreError
         If the storage refuses.
     """
-    above = [g for g in place.groups_above() if has_consolidated(document_of(g), g)]
-    if above:
-        entered = nodes()
-        for group in above:
-            _enter(place, group, entered, durability)
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"conversion.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, durability, attempt)
+
+    consolidate(place, nodes, put)
 
 
-def _enter(place: Place, group: Place, nodes: Mapping[str, Document], durability: str) -> None:
-    """Enter the nodes of a tree into the consolidated metadata of a group above it."""
-    at = place.name_in(group)
-    for _ in range(_MAX_TRIES):
-        before = group.read(DOCUMENT)
-        document = document_of(group)
-        for name, node in nodes.items():
-            read = partial(_document_in, group)
-            add_member(document, f"{at}/{name}" if name else at, node, read)
-        if before is not None and document == parse_json(before):
-            return
-        if replace_document(group, before, document, durability, f"conversion.{uuid.uuid4().hex}"):
-            return
-    raise StoreError(
-        f"{group.label}/{DOCUMENT} is written by others all the time; make the same call again",
-        key=group.label,
-        errno=errno.EBUSY,
-    )
+def _enter(work: InPlace) -> None:
+    """Enter the tree that stands there into the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    consolidate(place, partial(_published_in, place), _putting(work, place))
 
 
-def _document_in(group: Place, name: str) -> Document:
-    found: Document = document_of(group.member(name))
-    return found
+def _withdraw(work: InPlace) -> None:
+    """Take the tree out of the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    withdraw(place, _putting(work, place))
+
+
+def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:
+    """Function that writes the document of a group; what a dead process has left is removed."""
+    for group in place.groups_above():
+        group.store.discard_scope(DOCUMENT, work.scope)
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"{work.scope}.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, "full", attempt, work.check_current)
+
+    return put

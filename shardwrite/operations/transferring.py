@@ -31,7 +31,13 @@ from shardwrite.operations.transferred import (
     TransferPlan,
     TransferredArray,
 )
-from shardwrite.operations.volumes import beside_scales, check_info, infos_of, put_infos
+from shardwrite.operations.volumes import (
+    beside_scales,
+    check_info,
+    infos_of,
+    put_infos,
+    withdraw_scales,
+)
 from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
@@ -203,6 +209,8 @@ def transfer(
     for name, source in tree.arrays:
         plan = plan_transfer_of(source, engine)
         jobs.append(Job(WholeObjects(source.array), plan, wanted.target(name), run))
+    if run.mode == "w":
+        withdraw_scales(volumes, wanted.infos, jobs[0].durability)
     with (
         _explaining(wanted),
         reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report,

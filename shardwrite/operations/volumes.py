@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from shardwrite.place.base import Place, names_above
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.stores import parse_json
 
-__all__ = ["beside_scales", "check_info", "infos_of", "put_infos"]
+__all__ = ["beside_scales", "check_info", "infos_of", "put_infos", "withdraw_scales"]
 
 _BESIDE = ("mesh", "skeletons", "segment_properties")
 
@@ -138,6 +139,37 @@ def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
     except SpecError:
         return None
     return (found.kind, found.dtype, found.n_channels), found.scales
+
+
+def withdraw_scales(
+    places: Mapping[str, Place], infos: Mapping[str, bytes], durability: str
+) -> None:
+    """Take the scales out of each ``info`` that the new one describes otherwise, or lacks.
+
+    Readers would read the new objects by the old description. Without any scale, the volume is an
+    error to them.
+
+    Parameters
+    ----------
+    places : mapping of str to Place
+        Place of the copy of each volume.
+    infos : mapping of str to bytes
+        The new documents; see `infos_of`.
+    durability : str
+        Durability level of the documents.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    for name, data in infos.items():
+        there = places[name].read(INFO)
+        if there is not None and there != data and _scales(there) is not None:
+            old, new = _parsed(there), _parsed(data)
+            left = {**old, "scales": [one for one in old["scales"] if one in new["scales"]]}
+            if left != old:
+                put_document(places[name], json.dumps(left).encode(), durability, INFO)
 
 
 def put_infos(places: Mapping[str, Place], infos: Mapping[str, bytes], durability: str) -> None:

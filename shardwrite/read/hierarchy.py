@@ -111,8 +111,9 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
         raise _nothing_at(place)
     if not arrays:
         is_asked = any(why == _UNASKED for _, why in left_out)
+        others = "".join(f"; {name!r} is left out ({why})" for name, why in left_out[:3])
         raise SpecError(
-            "holds no array that is asked for" if is_asked else "a group without arrays",
+            "holds no array that is asked for" if is_asked else f"a group without arrays{others}",
             field="src",
             value=place.label,
             remedy="give other patterns to include and exclude"

@@ -93,7 +93,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             _ended_or(session.directory),
             as_store_error(str(session.directory.path), "cannot go on with"),
         ):
-            session.directory.make_room(session.job.durability)
+            session.directory.make_room(session.job.durability, session.driver)
             confirm(session.job.target)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()

@@ -231,6 +231,53 @@ def shard_by_two_renames(path: Path) -> object:
         return shard_in_place(path)
 
 
+def consolidated(prepare: Callable[[Path], object]) -> Callable[[Path], None]:
+    """The same in a group with consolidated metadata, and another array beside it."""
+
+    def prepared(path: Path) -> None:
+        zarr.create_group(path.parent)
+        prepare(path)
+        source(OLD).to_sharded_zarr(path.with_name("a"), **LAYOUT)
+        source(OLD).to_sharded_zarr(path.with_name("z"), **LAYOUT)
+        with warnings.catch_warnings():  # that consolidated metadata are no part of Zarr v3
+            warnings.simplefilter("ignore")
+            zarr.consolidate_metadata(path.parent)
+
+    return prepared
+
+
+def begin_short(path: Path) -> None:
+    source(OLD[:7]).to_sharded_zarr(path, **LAYOUT)
+
+
+def append(path: Path) -> object:
+    return source(NEW[7:]).to_sharded_zarr(path, region="append", source_id="new")
+
+
+def look_through_group(path: Path, *, exactly: bool = False) -> None:
+    """What readers of the group above see of an array: it as it is, or with fewer rows, or nothing.
+
+    With `exactly`, they see it as it is.
+    """
+    if not (path.parent / "zarr.json").exists():
+        return
+    listed = document_at(path.parent).get("consolidated_metadata", {}).get("metadata")
+    if listed is None:
+        return
+    assert [name for name in listed if name != path.name] == ["a", "z"], list(listed)
+    seen = listed.get(path.name)
+    if not exactly and seen is None:
+        return
+    assert seen is not None, "the group does not list the array"
+    assert (path / "zarr.json").exists(), "the group lists an array that is not there"
+    own = document_at(path)
+    if exactly:
+        assert seen == own
+        assert list(listed) == sorted(listed)
+    assert seen["shape"] <= own["shape"]
+    assert {**seen, "shape": []} == {**own, "shape": []}, "the group has another document"
+
+
 def shard_store(path: Path) -> object:
     """The array tells of its shards once the call has returned."""
     done = shardwrite.shard_store(path, 2)
@@ -303,6 +350,17 @@ OPERATIONS = {
         lambda path: shardwrite.unshard(path),
         NEW,
     ),
+    "shard in place in a group": Operation(consolidated(make_flat), shard_in_place, NEW, at="g/x"),
+    "replacement in a group": Operation(
+        consolidated(make_flat),
+        lambda path: write(path, mode="w"),
+        NEW,
+        at="g/x",
+    ),
+    "append in a group": Operation(
+        consolidated(begin_short), append, np.concatenate([OLD[:7], NEW[7:]]), at="g/x"
+    ),
+    "stream in a group": Operation(consolidated(begin_stream), stream, NEW, at="g/x"),
     "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
 
@@ -387,6 +445,7 @@ def check(path: Path, wanted: np.ndarray) -> None:
         if p.name.startswith("x.") and not p.name.endswith(".quarantine")
     ]
     left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
+    left += path.parent.glob(".*.swtmp")
     assert not left, f"left over: {sorted(str(p.relative_to(path.parent)) for p in left)}"
 
 
@@ -422,8 +481,10 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0)
             return Case(name, kill_at, again_at, f"before the kill: {ended}")
 
         def again() -> None:
+            look_through_group(path)
             operation.perform(path)
             check(path, operation.wanted)
+            look_through_group(path, exactly=True)
             check_usable(path, operation.wanted)
 
         ended = in_child(again, stage=stage)

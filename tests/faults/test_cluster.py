@@ -163,7 +163,7 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     job = Job(ArrayChunks(x), plan, target, RunOptions())
     directory, _ = begin_one(job)
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
-    directory.make_room("full")
+    directory.make_room("full", "driver")
     admit(directory.path, session.driver)
     graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))

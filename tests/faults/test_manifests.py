@@ -40,7 +40,8 @@ def test_the_list_never_lacks_a_chunk(tmp_path, operation):
 def test_effects_of_every_operation(tmp_path, share):
     """Before some effects of each, in four shares; the campaign takes every effect."""
     names = [
-        *("write", "write, published first", "shard", "reshard in place", "update"),
+        *("write", "write, published first", "shard", "reshard in place", "replacement"),
+        "update",
         *("update in place", "append in place", "erase", "append", "stream", "compaction"),
         *("repair", "salvage", "update by restart"),
     ]

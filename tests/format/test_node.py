@@ -9,6 +9,7 @@ from shardwrite.format.node import (
     group_document,
     is_consolidated,
     kind_of_document,
+    remove_member,
     shape_in,
     with_shape,
 )
@@ -51,6 +52,28 @@ def test_a_member_is_listed_with_the_groups_between():
         "a/b": "read a/b",
         "a/b/x": {"shape": [1]},
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["a", "a/b", "x"], ["a", "a/b", "m", "m/n", "x"]),  # as text
+        (["A", "b", "a/b"], ["A", "b", "m", "a/b", "m/n"]),  # as zarr-python sorts
+        (["x", "a/b", "a"], ["x", "a/b", "a", "m", "m/n"]),  # in no order
+    ],
+)
+def test_a_member_comes_where_it_belongs(before, after):
+    group = {"consolidated_metadata": {"metadata": {name: {} for name in before}}}
+    add_member(group, "m/n", {}, lambda _: {})
+    assert list(group["consolidated_metadata"]["metadata"]) == after
+
+
+def test_a_member_leaves_with_all_inside_it():
+    names = ["m", "m/n", "m/n/o", "mm", "n/m"]
+    group = {"consolidated_metadata": {"metadata": {name: {} for name in names}}}
+    assert remove_member(group, "m")
+    assert list(group["consolidated_metadata"]["metadata"]) == ["mm", "n/m"]
+    assert not remove_member(group, "m")
 
 
 @pytest.mark.parametrize("consolidated", [[1], {"metadata": None}, {"other": {}}])

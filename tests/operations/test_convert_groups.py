@@ -226,3 +226,11 @@ def test_a_document_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     monkeypatch.undo()
     shardwrite.shard(tmp_path / "h", tmp_path / "n", 5)
     assert not list(tmp_path.rglob("*.swtmp"))
+
+
+def test_a_group_whose_only_array_is_a_link_says_so(tmp_path):
+    zarr.create_array(tmp_path / "x", data=np.arange(8), chunks=(2,))
+    zarr.create_group(tmp_path / "g")
+    os.symlink(tmp_path / "x", tmp_path / "g/x")
+    with pytest.raises(SpecError, match=r"without arrays; 'x' is left out \(a symbolic link\)"):
+        shardwrite.shard(tmp_path / "g", tmp_path / "out", 2)

@@ -140,10 +140,16 @@ def test_rights_are_kept(tmp_path):
     assert (path / "images").stat().st_mode & 0o777 == 0o711
 
 
-@pytest.mark.parametrize("at", ["README.md", "images/notes.txt", "images/0/x", "deep/link"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        *("README.md", "images/notes.txt", "images/0/x", "deep/link"),
+        *("images/9.0", "images/c/0/0"),  # of no chunk that the array has
+    ],
+)
 def test_what_would_be_lost_is_named(tmp_path, at):
     path = hierarchy(tmp_path / "all.zarr")
-    (path / at).parent.mkdir(exist_ok=True)
+    (path / at).parent.mkdir(exist_ok=True, parents=True)
     if at.endswith("link"):
         (path / at).symlink_to(tmp_path / "elsewhere")
     else:
@@ -426,3 +432,18 @@ def test_a_disk_that_is_full_leaves_the_old_tree(tmp_path):
     assert shardwrite.shard(path, shards=2).n_shards == 4
     assert payloads(path) == before
     assert beside(path) == ["a.zarr"]
+
+
+@pytest.mark.parametrize("name", ["x", "s/x", "s"])
+def test_nothing_is_converted_that_a_group_of_v2_would_go_on_to_show(tmp_path, name):
+    """Readers of the group saw the fill value."""
+    root = zarr.create_group(tmp_path / "g", zarr_format=2)
+    root.create_array("x", data=np.arange(1, 9), chunks=(2,))
+    root.create_group("s").create_array("x", data=np.arange(1, 9), chunks=(2,))
+    zarr.consolidate_metadata(tmp_path / "g", zarr_format=2)
+    with pytest.raises(SpecError, match="would be read as the fill value; convert that group"):
+        shardwrite.shard(tmp_path / "g" / name, shards=2)
+    opened = zarr.open_consolidated(tmp_path / "g", mode="r", zarr_format=2)
+    assert opened["s/x"][...].tolist() == opened["x"][...].tolist() == list(range(1, 9))
+    shardwrite.shard(tmp_path / "g", shards=2)
+    assert zarr.open_consolidated(tmp_path / "g", mode="r")["s/x"][:3].tolist() == [1, 2, 3]

@@ -393,6 +393,18 @@ def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
     assert [path for path, _ in done.left_out] == ["mesh"]
 
 
+def test_nobody_reads_a_volume_by_the_info_of_the_one_before(tmp_path, bucket):
+    make_volume(tmp_path / "other", 1, 2, chunks=4)
+    make_volume(tmp_path / "v", 1)
+    shardwrite.upload(tmp_path / "other", bucket)
+    with pytest.raises(Stop):
+        shardwrite.upload(tmp_path / "v", bucket, mode="w", progress=stopping_after(1))
+    found = json.loads(bytes(bucket.get("info").bytes()))
+    assert found["scales"] == []
+    shardwrite.upload(tmp_path / "v", bucket, mode="w")
+    assert in_bucket(bucket)["info"] == in_directory(tmp_path / "v")["info"]
+
+
 def test_two_sources_at_once(tmp_path, puts):
     """The state of each lies beside its source, so a mark in the bucket tells one from the other."""
     (tmp_path / "there").mkdir()

@@ -464,9 +464,9 @@ def test_the_old_array_is_removed_once(x):
 
     run = find_run(resolve_target(Slow(memory, {Capability.ATOMIC}), "x"))
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(run.make_room, "none")
+        one = pool.submit(run.make_room, "none", "driver")
         assert began.wait(30)
-        two = pool.submit(run.make_room, "none")
+        two = pool.submit(run.make_room, "none", "driver")
         with pytest.raises(TimeoutError):
             two.result(0.3)
         may_go_on.set()

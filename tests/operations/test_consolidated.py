@@ -1,0 +1,259 @@
+"""What readers see through a group with consolidated metadata while an array in it is replaced.
+
+They see the array as it is, maybe with fewer rows, or no array: never new data by an old document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+import shardwrite
+from shardwrite import RunEndedError, ShardWriter
+from shardwrite.journal import find_run, in_place, rundir, take_away
+from shardwrite.operations import in_place as operation
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import resolve_target
+
+pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
+
+OLD = np.arange(400, dtype="u4").reshape(20, 20) + 1
+NEW = OLD + 1000
+FLAT = {"shards": None, "chunks": 5, "compressors": None}
+"""Nothing tells readers that bytes are not what a document says."""
+
+
+class KillError(BaseException):
+    """Ends a call as a kill would: nothing is caught or cleaned up on the way."""
+
+
+def write(path, values=OLD, **keywords):
+    da.from_array(values, chunks=7).to_sharded_zarr(path, **{**FLAT, **keywords})
+
+
+@pytest.fixture
+def path(tmp_path):
+    """An array in a group in a group, both of which list it and two others."""
+    group = zarr.create_group(tmp_path / "g").create_group("h")
+    for name in ("a", "x", "z"):
+        write(tmp_path / "g/h" / name)
+    zarr.consolidate_metadata(group.store_path.store)
+    zarr.consolidate_metadata(group.store_path.store, path="h")
+    return tmp_path / "g/h/x"
+
+
+def seen(path):
+    """Values that readers of each of the groups see; None if they see no array."""
+    found = []
+    for group, name in ((path.parent, "x"), (path.parents[1], "h/x")):
+        opened = zarr.open_consolidated(group, mode="r")
+        found.append(opened[name][...].tolist() if name in opened else None)
+    assert found[0] == found[1]
+    return None if found[0] is None else np.array(found[0])
+
+
+def check(path, wanted):
+    """Both groups list the array as it is, and all others where they were."""
+    np.testing.assert_array_equal(seen(path), wanted)
+    own = json.loads((path / "zarr.json").read_text())
+    for group, at in ((path.parent, ""), (path.parents[1], "h/")):
+        listed = json.loads((group / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+        assert listed[f"{at}x"] == own
+        assert [name for name in listed if name != "h"] == [f"{at}{name}" for name in "axz"]
+    left = {p.name for p in path.parent.iterdir()} - {"a", "x", "z", "zarr.json"}
+    assert not left
+
+
+def killed(monkeypatch, where, name, *, after=False):
+    """Have the call of a function end the process, before it or after it."""
+    real = getattr(where, name)
+
+    def call(*arguments, **keywords):
+        if after:
+            real(*arguments, **keywords)
+        monkeypatch.setattr(where, name, real)
+        raise KillError
+
+    monkeypatch.setattr(where, name, call)
+
+
+CONVERSIONS = {
+    "shard": lambda path: shardwrite.shard(path, shards=2),
+    "other chunks": lambda path: shardwrite.reshard(path, chunks=4, shards=2),
+}
+
+
+@pytest.mark.parametrize("call", CONVERSIONS.values(), ids=CONVERSIONS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_a_conversion_in_place_that_ends_at_the_exchange(path, monkeypatch, call, after, then):
+    killed(monkeypatch, in_place, "exchange", after=after)
+    with pytest.raises(KillError):
+        call(path)
+    assert seen(path) is None
+    call(path) if then == "again" else shardwrite.abandon(path)
+    check(path, OLD)
+    is_new = after or then == "again"
+    assert (zarr.open_array(path, mode="r").shards is not None) == is_new
+
+
+def test_a_hierarchy_that_is_converted_in_place(path, monkeypatch):
+    killed(monkeypatch, in_place, "exchange", after=True)
+    with pytest.raises(KillError):
+        shardwrite.shard(path.parent, shards=2)
+    assert list(zarr.open_consolidated(path.parents[1], mode="r").members()) == []
+    np.testing.assert_array_equal(zarr.open_consolidated(path.parent, mode="r")["x"][...], OLD)
+    shardwrite.shard(path.parent, shards=2)
+    check(path, OLD)
+
+
+def test_a_conversion_that_is_not_begun_again_lists_the_old_array(path, monkeypatch):
+    """Another program changes the tree, so that the same call gives up."""
+    killed(monkeypatch, in_place, "exchange")
+    with pytest.raises(KillError):
+        shardwrite.shard(path, shards=2)
+
+    def refuse(*arguments, **keywords):
+        raise shardwrite.StoreError("changed", key="x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operation, "_check_unchanged", refuse)
+        with pytest.raises(shardwrite.StoreError, match="changed"):
+            shardwrite.shard(path, shards=2)
+    check(path, OLD)
+
+
+def test_what_a_kill_leaves_in_the_group_is_removed(path, monkeypatch):
+    replace = os.rename
+
+    def late(source, to, **keywords):
+        if str(to) == str(path.parent / "zarr.json"):
+            raise KillError
+        replace(source, to, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", late)
+        patch.setattr(os, "replace", late)
+        with pytest.raises(KillError):
+            shardwrite.shard(path, shards=2)
+    for temporary in path.parent.glob(".zarr.json*"):
+        assert temporary.name.startswith(".zarr.json.conversion-")
+    shardwrite.shard(path, shards=2)
+    check(path, OLD)
+
+
+def test_a_process_that_was_frozen_changes_no_group_when_it_wakes_up(path, monkeypatch):
+    """It stood right before the rename of a group's document, and another one took over."""
+    rename, documents = os.rename, []
+
+    def frozen(source, to, **keywords):
+        if str(to) == str(path.parent / "zarr.json") and not documents:
+            documents.append(b"")
+            with monkeypatch.context() as patch:
+                patch.setattr(in_place, "live_holders", lambda _: [])
+                shardwrite.shard(path, shards=2)
+            zarr.open_group(path.parent).attrs["who"] = "somebody"
+            documents.append((path.parent / "zarr.json").read_bytes())
+        rename(source, to, **keywords)
+
+    monkeypatch.setattr(os, "rename", frozen)
+    with pytest.raises(RunEndedError, match="taken over"):
+        shardwrite.shard(path, shards=2)
+    assert (path.parent / "zarr.json").read_bytes() == documents[1]
+
+
+def failing(values=NEW):
+    """A source of which only some chunks can be read."""
+
+    def fails_half_way(block, block_info=None):
+        if block_info[0]["chunk-location"] == (2, 2):
+            raise OSError("the tape broke")
+        return block
+
+    return da.from_array(values, chunks=7).map_blocks(fails_half_way, dtype=values.dtype)
+
+
+def replace(source, path, **keywords):
+    """Write an array of another layout in the place of the old one."""
+    source.to_sharded_zarr(path, shards=8, chunks=4, mode="w", source_id="new", **keywords)
+
+
+def test_nobody_sees_an_array_that_is_being_replaced(path):
+    with pytest.raises(OSError, match="tape"):
+        replace(failing(), path)
+    assert seen(path) is None, "not the old document with the new chunks"
+    replace(da.from_array(NEW, chunks=7), path)
+    check(path, NEW)
+
+
+@pytest.mark.parametrize("publish", ["first", "last"])
+def test_a_replacement_that_is_given_up(path, publish):
+    with pytest.raises(OSError, match="tape"):
+        replace(failing(), path, publish=publish)
+    assert (seen(path) is None) == (publish == "last")
+    take_away(find_run(resolve_target(path, None)))
+    assert not path.exists()
+    assert seen(path) is None, "not the fill value"
+
+
+def test_a_replacement_that_is_given_up_before_it_has_begun(path, monkeypatch):
+    killed(monkeypatch, Directory, "make_room")
+    with pytest.raises(KillError):
+        replace(da.from_array(NEW, chunks=7), path)
+    assert seen(path) is None
+    take_away(find_run(resolve_target(path, None)))
+    check(path, OLD)
+
+
+@pytest.mark.parametrize("how", ["write", "adopt"])
+def test_an_array_that_was_removed_by_hand_and_comes_again(path, monkeypatch, tmp_path, how):
+    """The groups still list it, and readers would see the new chunks by its document."""
+    for file in sorted(path.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    path.rmdir()
+    if how == "write":
+        with pytest.raises(OSError, match="tape"):
+            failing().to_sharded_zarr(path, shards=8, chunks=4)
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "0.h5", "w") as file:
+            file.create_dataset("data", data=NEW, chunks=(4, 4))
+        killed(monkeypatch, operation, "_enter")
+        with pytest.raises(KillError):
+            shardwrite.adopt([tmp_path / "0.h5"], path, how="move")
+    assert seen(path) is None
+
+
+def append(path):
+    da.from_array(NEW, chunks=7).to_sharded_zarr(path, region="append", source_id="new")
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_an_append_that_ends_between_the_documents(path, monkeypatch, then):
+    """Readers of the groups saw the old rows for ever."""
+    killed(monkeypatch, rundir, "consolidate")
+    with pytest.raises(KillError):
+        append(path)
+    np.testing.assert_array_equal(seen(path), OLD)
+    append(path) if then == "again" else shardwrite.abandon(path)
+    check(path, np.concatenate([OLD, NEW]))
+
+
+def stream(path):
+    with ShardWriter(path, n_threads=1) as writer:
+        for row in NEW:
+            writer.append(row)
+
+
+def test_a_stream_that_ends_between_the_documents(path, monkeypatch):
+    killed(monkeypatch, rundir, "consolidate")
+    with pytest.raises(KillError):
+        stream(path)
+    np.testing.assert_array_equal(seen(path), OLD)
+    shardwrite.abandon(path)
+    check(path, np.concatenate([OLD, NEW]))
