@@ -70,6 +70,16 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 
 
+_RUN_DIR = (
+    r'give a directory that all processes of the run see, such as run_dir="([^"]*)"'
+    r"(?:, or set shardwrite\.run-dir in the configuration of dask)?"
+)
+_SET_RUN_DIR = (
+    "set DASK_SHARDWRITE__RUN_DIR to a directory that all processes of the run see, "
+    r"such as \1"
+)
+
+
 def in_options(error: BaseException, command: click.Command) -> str:
     """Message of an error, with the options and arguments of a command for keywords.
 
@@ -85,7 +95,7 @@ def in_options(error: BaseException, command: click.Command) -> str:
         field, value = error.fields["field"], error.fields["value"]
         what = _about(field, value, names)
         rest = f"{error.message}; {error.fields['remedy']}"
-        text = f"{what}: {_translated(rest, names)}"
+        text = f"{what}{_translated(rest, names)}"
     else:
         text = _translated(str(error), names)
     notes = [_translated(note, names) for note in getattr(error, "__notes__", ())]
@@ -115,16 +125,19 @@ def _names(command: click.Command) -> dict[str, str]:
 
 
 def _about(field: str, value: Any, names: dict[str, str]) -> str:
-    """What a message is about: an option or argument, and its value."""
+    """What a message is about: an option or argument, and its value.
+
+    Nothing is said of a keyword that was not given, and that the command does not have.
+    """
     whole, _, part = field.partition(".")
     name = names.get(whole)
     if whole == "format" and value in (None, FORMAT):  # that of an array, not that of a file
         name = names.get("array_format", name)
     if name is None:
-        return f"{field}={value!r}"
+        return "" if value is None else f"{field}={value!r}: "
     if part:
-        return f"{part} {value!r} of {name}"
-    return name if value is None else f"{name} {_as_typed(value)}"
+        return f"{part} {value!r} of {name}: "
+    return f"{name}: " if value is None else f"{name} {_as_typed(value)}: "
 
 
 def _as_typed(value: Any) -> str:
@@ -157,6 +170,8 @@ def _list(text: str) -> str:
 
 def _translated(text: str, names: dict[str, str]) -> str:
     """A text with options for keywords."""
+    if "run_dir" not in names:
+        text = re.sub(_RUN_DIR, _SET_RUN_DIR, text)
     for pattern, replacement in _PHRASES:
         text = re.sub(pattern, replacement, text)
 
