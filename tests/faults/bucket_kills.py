@@ -154,6 +154,7 @@ def acknowledged(operation, acks):
 def fetched(server, url, path):
     """Copy what lies in the bucket into a directory; the keys."""
     shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
     client = server.client(servers.below_bucket(url))
     keys = server.keys_of(url)
     for key in keys:
