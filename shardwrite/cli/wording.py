@@ -19,6 +19,7 @@ from shardwrite.format.hierarchy_2022 import FORMAT
 
 __all__ = ["in_options", "text_in_options"]
 
+_RUN_DIR = "DASK_SHARDWRITE__RUN_DIR"
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),
@@ -55,6 +56,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"give a name or None for each axis", "give a name for each axis, as in time,y,x or time,,x"),
     (r"; storage_options=\{\} opens what fsspec knows", ""),
+    (r", or set shardwrite\.run-dir in the configuration of dask", ""),
     (r",? or (\w+ )?(in )?storage_options", ""),
     (r"give it as text, such as '([^']*)'; a path object loses a slash", r"give one such as \1"),
     (r"fewer threads per process", "fewer threads (--threads)"),
@@ -67,16 +69,6 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"correct shape, dtype and offset", "correct --shape, --dtype and --offset"),
     (r"open it with dask and give the dask array", "copy it to a local file first"),
     (r"[Mm]ake the same call again", "run the same command again"),
-)
-
-
-_RUN_DIR = (
-    r'give a directory that all processes of the run see, such as run_dir="([^"]*)"'
-    r"(?:, or set shardwrite\.run-dir in the configuration of dask)?"
-)
-_SET_RUN_DIR = (
-    "set DASK_SHARDWRITE__RUN_DIR to a directory that all processes of the run see, "
-    r"such as \1"
 )
 
 
@@ -95,7 +87,7 @@ def in_options(error: BaseException, command: click.Command) -> str:
         field, value = error.fields["field"], error.fields["value"]
         what = _about(field, value, names)
         rest = f"{error.message}; {error.fields['remedy']}"
-        text = f"{what}{_translated(rest, names)}"
+        text = f"{what}: {_translated(rest, names)}"
     else:
         text = _translated(str(error), names)
     notes = [_translated(note, names) for note in getattr(error, "__notes__", ())]
@@ -117,6 +109,7 @@ def _names(command: click.Command) -> dict[str, str]:
             names.setdefault(str(one.name), option)
         else:
             names[str(one.name)] = getattr(one, "metavar", None) or str(one.name).upper()
+    names.setdefault("run_dir", _RUN_DIR)
     for keyword, candidates in _ALIASES.items():
         found = next((names[name] for name in candidates if name in names), None)
         if found is not None:
@@ -125,19 +118,16 @@ def _names(command: click.Command) -> dict[str, str]:
 
 
 def _about(field: str, value: Any, names: dict[str, str]) -> str:
-    """What a message is about: an option or argument, and its value.
-
-    Nothing is said of a keyword that was not given, and that the command does not have.
-    """
+    """What a message is about: an option or argument, and its value."""
     whole, _, part = field.partition(".")
     name = names.get(whole)
     if whole == "format" and value in (None, FORMAT):  # that of an array, not that of a file
         name = names.get("array_format", name)
     if name is None:
-        return "" if value is None else f"{field}={value!r}: "
+        return f"{field}={value!r}"
     if part:
-        return f"{part} {value!r} of {name}: "
-    return f"{name}: " if value is None else f"{name} {_as_typed(value)}: "
+        return f"{part} {value!r} of {name}"
+    return name if value is None else f"{name} {_as_typed(value)}"
 
 
 def _as_typed(value: Any) -> str:
@@ -170,8 +160,6 @@ def _list(text: str) -> str:
 
 def _translated(text: str, names: dict[str, str]) -> str:
     """A text with options for keywords."""
-    if "run_dir" not in names:
-        text = re.sub(_RUN_DIR, _SET_RUN_DIR, text)
     for pattern, replacement in _PHRASES:
         text = re.sub(pattern, replacement, text)
 
@@ -179,13 +167,13 @@ def _translated(text: str, names: dict[str, str]) -> str:
         name = names.get(found[1])
         if name is None:
             return found[0]
-        given = found[2]
+        given, between = found[2], "=" if name == _RUN_DIR else " "
         if given == "True":
             return name
         try:
-            return f"{name} {_as_typed(ast.literal_eval(given))}"
+            return f"{name}{between}{_as_typed(ast.literal_eval(given))}"
         except (SyntaxError, ValueError):
-            return f"{name} {given}"
+            return f"{name}{between}{given}"
 
     text = re.sub(
         r"""(?<![\w./-])([a-z_]+)=("[^"]*"|'[^']*'|\([^)]*\)|\[[^\]]*\]|[\w.]+)""", value_of, text

@@ -243,7 +243,9 @@ class Writable(Protocol):
             Proof that the objects belong to the run. It is required to remove objects.
         is_fresh : bool
             Promise that none of the objects exists yet, so the store need not check. Otherwise
-            an object that replaces another takes its mode and group.
+            an object that replaces another takes its mode and group. A store that can
+            (`CONDITIONAL`) replaces an object that is there after all only if the guards still
+            hold then.
         """
 
 

@@ -93,21 +93,27 @@ class WholeStore(Store):
         guard: Callable[[], None] | None = None,
         *,
         proof: Proof | None = None,
-        is_fresh: bool = False,  # noqa: ARG002 (nothing is taken over from an old object)
+        is_fresh: bool = False,
     ) -> WholeTransaction:
         """See :meth:`Writable.transaction`."""
         if durability != "none":
             require(self, Capability.DURABLE, field="durability", value=durability)
-        return WholeTransaction(self, guard, proof)
+        return WholeTransaction(self, guard, proof, is_fresh=is_fresh)
 
 
 class WholeTransaction(Transaction):
     """Objects that are put one by one as they are finished."""
 
     def __init__(
-        self, store: WholeStore, guard: Callable[[], None] | None, proof: Proof | None
+        self,
+        store: WholeStore,
+        guard: Callable[[], None] | None,
+        proof: Proof | None,
+        *,
+        is_fresh: bool,
     ) -> None:
         self.store = store
+        self.is_fresh = is_fresh
         self.committed: set[str] = set()
         self._guard = guard
         self._proof = proof
@@ -184,11 +190,29 @@ class WholeWriter(ObjectWriter):
         self._transaction.check(guard)
         self._data = None
         name = store.prefix + self._key
-        if self._expected is None:
-            store.put_object(name, data)
-        else:
+        if self._expected is not None:
             store.replace_object(name, data, *self._expected)
+        elif self._transaction.is_fresh and Capability.CONDITIONAL in store.capabilities:
+            self._put_first(name, data, guard)
+        else:
+            store.put_object(name, data)
         self._transaction.committed.add(self._key)
+
+    def _put_first(self, name: str, data: bytearray, guard: Callable[[], None] | None) -> None:
+        """Put an object where there should be none.
+
+        If there is one, an interrupted attempt has left it, or another process has taken over. The
+        guard tells which. A process that is frozen before its request replaces nothing of others.
+        """
+        store = self._transaction.store
+        try:
+            store.replace_object(name, data, None)
+        except StoreError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            version = store.version_of_object(name)
+            self._transaction.check(guard)
+            store.replace_object(name, data, version)
 
     def abort(self) -> None:
         """See :meth:`ObjectWriter.abort`."""
