@@ -215,6 +215,11 @@ class BucketStore(WholeStore):
         return self._kind.scheme == "memory"
 
     @property
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """See :attr:`WholeStore.is_remote`."""
+        return not self.is_in_memory and self._kind.scheme != "file"
+
+    @property
     def local_root(self) -> Path | None:
         """See :attr:`Store.local_root`."""
         return Path(self._prefix or "/").absolute() if self._kind.scheme == "file" else None
