@@ -499,6 +499,7 @@ REMOVES_ITS_OWN = {
         "_move_plan",
         "make_end",
     },  # a directory is renamed, tokens go
+    "journal/left_over.py": {"begin_private"},  # of processes that are gone
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
     "journal/volume_info.py": {"_remove_empty"},  # where its claim was

@@ -29,6 +29,7 @@ from shardwrite.cli.slurm_options import (
 )
 from shardwrite.cli.slurm_submit import resubmit, submit
 from shardwrite.cli.terminal import echo, emit
+from shardwrite.journal import fetched, refuse_in_store
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.slurm import (
@@ -134,7 +135,7 @@ def script(
     `write`, or a program of yours. `elastic` is a small job that submits workers as jobs of their
     own.
     """
-    settings = settings_from(options)
+    settings = settings_from(options, words[-1] if program is None and words else "")
     if program is not None and kind == "allocation":
         job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
         emit(allocation_script(job, settings), nl=False)
@@ -212,7 +213,7 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
     works after the jobs have ended, and without squeue. The exit code is 85 until the array is
     complete.
     """
-    found = status(resolve_target(dst, name))
+    found = status(fetched(resolve_target(dst, name, is_read=True)))
     echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
@@ -231,12 +232,14 @@ def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> Non
     them was killed. A driver on a login node is told to end and to submit no more. What is written
     stays, and the same submission continues it. You may cancel twice.
     """
+    target = resolve_target(dst, name)
+    refuse_in_store(target)
     if dry_run:
-        known = jobs_known(resolve_target(dst, name))
+        known = jobs_known(target)
         told = f"would cancel those of these jobs that are in the queue: {', '.join(known)}"
         echo(json.dumps({"jobs": known}) if as_json else told if known else "no jobs are known")
         return
-    found = cancel_all(resolve_target(dst, name))
+    found = cancel_all(target)
     if as_json:
         echo(json.dumps(asdict(found), indent=2))
         return

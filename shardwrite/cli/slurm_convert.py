@@ -25,6 +25,7 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.slurm_options import settings_from, settings_options
 from shardwrite.cli.slurm_submit import parts_settings, scripts_of, show_scripts, submit_scripts
 from shardwrite.engines import LocalEngine
+from shardwrite.journal import refuse_in_store
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 from shardwrite.place.target import resolve_target
@@ -36,6 +37,7 @@ from shardwrite.slurm import (
     max_array_size,
     parts_for,
     refuse_second,
+    root_of,
 )
 
 __all__ = ["reshard", "shard", "unshard"]
@@ -63,8 +65,9 @@ def _submit(
     conversion: str, src: str, dst: str, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     """Begin a conversion, and submit a job array for its parts and a job that publishes."""
-    settings = settings_from(options)
+    settings = settings_from(options, dst)
     target = resolve_target(dst, None)
+    refuse_in_store(target)
     run = {name: options.pop(name) for name in ("durability", "restart")}
     run["mode"] = "w" if options.pop("overwrite") else "w-"
     n_parts, throughput = options.pop("n_parts"), options.pop("throughput")
@@ -83,7 +86,7 @@ def _submit(
     scripts = scripts_of(
         ArrayJob(
             src=_absolute(src),
-            dst=str(target.directory.root),
+            dst=root_of(target),
             n_parts=n_parts,
             at_once=at_once,
             source_options=arguments,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from shardwrite.config.table import RUN_DIR
+from shardwrite.config.values import value_of
 from shardwrite.slurm import Settings
+from shardwrite.stores import is_store_url
 
 __all__ = ["layout_arguments", "settings_from", "settings_options", "source_arguments"]
 
@@ -78,8 +82,12 @@ def settings_options(function: Any) -> Any:
     return function
 
 
-def settings_from(options: dict[str, Any]) -> Settings:
-    """Remove the settings of jobs from `options`, and return them as one value."""
+def settings_from(options: dict[str, Any], dst: str) -> Settings:
+    """Remove the settings of jobs that write DST from `options`, and return them as one value.
+
+    If DST is in a bucket, the jobs keep the state of the run where this process does.
+    """
+    run_dir = value_of(RUN_DIR) if is_store_url(dst) else None
     return Settings(
         name=options.pop("job_name"),
         cores=options.pop("cores"),
@@ -89,6 +97,7 @@ def settings_from(options: dict[str, Any]) -> Settings:
         requeues=options.pop("requeues"),
         directives=tuple(options.pop("directives")),
         setup=tuple(options.pop("setup")),
+        run_dir="" if run_dir is None else os.path.abspath(run_dir),
     )
 
 

@@ -30,6 +30,7 @@ from shardwrite.cli.slurm_options import (
 )
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.journal import refuse_in_store
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Stretch, parse_nbytes
 from shardwrite.slurm import (
@@ -44,6 +45,7 @@ from shardwrite.slurm import (
     read_scripts,
     record_jobs,
     refuse_second,
+    root_of,
     runs_at,
     submit_chain,
     submitting,
@@ -130,9 +132,10 @@ def submit(
     """
     if options["format"] is not None:
         raise click.UsageError("a job array makes no array of 2022. Run `write` in a job")
-    settings = settings_from(options)
+    settings = settings_from(options, dst)
     arguments = source_arguments(options)
     target = resolve_new(dst, name)
+    refuse_in_store(target)
     x, identity = open_to_write(src, options)
     with engine(settings.cores, None, None):
         plan = shardwrite.plan(
@@ -150,7 +153,7 @@ def submit(
         )
     job = ArrayJob(
         src=os.path.abspath(src),
-        dst=str(target.directory.root),
+        dst=root_of(target),
         n_parts=n_parts,
         at_once=at_once,
         source_options=arguments,
@@ -271,6 +274,7 @@ def resubmit(
     command.
     """
     target = resolve_target(dst, name)
+    refuse_in_store(target)
     where = Path(directory or default_directory(target)).absolute()
     scripts = read_scripts(where)
     if scripts is None:

@@ -19,6 +19,7 @@ from shardwrite.format.hierarchy_2022 import FORMAT
 
 __all__ = ["in_options", "text_in_options"]
 
+_RUN_DIR = "DASK_SHARDWRITE__RUN_DIR"
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),
@@ -55,6 +56,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"give a name or None for each axis", "give a name for each axis, as in time,y,x or time,,x"),
     (r"; storage_options=\{\} opens what fsspec knows", ""),
+    (r", or set shardwrite\.run-dir in the configuration of dask", ""),
     (r",? or (\w+ )?(in )?storage_options", ""),
     (r"give it as text, such as '([^']*)'; a path object loses a slash", r"give one such as \1"),
     (r"fewer threads per process", "fewer threads (--threads)"),
@@ -107,6 +109,7 @@ def _names(command: click.Command) -> dict[str, str]:
             names.setdefault(str(one.name), option)
         else:
             names[str(one.name)] = getattr(one, "metavar", None) or str(one.name).upper()
+    names.setdefault("run_dir", _RUN_DIR)
     for keyword, candidates in _ALIASES.items():
         found = next((names[name] for name in candidates if name in names), None)
         if found is not None:
@@ -164,13 +167,13 @@ def _translated(text: str, names: dict[str, str]) -> str:
         name = names.get(found[1])
         if name is None:
             return found[0]
-        given = found[2]
+        given, between = found[2], "=" if name == _RUN_DIR else " "
         if given == "True":
             return name
         try:
-            return f"{name} {_as_typed(ast.literal_eval(given))}"
+            return f"{name}{between}{_as_typed(ast.literal_eval(given))}"
         except (SyntaxError, ValueError):
-            return f"{name} {given}"
+            return f"{name}{between}{given}"
 
     text = re.sub(
         r"""(?<![\w./-])([a-z_]+)=("[^"]*"|'[^']*'|\([^)]*\)|\[[^\]]*\]|[\w.]+)""", value_of, text

@@ -22,6 +22,7 @@ from shardwrite.journal.bucket_runs import (
     holding,
     is_resumed,
     refuse_in_store,
+    refuse_unfinished,
 )
 from shardwrite.journal.consuming import (
     CONSUMES,
@@ -195,6 +196,7 @@ __all__ = [
     "recover_shard",
     "refuse_in_place",
     "refuse_in_store",
+    "refuse_unfinished",
     "release_all",
     "replace_document",
     "replay",

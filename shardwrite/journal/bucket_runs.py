@@ -47,6 +47,8 @@ from shardwrite.journal.bucket_log import Mirror, encode
 from shardwrite.journal.bucket_logs import Logs
 from shardwrite.journal.deadline import forget_deadline, now, set_deadline
 from shardwrite.journal.lease import lease_times, this_process
+from shardwrite.journal.left_over import begin_private
+from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
 
@@ -59,6 +61,7 @@ __all__ = [
     "holding",
     "is_resumed",
     "refuse_in_store",
+    "refuse_unfinished",
 ]
 
 _STATES = ("run-", "ended-", "taken-")
@@ -162,14 +165,32 @@ def check_held(target: Target, *, makes_array: bool) -> None:
             refuse_in_store(target)
         else:
             hold.check()
-    elif not makes_array and isinstance(target.place.store, BucketStore):
-        found = read_lease(target.place.store)
-        if found is not None and (found[0].holder or found[0].state):
-            raise JournalError(
-                f"a run on {target.label} keeps its state in the bucket, and has not ended. Finish "
-                "it by the same call without run_dir",
-                path=target.label,
-            )
+    elif not makes_array:
+        refuse_unfinished(target.place, "Finish it by the same call without run_dir")
+
+
+def refuse_unfinished(place: Place, remedy: str) -> None:
+    """Refuse to go on if a run whose state lies in the bucket of an array has not ended.
+
+    Parameters
+    ----------
+    place : Place
+        The array.
+    remedy : str
+        What a user can do.
+
+    Raises
+    ------
+    JournalError
+        If there is such a run.
+    """
+    store = place.store
+    found = read_lease(store) if isinstance(store, BucketStore) else None
+    if found is not None and (found[0].holder or found[0].state):
+        raise JournalError(
+            f"a run on {place.label} keeps its state in the bucket, and has not ended. {remedy}",
+            path=place.label,
+        )
 
 
 def refuse_in_store(target: Target) -> None:
@@ -260,6 +281,7 @@ def fetched(target: Target) -> Target:
     found = read_lease(store)
     if found is None:
         return target
+    begin_private(copy.parent)
     copy.mkdir(parents=True)
     log = Logs(store)
     log.restore(log.state_after(found[0]), copy)
@@ -326,8 +348,7 @@ class _Hold:
         self._prolong()
         try:
             shutil.rmtree(beside, ignore_errors=True)
-            with as_store_error(str(beside), "cannot make"):
-                beside.parent.mkdir(parents=True, exist_ok=True)
+            begin_private(beside.parent)
             self._log.restore(self._state, beside)
             found = [run for state in _STATES for run in _runs_in(beside, state)]
             self.resumed = frozenset(run.name.partition("-")[2] for run in found)

@@ -43,6 +43,7 @@ from shardwrite.journal import (
     consumption_of,
     find_in_place,
     look_beside,
+    refuse_unfinished,
     replace_document,
     withdraw,
 )
@@ -87,6 +88,10 @@ _CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
 _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
     "abandon (shardwrite abandon)"
+)
+_END_IT = (
+    "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
+    "or copy the array"
 )
 _FINISHED = "an interrupted conversion was finished"
 _MAX_SHOWN = 3
@@ -453,6 +458,7 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place
         if not isinstance(place, Directory):
+            refuse_unfinished(place, _END_IT)
             continue
         beside = look_beside(Target(place, place.beside))
         if beside.untrusted is not None and not is_kept:
@@ -465,9 +471,7 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
             )
         if beside.run is not None or beside.updates:
             raise JournalError(
-                f"a run on {source.label} has not ended. Finish it by the same call, or give it up "
-                "with abandon (shardwrite abandon), and then convert or copy the array",
-                path=str(place.beside),
+                f"a run on {source.label} has not ended. {_END_IT}", path=str(place.beside)
             )
 
 

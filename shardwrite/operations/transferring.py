@@ -63,9 +63,9 @@ __all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and
 # Requests that do not depend on the number of objects: to try what a bucket can do, for an array
 # that is written (its mark, document and receipt are put, and it is looked at step by step), for an
 # array that is read, and for a group or a volume.
-_TRIED = Requests(n_put=4, n_get=2)
+_TRIED = Requests(n_put=4, n_get=2, n_list=1)
 _WRITTEN = Requests(n_put=3, n_get=22, n_list=10)
-_READ = Requests(n_get=7, n_list=1)
+_READ = Requests(n_get=8, n_list=1)
 _GROUP = Requests(n_put=1, n_get=6)
 _LISTED_AT_ONCE = 1000
 _TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`

@@ -65,8 +65,8 @@ class InStore(Place):
     @property
     def label(self) -> str:
         """See :class:`Place`."""
-        url = self.base.url
-        return f"{self.name or '/'} in {self.base!r}" if url is None else _below(url, self.name)
+        url = self.store.url
+        return f"{self.name or '/'} in {self.base!r}" if url is None else url
 
     @property
     def array_name(self) -> str:
@@ -337,7 +337,3 @@ class InStore(Place):
             make_directories(copy.parent, durability)
             data = reader.read(0, reader.nbytes)
             write_file(copy, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
-
-
-def _below(url: str, name: str) -> str:
-    return f"{url.rstrip('/')}/{name}" if name else url

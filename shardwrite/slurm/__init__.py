@@ -10,6 +10,7 @@ from shardwrite.slurm.client import (
     max_array_size,
     requeue,
     resubmission,
+    root_of,
     submit_chain,
 )
 from shardwrite.slurm.directory import (
@@ -71,6 +72,7 @@ __all__ = [
     "refuse_second",
     "requeue",
     "resubmission",
+    "root_of",
     "run_scheduler",
     "run_worker",
     "runs_at",

@@ -14,6 +14,7 @@ from shardwrite.config.table import SLURM_TIMEOUT
 from shardwrite.config.values import value_of
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
+from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "queue",
     "requeue",
     "resubmission",
+    "root_of",
     "submit_chain",
 ]
 
@@ -270,8 +272,28 @@ def command_words(target: Target) -> str:
     >>> command_words(resolve_target("/scratch/my x.zarr", "images/raw"))
     "'/scratch/my x.zarr' --name images/raw"
     """
-    place = target.directory
-    return shlex.join([str(place.root), *(["--name", place.name] if place.name else [])])
+    name = target.place.name
+    return shlex.join([root_of(target), *(["--name", name] if name else [])])
+
+
+def root_of(target: Target) -> str:
+    """Path or URL of the store of a target, as another process finds it.
+
+    Raises
+    ------
+    SpecError
+        If the store is neither a directory nor a bucket with a URL.
+
+    Examples
+    --------
+    >>> from shardwrite.place.target import resolve_target
+    >>> root_of(resolve_target("/scratch/x.zarr", "images/raw"))
+    '/scratch/x.zarr'
+    """
+    place = target.place
+    if type(place) is InStore and not place.base.is_in_memory and place.base.url is not None:
+        return place.base.url
+    return str(target.directory.root)
 
 
 def as_array_indices(parts: Sequence[int]) -> str:

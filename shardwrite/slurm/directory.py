@@ -16,6 +16,8 @@ from pathlib import Path
 
 from shardwrite.errors import SpecError
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.slurm.client import root_of
+from shardwrite.stores import is_store_url
 
 __all__ = ["Scripts", "check_directory", "default_directory", "read_scripts", "write_scripts"]
 
@@ -58,8 +60,9 @@ def default_directory(target: Target) -> Path:
     ... )
     (PosixPath('scan-slurm-c6959afd'), PosixPath('scan-slurm-8419f783'))
     """
-    digest = hashlib.sha256(os.fsencode(target.directory.path)).hexdigest()[:_DIGITS]
-    stem = os.fsencode(target.directory.path.stem)[:_STEM_NBYTES].decode(errors="ignore")
+    path = _path_of(target)
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:_DIGITS]
+    stem = os.fsencode(path.stem)[:_STEM_NBYTES].decode(errors="ignore")
     return Path(f"{stem}-slurm-{digest}")
 
 
@@ -72,13 +75,14 @@ def read_scripts(directory: Path) -> Scripts | None:
     ]
     if not texts:
         return None
-    targets = {_target_in(text, directory) for text in texts}
+    targets = [_target_in(text, directory) for text in texts]
+    is_one = len({None if target is None else _path_of(target) for target in targets}) == 1
     parts = {
         found[1] for text in texts if (found := re.search(r"^PARTS=(\d+)$", text, re.MULTILINE))
     }
     throttle = re.search(r"^#SBATCH --array=[\d,:-]+(%\d+)$", texts[0], re.MULTILINE)
     return Scripts(
-        target=targets.pop() if len(targets) == 1 else None,
+        target=targets[0] if is_one else None,
         n_parts=int(parts.pop()) if len(parts) == 1 else 0,
         at_once=throttle[1] if throttle else "",
     )
@@ -96,7 +100,13 @@ def _target_in(text: str, directory: Path) -> Target | None:
     names = [value for option, value in pairwise(options) if option == "--name"]
     if "--name" in options and not names:
         return None
-    return resolve_target(os.path.normpath(directory / root[0]), names[-1] if names else None)
+    path = root[0] if is_store_url(root[0]) else os.path.normpath(directory / root[0])
+    return resolve_target(path, names[-1] if names else None)
+
+
+def _path_of(target: Target) -> Path:
+    """Path of an array, or its URL as a path, which tells it from all other arrays."""
+    return Path(root_of(target)) / target.place.name
 
 
 def _values(text: str, name: str, pattern: str) -> list[str] | None:
@@ -150,9 +160,7 @@ def check_directory(directory: Path, target: Target) -> None:
         be told.
     """
     there = read_scripts(directory)
-    if there is not None and (
-        there.target is None or there.target.directory.path != target.directory.path
-    ):
+    if there is not None and (there.target is None or _path_of(there.target) != _path_of(target)):
         whose = (
             "scripts of your own"
             if there.target is None

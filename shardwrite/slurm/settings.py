@@ -33,6 +33,7 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
     "BLOSC_NTHREADS",
 )
+_RUN_DIR = "DASK_SHARDWRITE__RUN_DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,9 @@ class Settings:
     setup : tuple of str
         Lines of shell that make the command ``shardwrite`` known, such as
         ``module load python``.
+    run_dir : str
+        Directory for the state of runs on arrays in a bucket. All nodes must see it. Empty if the
+        array lies in a directory.
 
     Raises
     ------
@@ -75,6 +79,7 @@ class Settings:
     requeues: int = 10
     directives: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    run_dir: str = ""
 
     def __post_init__(self) -> None:
         for field_name in ("cores", "lead_seconds"):
@@ -182,11 +187,16 @@ def words(texts: Sequence[str]) -> str:
 
 
 def setup_lines(settings: Settings) -> list[str]:
-    """Lines of a script that make the command ``shardwrite`` known."""
+    """Lines of a script that make the command ``shardwrite`` known, and say where state lies."""
     return [
         *(
             settings.setup
             or ("# Here go modules, or an environment, that have the command shardwrite.",)
+        ),
+        *(
+            [f"export {_RUN_DIR}={shlex.quote(settings.run_dir)}  # the state of the run"]
+            if settings.run_dir
+            else []
         ),
         "",
         "set -u",

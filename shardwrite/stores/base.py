@@ -26,6 +26,7 @@ __all__ = [
     "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
+    "Overlapping",
     "Protectable",
     "Readable",
     "Store",
@@ -123,6 +124,21 @@ class Protectable(Protocol):
         is_protected : bool or None
             True publishes the object without permission to write, and False with that of its owner.
             None leaves that to the object that it replaces.
+        """
+
+
+@runtime_checkable
+class Overlapping(Protocol):
+    """A transaction that can finish an object while the task goes on.
+
+    Stores have it that answer late, because a network lies between.
+    """
+
+    def overlap(self, n_at_once: int) -> None:
+        """Let `finish` return before an object is visible, for so many objects at a time.
+
+        An object that cannot be finished is then an error of a later `finish`, or of the end of the
+        ``with`` block.
         """
 
 
@@ -243,7 +259,9 @@ class Writable(Protocol):
             Proof that the objects belong to the run. It is required to remove objects.
         is_fresh : bool
             Promise that none of the objects exists yet, so the store need not check. Otherwise
-            an object that replaces another takes its mode and group.
+            an object that replaces another takes its mode and group. A store that can
+            (`CONDITIONAL`) replaces an object that is there after all only if the guards still
+            hold then.
         """
 
 

@@ -23,6 +23,7 @@ from shardwrite.stores.bucket_errors import (
 )
 from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version
 from shardwrite.stores.capabilities import Capability, require
+from shardwrite.stores.files import COPIED_NBYTES
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import WholeStore
@@ -33,6 +34,9 @@ T = TypeVar("T")
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
 # lease that is renewed meanwhile, needs one request.
 _SMALL_NBYTES = 4096
+# Objects that show what a service can do. They lie among the state of runs; see `place.base`.
+_PROBES = "shardwrite-run/probes/"
+_MOST_PROBES = 2
 _CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Options that say where a store is. Others may be credentials, which change.
@@ -183,12 +187,14 @@ class BucketStore(WholeStore):
 
     @property
     def url(self) -> str:
-        """URL of the store, without credentials."""
+        """URL of the store, without credentials, which opens the same place again."""
         inside = "/".join(
             str(part).strip("/")
             for part in (self._given.get(self._kind.container), self._prefix, self.prefix)
             if part
         )
+        for mark in "%?#":  # the first of them begins all others
+            inside = inside.replace(mark, f"%{ord(mark):02X}")
         return f"{self._kind.scheme}://{'/' if self._kind.scheme == 'file' else ''}{inside}"
 
     @property
@@ -207,6 +213,11 @@ class BucketStore(WholeStore):
     def is_in_memory(self) -> bool:
         """See :attr:`Store.is_in_memory`."""
         return self._kind.scheme == "memory"
+
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """See :attr:`WholeStore.is_remote`."""
+        return not self.is_in_memory and self._kind.scheme != "file"
 
     @property
     def local_root(self) -> Path | None:
@@ -243,19 +254,32 @@ class BucketStore(WholeStore):
 
         A small object is put and removed. For services that are only like S3, the attempts to put
         it again, to replace another version of it, and to replace it show whether conditions are
-        kept.
+        kept. Such objects of processes that were killed are removed.
         """
         if self._probed.is_done or self.is_in_memory or self._kind.scheme == "file":
             return
-        name = f"{self.prefix}.probe-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+        for _ in range(_MOST_PROBES):
+            if self._probe(f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"):
+                break
+        for left in list(self._listed(f"{self.prefix}{_PROBES}")):
+            self.remove_object(left)
+        self._probed.is_done = True
+
+    def _probe(self, name: str) -> bool:
+        """Try the service with an object, and return whether it keeps conditions.
+
+        Another process, which takes the object for left over, may remove it. Then it does not.
+        """
         try:
             if Capability.EXCLUSIVE in self.capabilities:
                 self.put_object(name, b"1")
-            elif self._keeps_conditions(name):
+                return True
+            if self._keeps_conditions(name):
                 self._probed.can = _CONDITIONS
+                return True
+            return False
         finally:
             self.remove_object(name)
-        self._probed.is_done = True
 
     def _keeps_conditions(self, name: str) -> bool:
         """Whether the service puts an object once, and replaces only the version that is named."""
@@ -341,6 +365,12 @@ class BucketStore(WholeStore):
 
     def list_names(self, prefix: str) -> Iterator[str]:
         """See :meth:`WholeStore.list_names`."""
+        for name in self._listed(prefix):
+            if not name.endswith(TEMPORARY_SUFFIX):
+                yield name
+
+    def _listed(self, prefix: str) -> Iterator[str]:
+        """Names of all objects that begin with a prefix, the temporary ones too."""
         import obstore
 
         _check_process()
@@ -348,7 +378,7 @@ class BucketStore(WholeStore):
             for found in obstore.list(self._obstore, prefix=prefix or None):
                 for one in found:
                     path = str(one["path"])
-                    if path.startswith(prefix) and not path.endswith(TEMPORARY_SUFFIX):
+                    if path and path.startswith(prefix):  # a console marks a folder by an empty key
                         yield path
         except FileNotFoundError as error:
             # A directory may be missing. A bucket lists nothing where there is nothing, so this
@@ -444,12 +474,16 @@ class BucketStore(WholeStore):
         return True
 
     def _holds(self, name: str, data: bytearray | bytes) -> bool:
-        """Whether an object has certain bytes."""
-        reader = self.open_object(name)
-        if reader is None or reader.nbytes != len(data):
+        """Whether an object has certain bytes. Few of them are read at a time."""
+        version = self.version_of_object(name)
+        if version is None or version[0] != len(data):
             return False
-        with reader:
-            return reader.read(0, reader.nbytes) == data
+        with memoryview(data) as wanted:
+            return all(
+                self._get(name, start, min(start + COPIED_NBYTES, len(data)), version)
+                == bytes(wanted[start : start + COPIED_NBYTES])
+                for start in range(0, len(data), COPIED_NBYTES)
+            )
 
     def _put(self, name: str, data: bytearray | bytes, mode: Any) -> None:
         import obstore

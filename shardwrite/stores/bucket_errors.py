@@ -122,7 +122,10 @@ _TROUBLES = (
     ),
     # Every text of obstore names its retry_timeout, too.
     _trouble(
-        r"(?<!retry_)[Tt]imed? ?[Oo]ut", errno.ETIMEDOUT, "the service did not answer in time"
+        r"(?<!retry_)[Tt]imed? ?[Oo]ut",
+        errno.ETIMEDOUT,
+        "the service did not answer in time. If large shards take longer, set timeout among the "
+        "client_options in storage_options, such as 3600s",
     ),
     _trouble(
         r"\b(429|50[0234])\b|SlowDown",

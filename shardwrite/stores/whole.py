@@ -10,6 +10,7 @@ from typing import Any, Self
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, Transaction
 from shardwrite.stores.capabilities import Capability, require
+from shardwrite.stores.in_flight import InFlight
 from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.tokens import token_of
@@ -27,6 +28,8 @@ class WholeStore(Store):
 
     capabilities = frozenset({Capability.PATCH, Capability.SKIP, Capability.COPY})
     prefix = ""
+    is_remote = False
+    """Whether a network lies between, so that an answer takes long."""
 
     @abstractmethod
     def open_object(self, name: str) -> ObjectReader | None:
@@ -93,25 +96,37 @@ class WholeStore(Store):
         guard: Callable[[], None] | None = None,
         *,
         proof: Proof | None = None,
-        is_fresh: bool = False,  # noqa: ARG002 (nothing is taken over from an old object)
+        is_fresh: bool = False,
     ) -> WholeTransaction:
         """See :meth:`Writable.transaction`."""
         if durability != "none":
             require(self, Capability.DURABLE, field="durability", value=durability)
-        return WholeTransaction(self, guard, proof)
+        return WholeTransaction(self, guard, proof, is_fresh=is_fresh)
 
 
 class WholeTransaction(Transaction):
-    """Objects that are put one by one as they are finished."""
+    """Objects that are put as they are finished, one by one or a few at a time."""
 
     def __init__(
-        self, store: WholeStore, guard: Callable[[], None] | None, proof: Proof | None
+        self,
+        store: WholeStore,
+        guard: Callable[[], None] | None,
+        proof: Proof | None,
+        *,
+        is_fresh: bool,
     ) -> None:
         self.store = store
+        self.is_fresh = is_fresh
         self.committed: set[str] = set()
         self._guard = guard
         self._proof = proof
         self._writers: list[WholeWriter] = []
+        self._in_flight: InFlight | None = None
+
+    def overlap(self, n_at_once: int) -> None:
+        """See :class:`Overlapping`; of no effect if the store is not remote."""
+        if self.store.is_remote:
+            self._in_flight = InFlight(n_at_once)
 
     def create(self, key: str) -> WholeWriter:
         """See :meth:`Transaction.create`."""
@@ -141,6 +156,15 @@ class WholeTransaction(Transaction):
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers:
             writer.abort()
+        if self._in_flight is not None:
+            self._in_flight.join(quiet=exc_info[0] is not None)
+
+    def put(self, put: Callable[[], None]) -> None:
+        """Put an object by calling a function, at once or while the task goes on."""
+        if self._in_flight is None:
+            put()
+        else:
+            self._in_flight.begin(put)
 
 
 class WholeWriter(ObjectWriter):
@@ -180,15 +204,37 @@ class WholeWriter(ObjectWriter):
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
-        data, store = self._open_data(), self._transaction.store
+        data = self._open_data()
         self._transaction.check(guard)
         self._data = None
+        self._transaction.put(lambda: self._put(data, guard))
+
+    def _put(self, data: bytearray, guard: Callable[[], None] | None) -> None:
+        store = self._transaction.store
         name = store.prefix + self._key
-        if self._expected is None:
-            store.put_object(name, data)
-        else:
+        if self._expected is not None:
             store.replace_object(name, data, *self._expected)
+        elif self._transaction.is_fresh and Capability.CONDITIONAL in store.capabilities:
+            self._put_first(name, data, guard)
+        else:
+            store.put_object(name, data)
         self._transaction.committed.add(self._key)
+
+    def _put_first(self, name: str, data: bytearray, guard: Callable[[], None] | None) -> None:
+        """Put an object where there should be none.
+
+        If there is one, an interrupted attempt has left it, or another process has taken over. The
+        guard tells which. A process that is frozen before its request replaces nothing of others.
+        """
+        store = self._transaction.store
+        try:
+            store.replace_object(name, data, None)
+        except StoreError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            version = store.version_of_object(name)
+            self._transaction.check(guard)
+            store.replace_object(name, data, version)
 
     def abort(self) -> None:
         """See :meth:`ObjectWriter.abort`."""

@@ -42,7 +42,7 @@ from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, shards_of, this_process
-from shardwrite.stores import Proof, Transaction
+from shardwrite.stores import Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
 __all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
@@ -58,6 +58,9 @@ _ENTRY_SECONDS = 1.0
 # up to `_ENTRY_SECONDS`
 _FIRST_SECONDS = 0.01
 _SHARDS_A_TURN = 32
+# objects that a task puts at a time into a store that answers late, and their decoded bytes
+_N_AT_ONCE = 8
+_AT_ONCE_NBYTES = 8 * 2**20
 # seconds to read, encode and write a small shard: twice as long as on a memory file system
 _SHARD_SECONDS = 4e-4
 
@@ -90,8 +93,7 @@ class _Progress:
         self._begun = self._entered = time.perf_counter()
         self._cpu = time.thread_time()
         self._waiting: dict[Shape, Written] = {}
-        shard_nbytes = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize
-        self._n_at_most = max(1, _ENTRY_NBYTES // max(1, shard_nbytes))
+        self._n_at_most = max(1, _ENTRY_NBYTES // _shard_nbytes(spec.metadata))
 
     @property
     def seconds(self) -> float:
@@ -212,7 +214,12 @@ def commit_shards(
 
 def has_small_shards(metadata: ArrayMetadata) -> bool:
     """Whether an array's shards are so small that threads take turns; see `host.turns`."""
-    return math.prod(metadata.grid.shards) * metadata.itemsize <= SMALL_NBYTES
+    return _shard_nbytes(metadata) <= SMALL_NBYTES
+
+
+def _shard_nbytes(metadata: ArrayMetadata) -> int:
+    """Decoded size of a shard, in bytes, at least 1."""
+    return max(1, math.prod(metadata.grid.shards) * metadata.itemsize)
 
 
 @contextlib.contextmanager
@@ -303,6 +310,9 @@ def _try_shards(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
+    n_at_once = min(_N_AT_ONCE, _AT_ONCE_NBYTES // _shard_nbytes(spec.metadata))
+    if n_at_once > 1 and isinstance(transaction, Overlapping):
+        transaction.overlap(n_at_once)
     try:
         with transaction:
             for number, index in enumerate(shards):

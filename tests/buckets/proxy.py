@@ -113,8 +113,8 @@ def serving(kind, **attributes):
 
 
 @contextmanager
-def before(server, plan=None):
+def before(server, plan=None, kind=Passing, **attributes):
     """The server behind a proxy, and what the proxy sees and breaks."""
     faults, at = Faults(plan), urlsplit(server.endpoint)
-    with serving(Passing, upstream=at.netloc, faults=faults) as netloc:
+    with serving(kind, upstream=at.netloc, faults=faults, **attributes) as netloc:
         yield replace(server, endpoint=at._replace(netloc=netloc).geturl()), faults

@@ -48,7 +48,7 @@ def one_at_a_time(environ, start_response):
     with lock:
         return service(environ, start_response)
 
-server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+server = make_server(sys.argv[1], 0, one_at_a_time, threaded=True)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_port, flush=True)
 sys.stdin.read()
@@ -178,11 +178,12 @@ def _die_with_parent():
 
 
 @contextmanager
-def moto():
-    """The server of moto, which takes any key and region, with an empty bucket."""
+def moto(host="127.0.0.1"):
+    """The server of moto, which takes any key and region, with an empty bucket, at an address of
+    this machine."""
     pytest.importorskip("moto.server", reason="moto is not installed")
     process = subprocess.Popen(
-        [sys.executable, "-c", _MOTO],
+        [sys.executable, "-c", _MOTO, host],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -190,7 +191,7 @@ def moto():
         preexec_fn=_die_with_parent,
     )
     try:
-        server = Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
+        server = Server(f"http://{host}:{int(process.stdout.readline())}")
         request = urllib.request.Request(f"{server.endpoint}/{BUCKET}", method="PUT")
         urllib.request.urlopen(request, timeout=30).close()
         yield server

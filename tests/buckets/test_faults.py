@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 import proxy
 import pytest
-from servers import on
+from servers import below_bucket, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
@@ -169,3 +169,31 @@ def test_requests_that_an_inner_chunk_needs(service, environment, url, tmp_path)
             url, region=np.s_[0:32, 0:32], run_dir=tmp_path
         )
         assert (view[0:32, 0:32] == 5).all(), "an open array sees what was replaced"
+
+
+def test_lists_that_come_in_many_pages(moto, environment, url, tmp_path):
+    import obstore
+
+    class InPages(proxy.Passing):
+        def asked(self, path, headers, body):
+            is_list = "list-type=2" in path
+            return super().asked(path + "&max-keys=3" * is_list, headers, body)
+
+    at, faults = urlsplit(moto.endpoint).netloc, proxy.Faults()
+    x = da.from_array(VALUES, chunks=(16, 64))
+    with (
+        proxy.serving(InPages, upstream=at, faults=faults) as netloc,
+        dask.config.set(scheduler="sync"),
+    ):
+        environment(replace(moto, endpoint=f"http://{netloc}"))
+        x.to_sharded_zarr(url, **LAYOUT)
+        assert shardwrite.verify(url).is_good
+        for key in ("c/0/1", "c/3/3"):
+            obstore.delete(moto.client(below_bucket(url)), key)
+        assert len(shardwrite.verify(url).problems) == 2
+        assert [task.key for task in shardwrite.repair(url, x).tasks] == ["c/0/1", "c/3/3"]
+        x.to_sharded_zarr(url, mode="w", **LAYOUT)
+        assert shardwrite.download(url, tmp_path / "copy").n_objects == 16
+    assert any("continuation-token" in path for _, path in faults.seen)
+    others = [key for key in moto.keys_of(url) if not key.startswith("c/")]
+    assert others == ["shardwrite-receipt.json", "zarr.json"]

@@ -174,8 +174,10 @@ def test_frozen_before_the_mark_of_its_run_is_removed(moto, url, frozen):
     assert [key for key in moto.keys_of(url) if not key.startswith("c/")] == KEPT
 
 
-@pytest.mark.parametrize("wanted", ["zarr.json$", pytest.param("receipt.json$", marks=LONG)])
-def test_frozen_before_a_document_of_a_new_array_is_put(moto, url, frozen, wanted):
+@pytest.mark.parametrize(
+    "wanted", ["zarr.json$", "c/1/0$", pytest.param("receipt.json$", marks=LONG)]
+)
+def test_frozen_before_an_object_of_a_new_array_is_put(moto, url, frozen, wanted):
     """Another process starts over, and ends."""
     process = frozen(url, "new", "PUT", wanted)
     x = da.from_array(VALUES, chunks=(8, 16))

@@ -6,11 +6,15 @@ import errno
 
 import dask.array as da
 import gcs
+import numpy as np
 import pytest
+import zarr
+from click.testing import CliRunner
 from servers import AZURE_SECRET, KEY, SECRET, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
+from shardwrite.cli import main
 from shardwrite.stores import open_bucket
 
 LAYOUT = {"shards": 2, "chunks": 1}
@@ -89,3 +93,24 @@ def test_a_bucket_that_may_not_be_written(moto, x, url, tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="no right to do that") as caught:
         x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
     assert caught.value.errno == errno.EACCES
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "x.npy", "URL"),
+        ("shard", "old", "URL", "--shards", "2"),
+        ("cancel", "URL"),
+        ("resubmit", "URL", "--array", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_jobs_need_a_directory_for_the_state(moto, url, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((8, 8)))
+    zarr.create_array("old", data=np.zeros((8, 8)), chunks=(2, 2))
+    given = [url if word == "URL" else word for word in words]
+    done = CliRunner().invoke(main, ["slurm", *given])
+    assert done.exit_code == 2
+    assert "DASK_SHARDWRITE__RUN_DIR" in done.output
+    assert moto.keys_of(url) == []

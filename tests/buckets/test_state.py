@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from datetime import timedelta
 
 import dask
@@ -92,9 +93,8 @@ def told(process):
 
 
 def others(server, url):
-    """Keys in the place of an array that are not those of shards, nor of a probe that was killed."""
-    keys = server.keys_of(url)
-    return [key for key in keys if not key.startswith(("c/", ".probe-"))]
+    """Keys in the place of an array that are not those of shards."""
+    return [key for key in server.keys_of(url) if not key.startswith("c/")]
 
 
 def values_of(server, url):
@@ -229,6 +229,28 @@ def test_without_a_directory(service, url, x):
     assert shardwrite.abandon(url) == []
     shardwrite.compact(url)
     assert others(service, url) == KEPT
+
+
+def test_a_folder_that_a_console_has_made_is_empty(moto, url, x):
+    at = f"{moto.endpoint}/{url.removeprefix('s3://')}/"
+    urllib.request.urlopen(urllib.request.Request(at, method="PUT", data=b""), timeout=30).close()
+    assert moto.keys_of(url) == [""]
+    x.to_sharded_zarr(url, **LAYOUT)
+    x.to_sharded_zarr(url, mode="w", **LAYOUT)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == ["", *KEPT]
+
+
+def test_an_array_with_an_unfinished_update_is_not_copied(moto, url, x, tmp_path):
+    x.to_sharded_zarr(url, **LAYOUT)
+    call = {"region": np.s_[:60, :60], "source_id": "x"}
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        x[:60, :60].to_sharded_zarr(url, progress=interrupt, **call)
+    for copy in (shardwrite.download, shardwrite.reshard):
+        with pytest.raises(JournalError, match=r"has not ended\. Finish it by the same call, or"):
+            copy(url, tmp_path / "copy")
+    x[:60, :60].to_sharded_zarr(url, **call)
+    assert shardwrite.download(url, tmp_path / "copy").n_objects == 16
 
 
 @LONG

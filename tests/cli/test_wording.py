@@ -48,6 +48,25 @@ def test_remedies_name_options(remedy, options):
     assert said(error) == f"--shards 1: why; {options}"
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "remedy"),
+    [
+        ("write", "DASK_SHARDWRITE__RUN_DIR", "DASK_SHARDWRITE__RUN_DIR=/scratch/me/runs"),
+        ("upload", "--run-dir", "--run-dir /scratch/me/runs"),
+    ],
+)
+def test_the_directory_of_run_state_is_named_as_a_command_takes_it(command, option, remedy):
+    how = (
+        'give a directory that all processes of the run see, such as run_dir="/scratch/me/runs", or '
+        "set shardwrite.run-dir in the configuration of dask"
+    )
+    error = SpecError("why", field="run_dir", value=None, remedy=how)
+    wanted = "give a directory that all processes of the run see, such as"
+    assert said(error, command) == f"{option}: why; {wanted} {remedy}"
+    error = JournalError("Finish it by the same call without run_dir", path="x")
+    assert said(error, command) == f"Finish it by the same call without {option}"
+
+
 def test_paths_stay_as_they_are():
     path = "/data/chunks=4/shape=2/memory_limit/x"
     assert said(JournalError(f"look at {path}", path=path)) == f"look at {path}"

@@ -157,6 +157,13 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
+def of_bucket_kills(found) -> Numbers:
+    """Of `bucket_kills.py`."""
+    total = found["summary"]
+    names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
+    return Numbers(runs=total["kills"], **{name: total[name] for name in names})
+
+
 def of_converted(found) -> Numbers:
     """Of `conversions.py`."""
     total = found["summary"]
@@ -253,6 +260,10 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1000, 100, command, of_cases)
     name = "SIGKILL at a random moment while an array is made"
     yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
+    for server, what in {"moto": "moto", "seaweed": "SeaweedFS"}.items():
+        name = f"SIGKILL at a random moment of a change in a bucket of {what}"
+        command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
+        yield Row(name, 100, 50, command, of_bucket_kills)
     for place, way in {"into another place": "", "in its place": "--in-place "}.items():
         name = f"SIGKILL at a random moment while an array is converted {place}"
         command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"

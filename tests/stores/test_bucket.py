@@ -17,8 +17,9 @@ from forks import python
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 import shardwrite
-from shardwrite import SpecError, StoreError
-from shardwrite.stores import BucketStore, Capability, open_bucket, open_store
+from shardwrite import RunEndedError, SpecError, StoreError
+from shardwrite.place.objects import InStore
+from shardwrite.stores import BucketStore, Capability, bucket, open_bucket, open_store
 from shardwrite.stores.bucket_errors import as_bucket_error, is_missing_bucket
 from shardwrite.stores.bucket_reading import Tails
 from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
@@ -130,6 +131,13 @@ def test_urls(given, url, config, monkeypatch):
     assert store.owner.config == {**config, "skip_signature": "true"}
     assert store.owner.retry_config["max_retries"] == 8
     assert store.owner.client_options["timeout"] == "600s"
+
+
+@pytest.mark.parametrize("name", ["50%41 x", "a?b#c", "ü+~[1]&'=/%25"])
+def test_the_name_of_a_place_opens_it_again(name, monkeypatch):
+    monkeypatch.setattr(BucketStore, "check_reachable", lambda *arguments: None)
+    place = InStore(open_bucket("s3://bucket/below", {"skip_signature": True}), name)
+    assert open_bucket(place.label, {"skip_signature": True}).owner.prefix == f"below/{name}"
 
 
 def test_words_of_fsspec_are_known(monkeypatch):
@@ -308,6 +316,51 @@ def test_a_put_whose_answer_was_lost_is_checked(monkeypatch):
     assert not store.create_new("a", b"3")
     monkeypatch.undo()
     assert bytes(store.read_whole("a", 9)) == b"2"
+
+
+def put_first(store, data, guard):
+    with store.transaction("none", "run.1", guard, is_fresh=True) as transaction:
+        writer = transaction.create("c/0")
+        writer.write([data])
+        writer.finish()
+
+
+def test_a_new_object_takes_one_request(monkeypatch):
+    store, asked = BucketStore(MemoryStore()), []
+    for name in ("put", "get", "head", "list"):
+        real = getattr(obstore, name)
+        monkeypatch.setattr(
+            obstore, name, lambda *a, _r=real, _n=name, **k: (asked.append(_n), _r(*a, **k))[1]
+        )
+    put_first(store, b"mine", lambda: None)
+    assert asked == ["put"]
+
+
+def test_a_process_that_was_frozen_before_a_new_object_replaces_nothing_of_others():
+    store, asked = BucketStore(MemoryStore()), []
+
+    def guard():
+        if asked:
+            raise RunEndedError("taken over", path="run")
+        asked.append("the guard, and then another process puts its object")
+        put(store, "c/0", b"theirs")
+
+    with pytest.raises(RunEndedError):
+        put_first(store, b"mine", guard)
+    assert bytes(store.read_whole("c/0", 9)) == b"theirs"
+
+
+def test_what_an_interrupted_attempt_has_left_is_replaced(monkeypatch):
+    store = BucketStore(MemoryStore())
+    put(store, "c/0", b"partly")
+    put_first(store, b"whole!", lambda: None)
+    assert bytes(store.read_whole("c/0", 9)) == b"whole!"
+    before = store.version("c/0")
+    monkeypatch.setattr(bucket, "COPIED_NBYTES", 4)
+    put_first(store, b"whole!", lambda: None)
+    assert store.version("c/0") == before, "the same bytes need not be put again"
+    put_first(store, b"whole?", lambda: None)
+    assert bytes(store.read_whole("c/0", 9)) == b"whole?"
 
 
 def test_a_refusal_that_no_condition_explains_is_an_error(monkeypatch):

