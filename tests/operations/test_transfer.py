@@ -281,8 +281,9 @@ def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss,
                 obstore.put(bucket, "c/2/1", obstore.get(bucket, "c/1/0").bytes())
 
     shardwrite.upload(tmp_path / "a", bucket, progress=lose)
-    assert puts.count("c/2/1") == 2
-    assert len(puts) == len(set(puts)) + 1
+    n_refused = int(loss == "replaced")  # as an object stands there, which is looked at then
+    assert puts.count("c/2/1") == 2 + n_refused
+    assert len(puts) == len(set(puts)) + 1 + n_refused
     assert in_bucket(bucket) == in_directory(tmp_path / "a")
 
 
