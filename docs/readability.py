@@ -107,13 +107,17 @@ def code(modules: Iterable[tuple[str, str]]) -> list[Text]:
     return [Text("docstrings", DOCSTRINGS, docstrings), Text("messages", MESSAGES, messages)]
 
 
+def pages_of(root: Path) -> list[Path]:
+    """List the pages of the project."""
+    pages = [root / f"{name}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG")]
+    return [*pages, *sorted((root / "docs").rglob("*.md"))]
+
+
 def of_project(root: Path) -> list[Text]:
     """Collect the texts of the project."""
-    pages = [root / f"{name}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG")]
-    pages += sorted((root / "docs").rglob("*.md"))
     modules = sorted((root / "shardwrite").rglob("*.py"))
     return [
-        *(page(str(path.relative_to(root)), path.read_text()) for path in pages),
+        *(page(str(path.relative_to(root)), path.read_text()) for path in pages_of(root)),
         *code((str(path.relative_to(root)), path.read_text()) for path in modules),
     ]
 
