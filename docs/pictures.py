@@ -3,13 +3,16 @@
 The picture is text, so it is committed and compared in the tests. The pictures of the gallery come
 from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
 they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The
-page with the quick start is that of ``build/site``, so run `make docs` first. The picture of
-Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in ``build/site-report``.
+page with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds
+the words that were on the page when it was taken, and the tests compare them with those of today.
+The picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
+``build/site-report``.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +20,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-PICTURES = Path(__file__).parent / "pictures"
-SITE = Path(__file__).parent.parent / "build" / "site"
+PICTURES = Path(__file__).resolve().parent / "pictures"
+SITE = Path(__file__).resolve().parent.parent / "build" / "site"
 _SIDE = 192
 _TOP = 56
 _LEFTS = (24, 312, 600)
@@ -96,9 +100,15 @@ def overview() -> str:
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WINDOW, _WINDOW_OF_PAGES = (880, 1600), (1280, 740)
+_WINDOW, _WINDOW_OF_PAGES = (880, 1600), (1280, 800)
 _TIMEOUT_SECONDS = 120
 _DARK = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
+_WORDS = "Words"  # the field of a PNG file that holds them
+# Digests, and numbers with their units.
+_VALUE = re.compile(r"\b[0-9a-f]{64}\b|\d[\d.,:]*(?: (?:[kMGT]?B|[mµ]?s|min|h)(?:/s)?\b|%)?")
+_SECTIONS_SHOWN = 3  # on a screenshot of a page: its head, and two sections
+ALIKE = 0.05  # difference of two pictures of the same thing, at most
+_CELLS = 8  # along each side of a picture that is compared coarsely
 
 
 def chromium() -> str | None:
@@ -121,6 +131,7 @@ def cards(work: Path) -> Iterator[tuple[str, str]]:
     work : Path
         Directory for the arrays.
     """
+    import dask
     import dask.array as da
     from distributed import Client, LocalCluster
 
@@ -131,7 +142,10 @@ def cards(work: Path) -> Iterator[tuple[str, str]]:
 
     x = da.random.default_rng(0).integers(0, 4000, (4000, 3000), dtype="uint16", chunks=500)
     names = ["y", "x"]
-    plan = shardwrite.plan(x, shards=500, chunks=100, dimension_names=names)
+    with dask.config.set(num_workers=2):
+        plan = shardwrite.plan(
+            x, shards=500, chunks=100, dimension_names=names, memory_limit="8 GB"
+        )
     yield "plan", page_html("plan", plan._repr_html_())
     inside = da.indices(x.shape, chunks=500).sum(axis=0) < 4600
     sparse = da.where(inside, x, 0).astype("uint16")
@@ -151,6 +165,70 @@ def cards(work: Path) -> Iterator[tuple[str, str]]:
         slow.to_sharded_zarr(work / "volume.zarr", shards=250, chunks=50, keep_report=True)
     report = shardwrite.report(work / "volume.zarr")
     yield "report", report_html(replace(report, path="volume.zarr"))
+
+
+class _Words(HTMLParser):
+    """Collects the text of a page, without style, charts, and advice, which depends on a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self._inside = ""  # the element that is left out
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        is_advice = ("class", "sw-notes") in attrs
+        if not self._inside and (tag in ("script", "style", "svg", "title") or is_advice):
+            self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.pieces.append(data)
+
+
+def words(html: str) -> str:
+    """Collect the words of a page in one line, with ``#`` for each number that it shows."""
+    parser = _Words()
+    parser.feed(html)
+    return _VALUE.sub("#", " ".join(" ".join(parser.pieces).split()))
+
+
+def words_in(picture: Path) -> str:
+    """Read the words that a screenshot holds; an empty text if it holds none."""
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        return str(opened.info.get(_WORDS, ""))
+
+
+def _note(picture: Path, text: str) -> None:
+    """Put words into a screenshot."""
+    from PIL import Image, PngImagePlugin
+
+    known = PngImagePlugin.PngInfo()
+    known.add_text(_WORDS, text)
+    with Image.open(picture) as opened:
+        opened.load()
+    opened.convert("RGB").save(picture, pnginfo=known, optimize=True)
+
+
+def difference(first: Path, second: Path) -> float:
+    """Compare two pictures coarsely: 0 if they look the same, 1 if one is black and one is white.
+
+    Small shifts, another font, and other numbers matter little.
+    """
+    import numpy as np
+    from PIL import Image
+
+    cells = []
+    for path in (first, second):
+        with Image.open(path) as opened:
+            small = opened.convert("RGB").resize((_CELLS, _CELLS), Image.Resampling.BOX)
+        cells.append(np.asarray(small, dtype=float) / 255)
+    return float(np.abs(cells[0] - cells[1]).mean())
 
 
 def shoot(page: Path, picture: Path, *, is_dark: bool, window: tuple[int, int] = _WINDOW) -> None:
@@ -212,7 +290,13 @@ def take_screens(folder: Path) -> list[Path]:
             for mode in ("light", "dark"):
                 taken.append(folder / f"{name}-{mode}.png")
                 shoot(page, taken[-1], is_dark=mode == "dark")
+                _note(taken[-1], words(html))
     return taken
+
+
+def words_at_the_top(html: str) -> str:
+    """Collect the words of a page of the site as far as a screenshot shows it."""
+    return words("<h2".join(html.split("<h2")[:_SECTIONS_SHOWN]))
 
 
 def take_pages(site: Path, folder: Path) -> list[Path]:
@@ -230,6 +314,7 @@ def take_pages(site: Path, folder: Path) -> list[Path]:
         taken.append(folder / f"quickstart-{mode}.png")
         page = site / "quickstart.html"
         shoot(page, taken[-1], is_dark=mode == "dark", window=_WINDOW_OF_PAGES)
+        _note(taken[-1], words_at_the_top(page.read_text()))
     return taken
 
 

@@ -135,17 +135,19 @@ class PlanError(ShardwriteError, ValueError):
     needed_nbytes, allowed_nbytes : int
         Bytes that the plan would need, and bytes that it may use. Both are 0 if the limit is not
         one of bytes.
-    knob : str
+    remedy : str
         What to change so that a plan fits.
     """
 
-    def __init__(self, message: str, *, needed_nbytes: int, allowed_nbytes: int, knob: str) -> None:
+    def __init__(
+        self, message: str, *, needed_nbytes: int, allowed_nbytes: int, remedy: str
+    ) -> None:
         super().__init__(
-            message, needed_nbytes=needed_nbytes, allowed_nbytes=allowed_nbytes, knob=knob
+            message, needed_nbytes=needed_nbytes, allowed_nbytes=allowed_nbytes, remedy=remedy
         )
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.fields['knob']}"
+        return f"{self.message}; {self.fields['remedy']}"
 
 
 class CorruptShardError(ShardwriteError, ValueError):

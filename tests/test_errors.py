@@ -34,7 +34,7 @@ EXAMPLES = [
     ShardwriteError("with facts", a=1, b="two"),
     SpecError("not positive", field="shards", value=(0, 4), remedy="give sizes above zero"),
     SpecError("no text", field="strategy", value={"a": [1, None]}, remedy="use a name"),
-    PlanError("too large", needed_nbytes=10**15, allowed_nbytes=10**9, knob="use smaller shards"),
+    PlanError("too large", needed_nbytes=10**15, allowed_nbytes=10**9, remedy="use smaller shards"),
     CorruptShardError("torn"),
     CorruptShardError("crc32c is wrong", key="c/0/1", inner_chunk=(3, 4), offset=17, nbytes=2**40),
     StoreError("no space", key="c/0", errno=28),
@@ -123,10 +123,10 @@ def test_spec_error_says_field_value_and_remedy():
     assert text == "shards=(0, 4): not positive; give sizes above zero"
 
 
-def test_plan_error_says_the_knob():
-    error = PlanError("too large", needed_nbytes=5, allowed_nbytes=4, knob="use smaller shards")
+def test_plan_error_says_the_remedy():
+    error = PlanError("too large", needed_nbytes=5, allowed_nbytes=4, remedy="use smaller shards")
     assert str(error) == "too large; use smaller shards"
-    assert (error.needed_nbytes, error.allowed_nbytes, error.knob) == (5, 4, "use smaller shards")
+    assert (error.needed_nbytes, error.allowed_nbytes, error.remedy) == (5, 4, "use smaller shards")
 
 
 def test_corrupt_shard_error_says_where():

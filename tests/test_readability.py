@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("proselint")
 DOCS = Path(__file__).parent.parent / "docs"
+# The README, a part of the page on reliability, and two modules of the commit f91bbb9.
+FORMER = Path(__file__).parent / "former"
 # From this project's README and its page on reliability, before this check existed.
 EARLIER = """\
 # shardwrite
@@ -43,6 +45,38 @@ def test_an_earlier_text_fails(readability):
         ["README.md:8", "78 words"],
         ["README.md", "33.2 words in a sentence on average"],
     ]
+
+
+def test_former_pages_and_docstrings_fail(readability):
+    pages = [readability.page(path.name, path.read_text()) for path in sorted(FORMER.glob("*.md"))]
+    modules = [(path.stem, path.read_text()) for path in sorted(FORMER.glob("*.txt"))]
+    docstrings, _ = readability.code(modules)
+    found = {}
+    for text in (*pages, docstrings):
+        *sentences, whole = readability.too_long(text)
+        assert whole.startswith(f"{text.name}: ")
+        assert whole.endswith(" words in a sentence on average")
+        found[text.name] = (len(text.sentences), len(sentences))
+    assert found == {"README.md": (35, 8), "reliability.md": (44, 9), "docstrings": (15, 3)}
+
+
+def test_the_map_and_the_changelog_are_read(readability):
+    names = {path.name for path in readability.pages_of(DOCS.parent)}
+    assert {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "guide.md", "api.md"} <= names
+
+
+@pytest.mark.parametrize("is_in_ci", [True, False])
+def test_without_write_good_only_continuous_integration_fails(
+    readability, monkeypatch, tmp_path, capsys, is_in_ci
+):
+    monkeypatch.setattr(readability, "NODE_MODULES", tmp_path)
+    monkeypatch.setattr(readability, "of_project", lambda root: [readability.page("a.md", "Good.")])
+    monkeypatch.setattr("sys.argv", ["readability.py"])
+    monkeypatch.setenv("CI", "true" if is_in_ci else "")
+    with pytest.raises(SystemExit) as stopped:
+        readability.main()
+    assert stopped.value.code == is_in_ci
+    assert "write-good is not here" in capsys.readouterr().out
 
 
 def test_what_proselint_finds_is_told_with_its_line(readability):

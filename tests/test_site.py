@@ -168,6 +168,18 @@ def test_the_search_finds_a_word_and_leads_to_it(address, browser):
     assert foreign(browser, address) == []
 
 
+def test_the_committed_quick_start_is_that_of_today(site, tmp_path):
+    pytest.importorskip("PIL")
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"), run_name="pictures")
+    if pictures["chromium"]() is None:
+        pytest.skip("chromium is not installed")
+    again = "take the screenshots again: make docs && python docs/pictures.py --screens"
+    for path in pictures["take_pages"](site, tmp_path):
+        committed = ROOT / "docs" / "pictures" / path.name
+        assert pictures["words_in"](committed) == pictures["words_in"](path), again
+        assert pictures["difference"](committed, path) < pictures["ALIKE"], again
+
+
 @pytest.mark.parametrize("page", ["quickstart", "gallery"])
 def test_pages_follow_the_mode_of_the_browser(page, address, browser):
     backgrounds, sizes = {}, {}

@@ -206,7 +206,10 @@ def census(
     is_flag=True,
     help="Without a source and a journal: restore the last valid index inside such a shard.",
 )
-@click.option("--memory-limit", help="Memory of each worker process, such as 4GB.")
+@click.option(
+    "--memory-limit",
+    help="Memory of each worker process, such as 4GB. Default: what it may use.",
+)
 @dry_run_option
 @engine_options
 @json_option

@@ -65,6 +65,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
                 logging_to_terminal(kwargs.pop("log_level")),
             ):
                 function(*args, **kwargs)
+        except BrokenPipeError:  # nobody reads the output any more, and click then ends in silence
+            raise
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error
         except Exception as error:

@@ -53,7 +53,7 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--recheck",
                 is_flag=True,
-                help="Decode the shards that an interrupted run has written before it goes on.",
+                help="Before an interrupted run continues, decode the shards that it has written.",
             ),
             engine_options,
             cluster_options,

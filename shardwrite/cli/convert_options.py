@@ -100,7 +100,11 @@ def conversion_options(function: _Command) -> _Command:
                 default=2,
                 help="In a group, arrays with fewer inner chunks keep their shards.",
             ),
-            click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+            click.option(
+                "--memory-limit",
+                help="Memory of each worker process, such as 4GB. Default: what it may use, or in "
+                "a job array, 1 GiB for each thread.",
+            ),
         )
     ):
         function = decorate(function)
@@ -121,7 +125,7 @@ def begin_options(function: _Command) -> _Command:
                 "--durability",
                 type=click.Choice(["full", "batch", "none"]),
                 help="What survives a power cut: full and batch sync shards to the disk, none does "
-                "not.",
+                "not. Default: full.",
             ),
         )
     ):

@@ -68,10 +68,12 @@ def cluster_options(function: Any) -> Any:
                 "--sbatch",
                 "directives",
                 multiple=True,
-                help="An option for sbatch, such as --sbatch=--partition=main.",
+                help="An option for sbatch, such as --sbatch=--partition=main. May be repeated.",
             ),
             click.option(
-                "--setup", multiple=True, help="A shell command to run before a worker starts."
+                "--setup",
+                multiple=True,
+                help="A shell command to run before a worker starts. May be repeated.",
             ),
             click.option(
                 "--interface",
@@ -79,7 +81,8 @@ def cluster_options(function: Any) -> Any:
             ),
             click.option(
                 "--scheduler-interface",
-                help="Network of this process, if its name differs.",
+                help="Network of this process, if it has another name here. Default: "
+                "SHARDWRITE_SCHEDULER_INTERFACE, or that of the workers.",
             ),
             click.option(
                 "--log-directory",

@@ -130,7 +130,11 @@ layout_options = _options(
         is_flag=True,
         help="Also store inner chunks that hold only the fill value.",
     ),
-    click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+    click.option(
+        "--memory-limit",
+        help="Memory of each worker process, such as 4GB. Default: what it may use, or in a job "
+        "array, 1 GiB for each thread.",
+    ),
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."

@@ -96,7 +96,10 @@ _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 )
 @click.option("--key", help="Name of the scale. Default: made of the resolution, such as 4_4_40.")
 @click.option("--write-empty-chunks", is_flag=True, help="Also store chunks that hold only zeros.")
-@click.option("--memory-limit", help="Memory of each worker process, such as 4GB.")
+@click.option(
+    "--memory-limit",
+    help="Memory of each worker process, such as 4GB. Default: what it may use.",
+)
 @click.option(
     "--restart",
     is_flag=True,

@@ -138,7 +138,7 @@ def shard(src: str, dst: str, **options: Any) -> None:
 def unshard(src: str, dst: str, **options: Any) -> None:
     """Make one file in DST of each encoded chunk of SRC, with a job array.
 
-    It goes on as `shard` does.
+    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
     """
     arguments = conversion_arguments(options)
     _submit("unshard", src, dst, arguments, {"shards": None, **options})
@@ -155,7 +155,7 @@ def unshard(src: str, dst: str, **options: Any) -> None:
 def reshard(src: str, dst: str, **options: Any) -> None:
     """Write SRC as DST with other shards or codecs, with a job array.
 
-    It goes on as `shard` does.
+    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
     """
     keep_codecs(options)
     _submit("reshard", src, dst, conversion_arguments(options), options)

@@ -63,18 +63,20 @@ def settings_options(function: Any) -> Any:
                 "--at-once",
                 type=click.IntRange(0),
                 default=0,
+                show_default=False,
                 help="Number of tasks that may run at a time. Default: all.",
             ),
             click.option(
                 "--sbatch",
                 "directives",
                 multiple=True,
-                help="An option for sbatch, such as --sbatch=--partition=main.",
+                help="An option for sbatch, such as --sbatch=--partition=main. May be repeated.",
             ),
             click.option(
                 "--setup",
                 multiple=True,
-                help='A shell command before the work, such as --setup "module load python".',
+                help='A shell command before the work, such as --setup "module load python". '
+                "May be repeated.",
             ),
         )
     ):

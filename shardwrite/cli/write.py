@@ -57,7 +57,8 @@ def plan(
 ) -> None:
     """Show how SRC would be written, without writing anything.
 
-    The table shows shards, files, tasks and memory.
+    The table shows shards, files, tasks and memory. You may give DST, as in `write`, but it is not
+    looked at.
     """
     x, identity = open_to_write(src, options)
     made = shardwrite.plan(x, source_id=identity, **options)

@@ -195,7 +195,7 @@ def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
                 f"{value}: {what} takes {nbytes:,} bytes, and a process may use {allowed_nbytes:,}",
                 needed_nbytes=nbytes,
                 allowed_nbytes=allowed_nbytes,
-                knob=(
+                remedy=(
                     "use smaller inner chunks, and fewer of them in a shard, or raise memory_limit"
                 ),
             )
@@ -239,7 +239,7 @@ def _too_many_tasks(shape: Shape, n_tasks: int) -> PlanError:
         f"shape={shape}: {n_tasks:,} tasks are more than a plan can hold",
         needed_nbytes=0,
         allowed_nbytes=0,
-        knob="make the array with create(), and write it region by region",
+        remedy="make the array with create(), and write it region by region",
     )
 
 

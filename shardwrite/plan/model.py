@@ -350,24 +350,28 @@ class PlanFacts:
             return
         needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
         if self.memory.source_nbytes + self.memory.border_nbytes > allowed / 2:
-            knob = (
-                "make the source's chunks smaller, or the inner chunks thinner along the axis "
+            remedy = (
+                "make the source's chunks smaller, or make the inner chunks thinner along the axis "
                 "in which the source comes in slabs"
             )
         else:
-            knob = "use smaller shards"
+            remedy = "use smaller shards"
         n_threads = self.resources.n_threads
         if n_threads > 1:
-            knob = f"use fewer threads per process, or {knob}"
+            remedy = f"use fewer threads per process, or {remedy}"
         threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
+        parts = [
+            (self.memory.source_nbytes, "for chunks of the source"),
+            (self.memory.border_nbytes, "for those that wait for a second task"),
+            (self.memory.encode_nbytes, "to encode inner chunks"),
+            (self.memory.waiting_nbytes, "for encoded chunks that wait for their shard"),
+        ]
+        told = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
+        listed = " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
         raise PlanError(
-            f"a worker process of {threads} needs {needed:,} bytes "
-            f"and may use {allowed:,}; "
-            f"it needs {self.memory.source_nbytes:,} for the source's chunks, "
-            f"{self.memory.border_nbytes:,} for those that wait for a second task, "
-            f"{self.memory.encode_nbytes:,} to encode units, and "
-            f"{self.memory.waiting_nbytes:,} for units that wait for their shard",
+            f"a worker process of {threads} needs {needed:,} bytes and may use {allowed:,}; "
+            f"it needs {listed}",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
-            knob=f"{knob}, or raise memory_limit",
+            remedy=f"{remedy}, or raise memory_limit",
         )

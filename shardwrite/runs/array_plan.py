@@ -106,7 +106,7 @@ def plan_array(
             f"on average, and max_source_reruns allows {options.max_source_reruns}",
             needed_nbytes=0,
             allowed_nbytes=0,
-            knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, "
+            remedy="persist or store what the waves share, raise max_graph_tasks or memory_limit, "
             "or allow it with max_source_reruns",
         )
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 
@@ -241,3 +242,14 @@ def test_quiet_in_a_pipe(source, tmp_path):
         done = subprocess.run([*program, *command], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
+
+
+def test_output_that_nobody_reads_ends_in_silence():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [*python(), "-c", "from shardwrite.cli import main; main()", "config"]
+    try:
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -11,6 +11,13 @@ from shardwrite.cli import main
 from shardwrite.cli.helping import Grouped
 
 WIDTHS = [60, 80, 120]
+# Options with a value that have no default: without them, something is not done or not known.
+OFF = {
+    *("--against", "--append", "--attributes", "--cluster", "--dataset", "--dtype", "--exclude"),
+    *("--html", "--include", "--jobs", "--live", "--manifest", "--name", "--part", "--parts"),
+    *("--png", "--program", "--region", "--requeue", "--resubmit", "--run-dir", "--sbatch"),
+    *("--scheduler", "--setup", "--shape", "--source", "--while-growing", "--workers"),
+}
 
 
 def contexts():
@@ -103,3 +110,18 @@ def test_every_default_is_stated(width, monkeypatch):
             assert f"default: {default}" in " ".join(told.split()), (context.command_path, option)
             n_stated += 1
     assert n_stated > 60
+
+
+def test_what_holds_without_an_option_is_stated():
+    named = set()
+    for context in contexts():
+        for option in options(context):
+            told = " ".join(option.get_help_record(context)[1].split())
+            assert told.count("efault:") <= 1, (context.command_path, option)
+            if option.is_flag or option.required or "efault:" in told:
+                continue
+            assert option.opts[-1] in OFF, (context.command_path, option)
+            named.add(option.opts[-1])
+            if option.multiple:
+                assert "May be repeated." in told, (context.command_path, option)
+    assert named == OFF

@@ -73,7 +73,7 @@ def test_paths_stay_as_they_are():
 
 
 def test_options_that_a_command_does_not_have_are_not_named():
-    error = PlanError("too much", needed_nbytes=1, allowed_nbytes=0, knob="raise memory_limit")
+    error = PlanError("too much", needed_nbytes=1, allowed_nbytes=0, remedy="raise memory_limit")
     assert said(error) == "too much; raise --memory-limit"
     assert said(error, "info") == "too much; raise memory_limit"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,9 @@ nbformat = pytest.importorskip("nbformat")
 nbconvert = pytest.importorskip("nbconvert")
 pytest.importorskip("ipykernel")
 
+ROOT = Path(__file__).parent.parent.parent
+REPORT = ROOT / "build" / "site-report"
+STYLE = ROOT / "shardwrite" / "notebook" / "templates" / "style.css.j2"
 CELLS = {
     "setup": "import dask.array as da, shardwrite, sys\nx = da.ones((256, 256), chunks=64)",
     "plan": "shardwrite.plan(x, shards=64, chunks=16, dimension_names=['lat', 'lon'])",
@@ -38,8 +44,8 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """Outputs of each cell, and the page that nbconvert makes."""
+def book(tmp_path_factory):
+    """The notebook after it has run."""
     folder = tmp_path_factory.mktemp("notebook")
     book = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()]
@@ -49,6 +55,12 @@ def executed(tmp_path_factory):
             patch.setenv(name, str(folder / name))
         run = nbconvert.preprocessors.ExecutePreprocessor(timeout=300, kernel_name="python3")
         run.preprocess(book, {"metadata": {"path": str(folder)}})
+    return book
+
+
+@pytest.fixture(scope="module")
+def executed(book):
+    """Outputs of each cell, and the page that nbconvert makes."""
     page, _ = nbconvert.HTMLExporter().from_notebook_node(book)
     outputs = {name: cell.outputs for name, cell in zip(CELLS, book.cells, strict=True)}
     return outputs, page
@@ -100,3 +112,48 @@ def test_a_run_that_has_nothing_to_do_or_fails_says_so(executed):
     assert text == "writing: done; nothing was left to do"
     (text,) = data(outputs["failure"], "text/plain")
     assert text.startswith("writing: stopped at 0%: 0 B of 524 kB")
+
+
+def colours(mode):
+    """Colours of a theme, as the style sheet of cards has them: red, green and blue by name."""
+    style = STYLE.read_text()
+    macro = style.split(f"macro {mode}()")[1].split("endmacro")[0]
+    found = re.findall(r"--sw-([a-z-]+):#(..)(..)(..);", macro)
+    return {name: [int(part, 16) for part in parts] for name, *parts in found}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_page_is_light_and_dark_in_chromium(book, tmp_path, mode):
+    image = pytest.importorskip("matplotlib.image")
+    np = pytest.importorskip("numpy")
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"), run_name="pictures")
+    if pictures["chromium"]() is None:
+        assert not os.environ.get("CI"), "Chromium is missing: apt-get install chromium"
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    html, _ = nbconvert.HTMLExporter(theme=mode).from_notebook_node(book)
+    page = tmp_path / "notebook.html"
+    page.write_text(html)
+    REPORT.mkdir(parents=True, exist_ok=True)
+    picture = REPORT / f"notebook-{mode}.png"
+    pictures["shoot"](page, picture, is_dark=mode == "dark", window=(1000, 3600))
+    pixels = (image.imread(picture)[..., :3] * 255).round().astype(int)
+    known = colours(mode)
+
+    def count(name):
+        return int((np.abs(pixels - known[name]).max(axis=2) <= 2).sum())
+
+    bright = float(pixels.mean())
+    assert bright > 200 if mode == "light" else bright < 80
+    if mode == "dark":  # in light mode, cards and page have the same ground
+        ground = np.abs(pixels - known["ground"]).max(axis=2) <= 2
+        columns = np.flatnonzero(ground.sum(axis=0) > 400)  # those that cards reach
+        rows = ground[:, columns[0] : columns[0] + 5].all(axis=1)  # those that lie in cards
+        inside = pixels[rows, columns[0] : columns[-1]]
+        assert rows.sum() > 400
+        assert (inside == pixels[0, 0]).all(axis=2).mean() < 0.01, "rows of tables have it, too"
+    assert count("ground") > 200_000, "cards have the ground of the theme"
+    assert count("text") > 500
+    assert count("done") > 3_000, "two bars that are full"
+    assert count("bad") > 50, "the run that failed is told in red"
+    assert count("array") > 5_000, "the grid of the plan"

@@ -509,5 +509,5 @@ def test_errors_keep_what_is_no_secret():
     value = ["C"]
     error = SpecError("no such thing", field="f", value=value, remedy="r")
     assert error.value is value
-    assert PlanError("a", needed_nbytes=1, allowed_nbytes=2, knob="k").needed_nbytes == 1
+    assert PlanError("a", needed_nbytes=1, allowed_nbytes=2, remedy="k").needed_nbytes == 1
     assert StoreError("x", key="a@b").key == "a@b"

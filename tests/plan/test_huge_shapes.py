@@ -37,7 +37,7 @@ def refused(call, *errors):
     with pytest.raises(errors or (SpecError, PlanError)) as caught, in_time(MOST_SECONDS):
         call()
     error = caught.value
-    assert error.remedy if isinstance(error, SpecError) else error.knob
+    assert error.remedy
     return error
 
 

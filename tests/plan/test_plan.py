@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -529,14 +530,14 @@ def test_json_says_what_the_plan_is():
 
 
 @pytest.mark.parametrize(
-    ("source", "memory", "knob"),
+    ("source", "memory", "remedy"),
     [
         (((2000,), (2000,)), 100_000, "source's chunks"),
         (((50,) * 40, (50,) * 40), 700_000, "fewer threads"),
     ],
     ids=["large source chunks", "small source chunks"],
 )
-def test_a_plan_over_its_limits_says_what_to_change(source, memory, knob):
+def test_a_plan_over_its_limits_says_what_to_change(source, memory, remedy):
     plan = plan_of(
         (2000, 2000), (1000, 1000), (100, 100), source, dtype="float64", threads=4, memory=memory
     )
@@ -545,10 +546,14 @@ def test_a_plan_over_its_limits_says_what_to_change(source, memory, knob):
     error = caught.value
     assert error.needed_nbytes == plan.memory.total_nbytes > error.allowed_nbytes == memory
     assert type(error.needed_nbytes) is int
-    assert knob in error.knob
-    assert "memory_limit" in error.knob
+    assert remedy in error.remedy
+    assert "memory_limit" in error.remedy
     assert f"{error.needed_nbytes:,}" in str(error)
-    assert error.knob in str(error)
+    assert error.remedy in str(error)
+    parts = str(error).split("it needs ")[1].split("; ")[0]
+    told = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:for|to)", parts)]
+    assert sum(told) == error.needed_nbytes
+    assert min(told) > 0
 
 
 def test_a_plan_within_its_limits_passes():
