@@ -133,11 +133,13 @@ def test_a_rewrite_takes_no_more_than_before(tmp_path):
     [*((s, True) for s in STRATEGIES), *((s, False) for s in STRATEGIES if not s.in_place)],
     ids=lambda value: getattr(value, "label", value),
 )
-def test_memory_does_not_grow_with_the_sum_of_entries(tmp_path, strategy, is_directory):
+def test_memory_is_bounded_by_its_limit_and_not_by_the_sum_of_entries(
+    tmp_path, strategy, is_directory
+):
     """A shard of 1024 entries, which are 256 MiB together, is changed within 16 MiB."""
     objects = {}
     store = tmp_path / "x" if is_directory else zarr.storage.MemoryStore(objects)
-    n, n_axis = 256, 32
+    limit, n, n_axis = 2**24, 256, 32
     values = np.random.default_rng(0).integers(0, 2**31, (n, n), dtype="i4")
     more = {"shards": n * n_axis, "chunks": n, "compressors": None}
     shardwrite.create(store, (n * n_axis,) * 2, "i4", **more)
@@ -149,13 +151,13 @@ def test_memory_does_not_grow_with_the_sum_of_entries(tmp_path, strategy, is_dir
     else:
         data = shared(objects["c/0/0"].to_bytes(), pairs, n=n_axis**2)
         objects["c/0/0"] = Buffer.from_bytes(data)
-    with traced() as peak:
+    with dask.config.set({"shardwrite.memory-limit": limit}), traced() as peak:
         shardwrite.write_region(7, store, (slice(1, 2), slice(1, 2)), strategy=strategy)
         shardwrite.erase(store, (slice(n, 2 * n), slice(0, n)), strategy=strategy)
         shardwrite.compact(store, above=0)
         assert shardwrite.verify(store).is_good
-    assert n_axis**2 * values.nbytes == 2**28
-    assert peak() < 2**24
+    assert n_axis**2 * values.nbytes == 16 * limit
+    assert peak() < limit
     found = shardwrite.open_sharded(store)
     np.testing.assert_array_equal(found[:n, n : 2 * n], values)
     np.testing.assert_array_equal(found[-n:, -n:], values)
