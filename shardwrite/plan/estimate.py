@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwrite.grid import Shape, boundaries, ceil_div
+from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
 __all__ = [
@@ -95,7 +95,8 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     Parameters
     ----------
     edges, source_edges : sequence of int
-        Boundaries of the pieces and of the source chunks, in elements.
+        Boundaries of the pieces and of the source chunks, in elements. Pieces may lie outside of
+        the source, and overlap nothing there.
 
     Returns
     -------
@@ -106,8 +107,8 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     """
     own, source = np.asarray(edges), np.asarray(source_edges)
     first, last = (
-        np.searchsorted(source, own[:-1], "right") - 1,
-        np.searchsorted(source, own[1:], "left"),
+        np.maximum(np.searchsorted(source, own[:-1], "right") - 1, 0),
+        np.minimum(np.searchsorted(source, own[1:], "left"), len(source) - 1),
     )
     longest = int((source[last] - source[first]).max(initial=0))
     starts, stops = source[:-1], source[1:]
@@ -125,6 +126,7 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
     """
     own, source = np.asarray(edges, dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
     inner = own[1:-1]
+    inner = inner[(source[0] < inner) & (inner < source[-1])]
     first = np.searchsorted(source, inner, "right") - 1
     starts, stops = source[first], source[first + 1]
     is_across = (starts < inner) & ~(np.isin(starts, own) & np.isin(stops, own))
@@ -132,13 +134,20 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
 
 
 @lru_cache(maxsize=16)
-def _along(edges: tuple[int, ...], source_sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
+def _along(
+    edges: tuple[int, ...], source_sizes: tuple[int, ...], held: tuple[int, int] | None
+) -> tuple[int, int, int, int]:
     """Results of `overlap` and `_thickness` for an axis, and the extent of the source.
 
+    Source chunks outside of `held` are the margins of an update, of which nothing is read.
     They are cached because an axis may have a million edges.
     """
     source = boundaries(source_sizes)
-    return (*overlap(edges, source), _thickness(edges, source), source[-1])
+    inside = source
+    if held is not None:
+        start, stop = held
+        inside = [edge for edge in source if start <= edge <= stop]
+    return (*overlap(edges, inside), _thickness(edges, inside), source[-1])
 
 
 def _border(
@@ -173,6 +182,9 @@ class Assumptions:
         Decoded size of an inner chunk, in bytes. A batch holds at least one.
     shard_nbytes : int
         Bytes of a shard that a task holds while it writes the shard; 0 if it streams.
+    held : Box, optional
+        Where the source lies in the partition; everywhere by default. Around it are the margins of
+        an update.
     """
 
     wave: Shape
@@ -180,6 +192,7 @@ class Assumptions:
     compression_ratio: float
     chunk_nbytes: int
     shard_nbytes: int = 0
+    held: Box | None = None
 
 
 def estimate_memory(
@@ -211,9 +224,11 @@ def estimate_memory(
     begun while they end. A source chunk that crosses the border of two blocks stays in memory from
     the first block to the second; dask chooses the order of the blocks.
     """
+    everywhere = (None,) * len(partition.block_edges)
+    held = everywhere if assumed.held is None else assumed.held.bounds
     axes = [
-        _along(tuple(edges), tuple(sizes))
-        for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)
+        _along(tuple(edges), tuple(sizes), within)
+        for edges, sizes, within in zip(partition.block_edges, source_chunks, held, strict=True)
     ]
     longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
     set_nbytes = itemsize * math.prod(longest)

@@ -181,7 +181,14 @@ class PlanFacts:
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            Assumptions(wave, self.is_staged, ratio, chunk_nbytes, self._shard_nbytes(ratio)),
+            Assumptions(
+                wave,
+                self.is_staged,
+                ratio,
+                chunk_nbytes,
+                self._shard_nbytes(ratio),
+                self.region,
+            ),
         )
 
     def _shard_nbytes(self, ratio: float) -> int:

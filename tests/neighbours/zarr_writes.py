@@ -15,7 +15,7 @@ from redirecting import Redirection
 import shardwrite
 
 LEFT_OUT = {
-    r"\[.*zip|\[zip": "zarr's ZipStore cannot replace an object: it adds a second one of its name",
+    r"\[.*zip|\[zip": "zarr's ZipStore cannot replace or remove an object, so it is refused by name",
 }
 here = Redirection(LEFT_OUT)
 

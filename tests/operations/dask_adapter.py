@@ -2,11 +2,14 @@
 
 `test_dask_suite.py` runs dask's own tests with it. `patch_dask` does the work; only its decision is
 another one: it takes every call, not just those that write shards.
+
+With `DASK_WITHOUT_WARNINGS` in the environment, the tests expect no warning. All else is asserted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 
@@ -32,11 +35,7 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"to_zarr was ours {len(N_CALLS)} times")
 
 
-_WARN_OF_RECHUNKING = ("test_zarr_regions", "test_compute_chunk_sizes_warning_fixes_to_zarr")
-
-
 @pytest.fixture(autouse=True)
-def _no_rechunking(request, monkeypatch):
-    """Expect no warning about rechunking, which ours never does. All else is asserted as before."""
-    if request.node.originalname in _WARN_OF_RECHUNKING:
+def _without_warnings(monkeypatch):
+    if "DASK_WITHOUT_WARNINGS" in os.environ:
         monkeypatch.setattr(pytest, "warns", lambda *_, **__: contextlib.nullcontext())

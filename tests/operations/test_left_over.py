@@ -44,6 +44,26 @@ def write(path, ndim, n_good=None):
     return source((12,) * ndim, 1, n_good).to_sharded_zarr(path, **more)
 
 
+def stop(*_):
+    raise ValueError("no source")
+
+
+def stream(path, ndim):
+    """A stream whose end fails, after it has grown the array."""
+    writer = ShardWriter(path)
+    writer.append(np.full((5, *(12,) * (ndim - 1)), 3, "i4"))
+    writer.flush()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("shardwrite.stream.window.Window.end", stop)
+        writer.close()
+
+
+def compact(path, ndim):
+    inside = (slice(2, 10),) * ndim
+    shardwrite.write_region(source((8,) * ndim, 2), path, inside, strategy=AppendOnly())
+    shardwrite.compact(path, above=0, progress=stop)
+
+
 def leave(path, kind, ndim):
     """Leave a run of some kind behind, which has written a part of its shards."""
     whole = (12,) * ndim
@@ -57,6 +77,8 @@ def leave(path, kind, ndim):
     work = {
         "make": lambda: write(path, ndim, 2),
         "repair": lambda: shardwrite.repair(path, source(whole, 1, 1)),
+        "stream": lambda: stream(path, ndim),
+        "compaction": lambda: compact(path, ndim),
     }.get(kind, lambda: shardwrite.write_region(source(whole, 2, 2), path, region, **more))
     with pytest.raises(ValueError, match="no source"):
         work()
@@ -76,7 +98,9 @@ def check(path, wanted):
     ("before", "ndim"),
     [(2, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, 2), (2, 2)))],
 )
-@pytest.mark.parametrize("kind", ["make", "region", "append", "in place", "repair"])
+@pytest.mark.parametrize(
+    "kind", ["make", "region", "append", "in place", "repair", "stream", "compaction"]
+)
 def test_an_array_that_was_removed(tmp_path, kind, before, ndim, program):
     path = tmp_path / "x"
     leave(path, kind, before)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import tracemalloc
+
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from crc32c import crc32c
+from zarr.core.buffer.cpu import Buffer
 
 import shardwrite
 from shardwrite import AppendOnly, CorruptShardError, FixedOrder, ShardWriter
@@ -42,14 +46,19 @@ def make(path, compressors, location="end"):
 
 def share(path, pairs, location="end", shift=0):
     """Let inner chunks have the bytes of others, in a shard of 16."""
-    data = bytearray(path.read_bytes())
-    start = len(data) - 16 * 16 - 4 if location == "end" else 0
-    table = np.frombuffer(bytes(data[start : start + 256]), "<u8").reshape(16, 2).copy()
+    path.write_bytes(shared(path.read_bytes(), pairs, location, shift))
+
+
+def shared(shard, pairs, location="end", shift=0, n=16):
+    """The bytes of a shard of `n` inner chunks, some of which have the bytes of others."""
+    data, nbytes = bytearray(shard), 16 * n
+    start = len(data) - nbytes - 4 if location == "end" else 0
+    table = np.frombuffer(bytes(data[start : start + nbytes]), "<u8").reshape(n, 2).copy()
     for rank, owner in pairs:
         table[rank] = table[owner] + [shift, 0]
-    data[start : start + 256] = table.tobytes()
-    data[start + 256 : start + 260] = crc32c(table.tobytes()).to_bytes(4, "little")
-    path.write_bytes(data)
+    data[start : start + nbytes] = table.tobytes()
+    data[start + nbytes : start + nbytes + 4] = crc32c(table.tobytes()).to_bytes(4, "little")
+    return data
 
 
 def check(path, wanted, n_shared):
@@ -117,6 +126,53 @@ def test_a_rewrite_takes_no_more_than_before(tmp_path):
     assert found[0, 0] == 7
     np.testing.assert_array_equal(found[:n, n : 2 * n], values[:n, :n])
     np.testing.assert_array_equal(found[-n:, -n:], values[-n:, -n:])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "is_directory"),
+    [*((s, True) for s in STRATEGIES), *((s, False) for s in STRATEGIES if not s.in_place)],
+    ids=lambda value: getattr(value, "label", value),
+)
+def test_memory_is_bounded_by_its_limit_and_not_by_the_sum_of_entries(
+    tmp_path, strategy, is_directory
+):
+    """A shard of 1024 entries, which are 256 MiB together, is changed within 16 MiB."""
+    objects = {}
+    store = tmp_path / "x" if is_directory else zarr.storage.MemoryStore(objects)
+    limit, n, n_axis = 2**24, 256, 32
+    values = np.random.default_rng(0).integers(0, 2**31, (n, n), dtype="i4")
+    more = {"shards": n * n_axis, "chunks": n, "compressors": None}
+    shardwrite.create(store, (n * n_axis,) * 2, "i4", **more)
+    shardwrite.write_region(values, store, (slice(0, n), slice(0, n)))
+    pairs = [(rank, 0) for rank in range(1, n_axis**2)]
+    if is_directory:
+        path = store / "c/0/0"
+        path.write_bytes(shared(path.read_bytes(), pairs, n=n_axis**2))
+    else:
+        data = shared(objects["c/0/0"].to_bytes(), pairs, n=n_axis**2)
+        objects["c/0/0"] = Buffer.from_bytes(data)
+    with dask.config.set({"shardwrite.memory-limit": limit}), traced() as peak:
+        shardwrite.write_region(7, store, (slice(1, 2), slice(1, 2)), strategy=strategy)
+        shardwrite.erase(store, (slice(n, 2 * n), slice(0, n)), strategy=strategy)
+        shardwrite.compact(store, above=0)
+        assert shardwrite.verify(store).is_good
+    assert n_axis**2 * values.nbytes == 16 * limit
+    assert peak() < limit
+    found = shardwrite.open_sharded(store)
+    np.testing.assert_array_equal(found[:n, n : 2 * n], values)
+    np.testing.assert_array_equal(found[-n:, -n:], values)
+    assert (found[1, 1], found[n, 0], found[0, 0]) == (7, 0, values[0, 0])
+
+
+@contextlib.contextmanager
+def traced():
+    """Trace the memory of Python and of numpy; the function tells the peak, in bytes."""
+    tracemalloc.start()
+    try:
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shift", [1, 15])

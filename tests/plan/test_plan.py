@@ -20,11 +20,13 @@ from shardwrite.plan import (
     PlanOptions,
     Resources,
     SourceLayout,
+    Update,
     make_partition,
     make_plan,
     parse_nbytes,
     resolve_shapes,
 )
+from shardwrite.plan.estimate import _along
 from shardwrite.plan.regions import as_box
 from shardwrite.plan.waves import cut_waves
 
@@ -577,6 +579,38 @@ def test_memory_grows_with_threads_and_shrinks_with_compression():
     assert needed == sorted(needed)
     plan = plan_of(**case, compression_ratio=4.0)
     assert plan.expected_memory.total_nbytes <= plan.memory.total_nbytes
+
+
+def test_the_margins_of_an_update_take_no_memory():
+    """One element of a shard of 256 MiB is changed in a task that holds that element only."""
+    metadata = make_metadata((8192,) * 2, np.dtype("i4"), (8192,) * 2, (256,) * 2, ArrayOptions())
+    part, inside = metadata.part(Box((1, 4000), (2, 4001)))
+    source = SourceLayout(((1, 1, 8190), (4000, 1, 4191)), 1, "x")
+    plan = make_plan(part, source, Resources(1, 2**24), PlanOptions(), Update(inside))
+    plan.check_fits()
+    assert (plan.memory.source_nbytes, plan.memory.border_nbytes) == (4, 0)
+
+
+@given(st.data())
+def test_what_of_a_source_a_block_holds(data):
+    """Chunks between margins, compared with a count of each block's chunks."""
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    low, high = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6))
+    around = [size for size in (low, *sizes, high) if size]
+    n = sum(around)
+    inner = data.draw(st.sets(st.integers(1, n), max_size=5)) - {n}
+    edges = (0, *sorted(inner), n)
+    stops = (low + np.cumsum(sizes)).tolist()
+    chunks = list(zip([low, *stops], stops, strict=False))
+    blocks = list(itertools.pairwise(edges))
+    shared = [[a < d and c < b for c, d in chunks] for a, b in blocks]
+    longest = max(sum(itertools.compress(sizes, row)) for row in shared)
+    across = [
+        b - a for a, b in chunks if any(a < edge < b for edge in inner) and not {a, b} <= set(edges)
+    ]
+    held = (low, n - high) if low or high else None
+    wanted = (longest, max(map(sum, zip(*shared, strict=True))), max(across, default=0), n)
+    assert _along(edges, tuple(around), held) == wanted
 
 
 # ---- sizes

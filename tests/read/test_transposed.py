@@ -1,7 +1,7 @@
 """Shards of which a transposition stands before the sharding, with sizes that differ by axis.
 
-The chunk shape of the sharding is then that of the transposed shard. GDAL's tests have such an
-array. These are made by hand from the specification.
+The chunk shape of the sharding is then that of the transposed shard. The first array is described
+as `transposed_sharding.zarr` of GDAL's tests. All are made by hand from the specification.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from importlib.metadata import version
 
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
 from crc32c import crc32c
@@ -17,7 +18,9 @@ from crc32c import crc32c
 import shardwrite
 from shardwrite import ShardWriter, SpecError
 
+GDAL = "as in GDAL's tests"
 CASES = {
+    GDAL: ((24, 26), (10, 12), [(1, 0)], (6, 5)),
     "two axes": ((7, 11), (4, 10), [(1, 0)], (5, 2)),
     "one shard": ((5, 4), (5, 4), [(1, 0)], (2, 5)),
     "three axes": ((7, 11, 5), (4, 10, 6), [(2, 0, 1)], (3, 2, 5)),
@@ -26,13 +29,15 @@ CASES = {
 }
 
 
-def make(path, shape, shards, orders, chunks):
+def make(path, shape, shards, orders, chunks, like_gdal=False):
     """Write an array, of which each shard is put together here."""
-    values = np.arange(1, 1 + np.prod(shape), dtype="<i4").reshape(shape)
+    data_type, dtype = ("float32", "<f4") if like_gdal else ("int32", "<i4")
+    values = np.arange(1, 1 + np.prod(shape), dtype=dtype).reshape(shape)
     plain = {"name": "bytes", "configuration": {"endian": "little"}}
+    zstd = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
     sharding = {
         "chunk_shape": chunks,
-        "codecs": [plain],
+        "codecs": [plain, zstd] if like_gdal else [plain],
         "index_codecs": [plain, {"name": "crc32c"}],
         "index_location": "end",
     }
@@ -40,7 +45,7 @@ def make(path, shape, shards, orders, chunks):
         "zarr_format": 3,
         "node_type": "array",
         "shape": shape,
-        "data_type": "int32",
+        "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shards}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0,
@@ -53,7 +58,7 @@ def make(path, shape, shards, orders, chunks):
     (path / "zarr.json").write_text(json.dumps(document))
     counts = [-(-n // s) for n, s in zip(shape, shards, strict=True)]
     for index in np.ndindex(*counts):
-        shard = np.zeros(shards, dtype="<i4")
+        shard = np.zeros(shards, dtype)
         part = values[tuple(slice(i * s, (i + 1) * s) for i, s in zip(index, shards, strict=True))]
         shard[tuple(map(slice, part.shape))] = part
         for order in orders:
@@ -62,6 +67,8 @@ def make(path, shape, shards, orders, chunks):
         for at in np.ndindex(*(n // c for n, c in zip(shard.shape, chunks, strict=True))):
             place = tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, chunks, strict=True))
             chunk = shard[place].tobytes()
+            if like_gdal:
+                chunk = bytes(numcodecs.Zstd(level=0).encode(chunk))
             table += [len(data), len(chunk)]
             data += chunk
         encoded = np.array(table, dtype="<u8").tobytes()
@@ -73,7 +80,8 @@ def make(path, shape, shards, orders, chunks):
 
 @pytest.fixture(params=CASES, ids=str)
 def case(request, tmp_path):
-    return tmp_path / "x", make(tmp_path / "x", *CASES[request.param])
+    name, path = request.param, tmp_path / "x"
+    return path, make(path, *CASES[name], like_gdal=name == GDAL)
 
 
 def test_it_is_read(case):
