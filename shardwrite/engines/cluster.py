@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
@@ -62,7 +62,20 @@ class ClusterEngine:
         When a worker dies, dask counts that against all tasks that ran on it. Tasks that it gives
         up are therefore run again once the others are done. In the last attempt they run one by
         one, so that only a task that kills its workers can fail.
+
+        A call that a task of the cluster makes gives its thread back meanwhile.
         """
+        with _thread_given_back():
+            self._run(graph, keys, on_result, explain)
+
+    def _run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None,
+    ) -> None:
+        """Compute keys, in several attempts."""
         n_attempts = value_of(CLUSTER_ATTEMPTS)
         left = self._run_once(graph, keys, on_result, explain)
         for attempt in range(1, n_attempts):
@@ -177,3 +190,27 @@ class ClusterEngine:
         """Call a function once in each worker process, and return the results by worker address."""
         results: Mapping[str, Any] = self._client.run(function, *args)
         return results
+
+
+@contextlib.contextmanager
+def _thread_given_back() -> Iterator[None]:
+    """Context in which a task of a cluster leaves its thread to other tasks.
+
+    The caller only waits for other tasks. If all threads of the cluster waited in this way, none
+    of these would ever run. dask's own `compute` does the same.
+    """
+    from dask.context import thread_state
+    from distributed import rejoin, secede
+
+    if getattr(thread_state, "key", None) is None:  # no task
+        yield
+        return
+    try:
+        secede()
+    except KeyError:  # it has left already, as in a `worker_client`
+        yield
+        return
+    try:
+        yield
+    finally:
+        rejoin()

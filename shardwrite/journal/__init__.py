@@ -92,6 +92,7 @@ from shardwrite.journal.timeline import Commits, OpenTask, Timeline, Worker, tim
 from shardwrite.journal.trust import require_trusted
 from shardwrite.journal.undo import (
     Change,
+    OldBytes,
     change_in_place,
     recover_changes,
     recover_shard,
@@ -135,6 +136,7 @@ __all__ = [
     "Ledger",
     "Listed",
     "Listing",
+    "OldBytes",
     "OpenTask",
     "Process",
     "Range",

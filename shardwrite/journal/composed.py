@@ -20,6 +20,7 @@ from shardwrite.stores import ObjectReader, read_limit
 __all__ = [
     "Composed",
     "check_fits",
+    "encode_head",
     "encode_record",
     "parse_record",
     "ranges_of",
@@ -86,8 +87,21 @@ def encode_record(fields: Mapping[str, JSON], data: bytes) -> bytes:
     data : bytes
         Bytes of all ranges, one after the other.
     """
-    head = json.dumps({**fields, "crc32c": crc32c(data)}).encode()
-    return b"%08x %s\n" % (crc32c(head), head) + data
+    return encode_head(fields, crc32c(data)) + data
+
+
+def encode_head(fields: Mapping[str, JSON], checksum: int) -> bytes:
+    """Encode what stands in a record before the bytes of its ranges.
+
+    Parameters
+    ----------
+    fields : mapping
+        Fields of the head.
+    checksum : int
+        The crc32c of the bytes of all ranges, one after the other.
+    """
+    head = json.dumps({**fields, "crc32c": checksum}).encode()
+    return b"%08x %s\n" % (crc32c(head), head)
 
 
 def parse_record(data: bytes) -> tuple[Mapping[str, JSON], bytes] | None:

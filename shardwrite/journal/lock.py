@@ -30,10 +30,11 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.config.table import CLAIM_WAIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import JournalError, StoreError
@@ -95,13 +96,13 @@ class Claim:
                 os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
             )
 
-    def record(self, data: bytes, *, is_durable: bool) -> None:
+    def record(self, pieces: Iterable[Buffer], *, is_durable: bool) -> None:
         """Write the record that undoes the change that is about to begin.
 
         Parameters
         ----------
-        data : bytes
-            The record.
+        pieces : iterable of buffer
+            The record, piece by piece.
         is_durable : bool
             Sync the record, the claim and the directory that holds the claim.
 
@@ -113,7 +114,8 @@ class Claim:
         """
         with self._telling("cannot record a change"):
             self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
-            write_all(self._record_fd, data)
+            for piece in pieces:
+                write_all(self._record_fd, piece)
             self._is_durable = is_durable
             if is_durable:
                 os.fsync(self._record_fd)

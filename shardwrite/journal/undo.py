@@ -30,7 +30,7 @@ import os
 import stat
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.composed import (
     Composed,
     check_fits,
-    encode_record,
+    encode_head,
     parse_record,
     ranges_of,
     record_limit,
@@ -67,7 +67,14 @@ from shardwrite.stores import (
     read_file,
 )
 
-__all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
+__all__ = [
+    "Change",
+    "OldBytes",
+    "change_in_place",
+    "recover_changes",
+    "recover_shard",
+    "shard_claim",
+]
 
 _FORMAT = 1
 _CLAIM = "claim-"
@@ -87,7 +94,7 @@ class Change:
         Size of the shard before the change, in bytes.
     writes : iterable of (int, buffer)
         Offsets and data, in the order in which they are written.
-    saved : sequence of (int, bytes)
+    saved : sequence of (int, bytes), or OldBytes
         Offsets and old bytes of all that the old shard needs and the change overwrites: inner
         chunks to which the old index refers, and the index itself.
     """
@@ -95,17 +102,41 @@ class Change:
     key: str
     old_nbytes: int
     writes: Iterable[tuple[int, Buffer]]
-    saved: Sequence[tuple[int, bytes]]
+    saved: Sequence[tuple[int, bytes]] | OldBytes
 
-    def encode(self) -> bytes:
-        """Bytes of the record that undoes the change."""
+    def record(self) -> Iterator[Buffer]:
+        """Content of the record that undoes the change, in pieces.
+
+        What is saved is gone through twice, since its checksum stands before it.
+
+        Raises
+        ------
+        StoreError
+            With the number ``ESTALE``, if another program has changed it in between.
+        """
+        pairs: list[JSON] = []
+        checksum = again = 0
+        for offset, data in self.saved:
+            pairs.append([offset, len(data)])
+            checksum = crc32c(data, checksum)
         fields: dict[str, JSON] = {
             "format": _FORMAT,
             "key": self.key,
             "old_nbytes": self.old_nbytes,
-            "saved": [[offset, len(data)] for offset, data in self.saved],
+            "saved": pairs,
         }
-        return encode_record(fields, b"".join(data for _, data in self.saved))
+        held, held_nbytes = [encode_head(fields, checksum)], 0
+        for _, data in self.saved:
+            again = crc32c(data, again)
+            held.append(data)
+            held_nbytes += len(data)
+            if held_nbytes >= _COPY_NBYTES:
+                yield b"".join(held)
+                held, held_nbytes = [], 0
+        if again != checksum:
+            message = f"{self.key!r} was changed by another program meanwhile"
+            raise StoreError(message, key=self.key, errno=errno.ESTALE)
+        yield b"".join(held)
 
     def undone(self, reader: ObjectReader) -> ObjectReader:
         """The shard as it was before the change, as an object to read.
@@ -115,7 +146,30 @@ class Change:
         reader : ObjectReader
             The shard as it is now.
         """
-        return Composed(reader, self.old_nbytes, self.saved)
+        return Composed(reader, self.old_nbytes, list(self.saved))
+
+
+@dataclass(frozen=True, slots=True)
+class OldBytes:
+    """Byte ranges of an object and their offsets, which are read again each time.
+
+    Together they may be half of a large shard, so they are not kept in memory.
+
+    Parameters
+    ----------
+    reader : ObjectReader
+        The object.
+    spans : sequence of (int, int)
+        Where the ranges begin and end, in bytes.
+    """
+
+    reader: ObjectReader
+    spans: Sequence[tuple[int, int]]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for start, stop in self.spans:
+            for at in range(start, stop, _COPY_NBYTES):
+                yield at, self.reader.read(at, min(_COPY_NBYTES, stop - at))
 
 
 def _decode(data: bytes, path: str) -> Change | None:
@@ -202,7 +256,7 @@ def change_in_place(
         shard, or another process has taken the claim over.
     """
     is_durable = durability != "none"
-    claim.record(change.encode(), is_durable=is_durable)
+    claim.record(change.record(), is_durable=is_durable)
     with store.edit(change.key) as editor:
         try:
             editor.check_version(version)

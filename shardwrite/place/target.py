@@ -22,6 +22,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import refuse_run_dir, run_state_of
 from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.stores import (
+    CONVERSION_SUFFIX,
     DURABILITIES,
     Capability,
     Store,
@@ -55,8 +56,8 @@ COMPACTION = "compaction"
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# File systems allow 255 bytes, and the name of the run directory has the suffix in addition.
-_MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)
+# File systems allow 255 bytes, and directories beside the array have this suffix in addition.
+_MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,19 +135,32 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
 
 @lru_cache(maxsize=16)
 def _along(
-    edges: tuple[int, ...], source_sizes: tuple[int, ...], held: tuple[int, int] | None
+    edges: tuple[int, ...], source_sizes: tuple[int, ...], bounds: tuple[int, int] | None
 ) -> tuple[int, int, int, int]:
     """Results of `overlap` and `_thickness` for an axis, and the extent of the source.
 
-    Source chunks outside of `held` are the margins of an update, of which nothing is read.
-    They are cached because an axis may have a million edges.
+    They are cached because an axis may have a million edges. What lies outside of the bounds of a
+    region does not count: there is no source.
     """
-    source = boundaries(source_sizes)
-    inside = source
-    if held is not None:
-        start, stop = held
-        inside = [edge for edge in source if start <= edge <= stop]
-    return (*overlap(edges, inside), _thickness(edges, inside), source[-1])
+    own, source = _inside(edges, bounds), _inside(boundaries(source_sizes), bounds)
+    return (*overlap(own, source), _thickness(own, source), source[-1] - source[0])
+
+
+def _inside(edges: Sequence[int], bounds: tuple[int, int] | None) -> Sequence[int]:
+    """Edges of pieces that are cut to some bounds. Pieces of which nothing is left are dropped."""
+    if bounds is None:
+        return edges
+    inside: list[int] = np.unique(np.clip(np.asarray(edges), *bounds)).tolist()
+    return inside
+
+
+def _largest(edges: Sequence[Sequence[int]], box: Box | None) -> int:
+    """Elements of the largest piece, as far as pieces lie in a box."""
+    bounds = [None] * len(edges) if box is None else box.bounds
+    return math.prod(
+        int(np.diff(_inside(along, pair)).max(initial=0))
+        for along, pair in zip(edges, bounds, strict=True)
+    )
 
 
 def _border(
@@ -182,9 +195,10 @@ class Assumptions:
         Decoded size of an inner chunk, in bytes. A batch holds at least one.
     shard_nbytes : int
         Bytes of a shard that a task holds while it writes the shard; 0 if it streams.
-    held : Box, optional
-        Where the source lies in the partition; everywhere by default. Around it are the margins of
-        an update.
+    region : Box, optional
+        Elements that the source covers. All of the partition by default.
+    touched : Box, optional
+        The same, rounded out to whole inner chunks.
     """
 
     wave: Shape
@@ -192,7 +206,8 @@ class Assumptions:
     compression_ratio: float
     chunk_nbytes: int
     shard_nbytes: int = 0
-    held: Box | None = None
+    region: Box | None = None
+    touched: Box | None = None
 
 
 def estimate_memory(
@@ -224,11 +239,11 @@ def estimate_memory(
     begun while they end. A source chunk that crosses the border of two blocks stays in memory from
     the first block to the second; dask chooses the order of the blocks.
     """
-    everywhere = (None,) * len(partition.block_edges)
-    held = everywhere if assumed.held is None else assumed.held.bounds
+    region = assumed.region
+    bounds = [None] * len(source_chunks) if region is None else region.bounds
     axes = [
-        _along(tuple(edges), tuple(sizes), within)
-        for edges, sizes, within in zip(partition.block_edges, source_chunks, held, strict=True)
+        _along(tuple(edges), tuple(sizes), pair)
+        for edges, sizes, pair in zip(partition.block_edges, source_chunks, bounds, strict=True)
     ]
     longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
     set_nbytes = itemsize * math.prod(longest)
@@ -237,10 +252,12 @@ def estimate_memory(
     n_sharing = math.prod(cuts)
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
-    block_nbytes = itemsize * math.prod(partition.largest_block)
+    block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
     batches_nbytes += n_tasks * assumed.shard_nbytes
+    if assumed.touched != region:  # an old inner chunk, and the same encoded
+        batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
     border_nbytes = (
         0
@@ -254,7 +271,8 @@ def estimate_memory(
             source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if assumed.is_staged else math.inf
         )
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
-    waiting_nbytes = min(partition.n_groups, 2) * itemsize * math.prod(partition.largest_group)
+    waiting_nbytes = min(partition.n_groups, 2) * itemsize
+    waiting_nbytes *= _largest(partition.group_edges, assumed.touched)
     spool_ratio = allowed / max(1, waiting_nbytes)
     kept = min(1 / assumed.compression_ratio, spool_ratio)
     return MemoryEstimate(

@@ -188,23 +188,42 @@ class PlanFacts:
                 chunk_nbytes,
                 self._shard_nbytes(ratio),
                 self.region,
+                self._touched,
             ),
         )
 
-    def _shard_nbytes(self, ratio: float) -> int:
-        """Bytes of a shard that a task holds, where a shard is a file of HDF5.
+    @cached_property
+    def _touched(self) -> Box | None:
+        """Elements of the inner chunks that the region of an update touches."""
+        if self.region is None:
+            return None
+        grid = self.metadata.grid
+        start = tuple(a // c * c for a, c in zip(self.region.start, grid.chunks, strict=True))
+        stop = tuple(ceil_div(b, c) * c for b, c in zip(self.region.stop, grid.chunks, strict=True))
+        return Box(start, stop).intersect(grid.whole)
 
-        A fused task holds the encoded inner chunks up to a limit, above which they go to a file.
-        All tasks hold what stands around the inner chunks.
+    @property
+    def _streams(self) -> bool:
+        """Whether a task writes whole shards, and each while it is encoded."""
+        if self.region is None:
+            return self.strategy.streams(None)
+        return self.region == self.metadata.grid.whole and self.strategy.streams(
+            self.metadata.pipeline.encoded_nbytes
+        )
+
+    def _shard_nbytes(self, ratio: float) -> int:
+        """Bytes of a shard that a task holds.
+
+        A fused task that does not stream holds the encoded inner chunks up to a limit, above which
+        they go to a file. All tasks hold what stands around the inner chunks in a file of HDF5.
         """
         file = check_fits_hdf5(self.metadata, self.strategy)
-        if file is None:
-            return 0
-        around = 2 * file.most_overhead_nbytes
-        if not self.partition.is_fused:
+        around = 0 if file is None else 2 * file.most_overhead_nbytes
+        if not self.partition.is_fused or self._streams:
             return around
-        encoded = math.prod(self.metadata.grid.shards) * self.metadata.itemsize / ratio
-        return around + int(min(encoded, HELD_NBYTES))
+        written = self.metadata.grid.whole if self._touched is None else self._touched
+        n_elements = math.prod(map(min, self.metadata.grid.shards, written.shape))
+        return around + int(min(n_elements * self.metadata.itemsize / ratio, HELD_NBYTES))
 
     @property
     def memory_per_thread_nbytes(self) -> int:

@@ -13,7 +13,7 @@ from shardwrite.encode.unit import ranks_in_shard, units_of
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
-from shardwrite.journal import Change, Claim, change_in_place
+from shardwrite.journal import Change, Claim, OldBytes, change_in_place
 from shardwrite.read.hdf5_shards import refuse_hdf5
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import ObjectWriter, Transaction
@@ -345,7 +345,7 @@ def _change(
         spans.append((at, at + len(data)))
         writes = itertools.chain(writes, [(at, data)])
     # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
-    saved = [(a, old.reader.read(a, min(b, old_nbytes) - a)) for a, b in spans if a < old_nbytes]
+    saved = OldBytes(old.reader, [(a, min(b, old_nbytes)) for a, b in spans if a < old_nbytes])
     change = Change(old.key, old_nbytes, writes, saved)
     change_in_place(
         claim, spec.store, change, spec.durability, old.reader.version, spec.check_current

@@ -395,11 +395,12 @@ def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> Enco
     """Make one attempt to encode the units of a block."""
     metadata = spec.metadata
     sizes = [np.empty(0, dtype=np.int64)]
-    limit_nbytes = spec.spool_ratio * source.box.size * metadata.itemsize
-    if spec.is_far and not math.isinf(limit_nbytes):
+    touched = spec.touched(source.box)
+    limit_nbytes = spec.spool_ratio * touched.size * metadata.itemsize
+    if spec.is_far and not math.isinf(spec.spool_ratio):
         raise no_spool(spec.run_path)
     with Payload(spec.part_file(), limit_nbytes) as payload:
-        for index, unit in units_of(metadata.grid, spec.touched(source.box)):
+        for index, unit in units_of(metadata.grid, touched):
             if index in source.skip:
                 continue
             is_covered = spec.region is None or spec.region.contains(unit)

@@ -118,10 +118,12 @@ def test_killed_and_resumed(moto, environment, url, hierarchy, after):
         second = [path for method, path in faults.seen if method == "PUT" and is_shard(path)]
     n_resumed, n_objects = map(int, told.split())
     assert n_objects == 25
-    assert after <= len(first) <= after + 1, "another thread may have sent one more by then"
+    assert after <= len(first) < after + 2 * 8, "two threads may have sent some more by then"
     assert n_resumed > 0
-    assert len(second) == len(set(second)) == n_objects - n_resumed, "no recorded object is sent"
-    assert len(set(first) & set(second)) == len(first) - n_resumed
+    assert len(set(second)) == n_objects - n_resumed, "no recorded object is sent"
+    n_there = len(set(first) & set(second))
+    assert n_there == len(first) - n_resumed
+    assert len(second) <= len(set(second)) + n_there, "a condition refuses those that are there"
     assert in_bucket(moto, url) == wanted
     assert sorted(os.listdir(hierarchy.parent)) == ["h"]
 

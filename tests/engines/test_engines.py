@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -20,7 +21,7 @@ from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 from dask.task_spec import DataNode, Task, TaskRef
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait, worker_client
 
 import shardwrite
 from shardwrite.engines import LocalEngine
@@ -314,6 +315,25 @@ def test_dask_client_choice_is_dasks_own(tmp_path, array, cluster):
     with Client(cluster):
         assert shardwrite.engines.active_engine().kind == "distributed"
     assert shardwrite.engines.active_engine().kind == "threads"
+
+
+def write_in_a_task(path, has_left):
+    """Write and check an array. `has_left` says whether the task has given its thread back before."""
+    with worker_client() if has_left else contextlib.nullcontext():
+        x = da.full((40, 40), 3, chunks=7)
+        shardwrite.to_sharded_zarr(x, path, shards=16, chunks=8, durability="none")
+        return shardwrite.verify(path, deep=True, against=x).is_good
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_tasks_on_all_threads_of_a_cluster_may_write(tmp_path, has_left):
+    """Each leaves its thread meanwhile. Else all would wait for tasks that never get a thread."""
+    options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    with LocalCluster(processes=False, **options) as threads, Client(threads) as client:
+        paths = [str(tmp_path / f"{n}") for n in range(3)]
+        written = client.map(write_in_a_task, paths, has_left=has_left)
+        wait(written, timeout=60)
+        assert all(client.gather(written))
 
 
 def test_the_choice_is_the_same_where_distributed_was_never_imported():

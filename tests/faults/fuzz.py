@@ -124,7 +124,8 @@ def make_updated(path):
     data = (path / key).read_bytes()
     claim.mkdir()
     (claim / "owner-0").write_bytes(_dead())
-    (claim / "undo-none").write_bytes(Change(key, len(data), (), [(0, data[:40])]).encode())
+    record = Change(key, len(data), (), [(0, data[:40])]).record()
+    (claim / "undo-none").write_bytes(b"".join(record))
 
 
 def make_appended(path):

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import resource
+import sys
 import threading
 from pathlib import Path
 from unittest import mock
@@ -22,6 +23,7 @@ import shardwrite
 from shardwrite import FixedOrder, ShardWriter, StoreError
 from shardwrite.journal import (
     Change,
+    OldBytes,
     find_run,
     lease,
     lock,
@@ -29,11 +31,14 @@ from shardwrite.journal import (
     recover_shard,
     shard_claim,
 )
-from shardwrite.journal.composed import encode_record
+from shardwrite.journal.composed import encode_record, parse_record
 from shardwrite.place.target import resolve_target
 from shardwrite.read.array import open_sharded
 from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
+from peaks import least_peak
 
 KEY = "c/0"
 OLD = np.arange(64, dtype="u4") + 1
@@ -283,7 +288,7 @@ def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded
         first = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
         first.check()
         if is_recorded:
-            first.record(b"what was there", is_durable=True)
+            first.record([b"what was there"], is_durable=True)
         with claims_given_up():
             second = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
         with pytest.raises(StoreError) as raised:
@@ -323,7 +328,7 @@ class Handover:
         self.whole = self.shard.read_bytes()
         self.first = self.claim()
         self.first.record(
-            Change(KEY, len(self.whole), (), [(0, self.whole)]).encode(), is_durable=True
+            Change(KEY, len(self.whole), (), [(0, self.whole)]).record(), is_durable=True
         )
         self.shard.write_bytes(bytes(len(self.whole)))
         self.second = self.claim()
@@ -530,6 +535,43 @@ def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
         recover_changes(tmp_path / "run", PosixStore(path), open_sharded(path).metadata)
 
 
+def test_a_record_of_half_a_large_shard_takes_little_memory(tmp_path):
+    data = np.random.default_rng(0).bytes(40 * 2**20 + 5)
+    (tmp_path / "x").write_bytes(data)
+    with (
+        PosixStore(tmp_path).open("x") as reader,
+        lock.exclusive(tmp_path / "claim", tmp_path) as claim,
+    ):
+        old = OldBytes(reader, [(3, 11), (2**20, len(data))])
+
+        def record():
+            claim.record(Change("x", len(data), (), old).record(), is_durable=False)
+
+        assert least_peak(record, 2**24) < 2**24
+        (written,) = (tmp_path / "claim").glob("undo-*")
+        head, rest = parse_record(written.read_bytes())
+        claim.settle()
+    assert crc32c(rest) == head["crc32c"]
+    assert rest == data[3:11] + data[2**20 :]
+    assert sum(nbytes for _, nbytes in head["saved"]) == len(rest)
+    assert dict(map(tuple, head["saved"]))[3] == 8
+
+
+def test_what_changes_while_it_is_recorded_is_told(tmp_path):
+    """The record would not be taken for whole, and its change could not be undone."""
+
+    class Changing:
+        times = 0
+
+        def read(self, offset, nbytes):
+            self.times += 1
+            return bytes([self.times]) * nbytes
+
+    with pytest.raises(StoreError, match="changed by another program") as raised:
+        list(Change("x", 9, (), OldBytes(Changing(), [(0, 9)])).record())
+    assert raised.value.errno == errno.ESTALE
+
+
 def test_only_the_claimed_shard_is_recovered(tmp_path):
     """Names of shards may begin alike, and whoever holds the claim of one has no right to another's
     record."""
@@ -538,7 +580,7 @@ def test_only_the_claimed_shard_is_recovered(tmp_path):
     run.mkdir()
     with shard_claim(str(run), "c/1") as one, shard_claim(str(run), "c/10") as ten:
         assert one.path != ten.path
-        one.record(b"", is_durable=False)
+        one.record([], is_durable=False)
         assert not list(ten.path.glob("undo-*"))
         one.settle()
     assert find_run(resolve_target(path, None)) is None

@@ -650,6 +650,14 @@ def test_missing_directories_are_made_and_taken_back(tmp_path, x):
     assert shardwrite.verify(tmp_path / "a" / "b" / "x", against=x).is_good
 
 
+def test_a_name_leaves_room_for_those_of_directories_beside_the_array(tmp_path, x):
+    """A run with a longer one began, and then ended in the middle."""
+    with refused(tmp_path, field="store", value="nnn", remedy="give one"):
+        x.to_sharded_zarr(tmp_path / ("n" * 234), **GOOD)
+    x.to_sharded_zarr(tmp_path / ("n" * 233), **GOOD)
+    assert shardwrite.verify(tmp_path / ("n" * 233), against=x).is_good
+
+
 @pytest.fixture
 def mount(tmp_path):
     """A directory, and a function that mounts something on it."""

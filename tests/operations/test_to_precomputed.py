@@ -6,6 +6,7 @@ import errno
 import gzip
 import itertools
 import json
+import shutil
 import signal
 import struct
 import subprocess
@@ -269,6 +270,22 @@ def test_scales_are_merged(tmp_path):
     before = (root / "info").stat().st_ino
     assert shardwrite.to_precomputed(source(), root, **NEW).n_resumed_shards > 1
     assert (root / "info").stat().st_ino == before, "it is written only where it changes"
+    assert no_litter(root)
+
+
+def test_the_only_scale_is_removed_by_hand_and_written_again(tmp_path):
+    """As the page on volumes says: its directory and its entry in ``info`` are removed."""
+    root = tmp_path / "v"
+    shardwrite.to_precomputed(source(), root, **NEW)
+    shutil.rmtree(root / "4_4_40")
+    (root / "info").write_text(json.dumps({**info_of(root), "scales": [], "mesh": "mesh"}))
+    with pytest.raises(SpecError, match="no scales"):
+        shardwrite.from_precomputed(root)
+    with pytest.raises(SpecError, match="the info that stands there says 'image'"):
+        shardwrite.to_precomputed(source(), root, type="segmentation", **NEW)
+    shardwrite.to_precomputed(source(VALUES + 1), root, **NEW)
+    check(root, VALUES + 1)
+    assert info_of(root)["mesh"] == "mesh"
     assert no_litter(root)
 
 

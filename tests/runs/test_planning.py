@@ -233,6 +233,57 @@ def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves
     assert 0.2 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
 
 
+def updated(path, shape, chunks, region, **keywords):
+    """The plan of an update in one thread, and the peak of the memory that it takes."""
+    x = da.map_blocks(_ones, chunks=da.core.normalize_chunks(chunks, shape), dtype="u1")
+    with dask.config.set(scheduler="sync"):
+        plan = shardwrite.plan_region(x, path, region, **keywords)
+        tracemalloc.start()
+        try:
+            shardwrite.write_region(x, path, region, durability="none", **keywords)
+            return plan, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+def _ones(block_info):
+    return np.ones(block_info[None]["chunk-shape"], "u1")
+
+
+IN_PLACE = shardwrite.FixedOrder(in_place=True)
+
+
+@pytest.mark.parametrize("strategy", ["fixed-order", IN_PLACE, "append-only"], ids=str)
+def test_memory_of_shards_that_an_update_covers_in_part(tmp_path, strategy):
+    """A task holds their new inner chunks until all of them are encoded."""
+    shape, keywords = (48, 1024, 1024), {"shards": (24, 1024, 1024), "chunks": (8, 256, 256)}
+    shardwrite.create(tmp_path / "x", shape, "u1", compressors=None, **keywords)
+    plan, peak = updated(
+        tmp_path / "x", (46, 1024, 1024), (23, 1024, 1024), slice(1, 47), strategy=strategy
+    )
+    assert plan.layout == "fused"
+    assert 0.5 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
+
+
+@pytest.mark.parametrize(("n_planes", "memory_limit"), [(8, "20MB"), (96, "50MB")])
+@pytest.mark.parametrize("strategy", ["fixed-order", IN_PLACE], ids=str)
+def test_memory_of_a_slab_of_a_large_shard(tmp_path, strategy, n_planes, memory_limit):
+    """What the slab leaves alone is no source chunk. What it overwrites in place is not held."""
+    shape, keywords = (256, 512, 512), {"shards": (256, 512, 512), "chunks": (8, 128, 128)}
+    shardwrite.create(tmp_path / "x", shape, "u1", compressors=None, **keywords)
+    shardwrite.write_region(2, tmp_path / "x", ..., durability="none")
+    plan, peak = updated(
+        tmp_path / "x",
+        (n_planes, 512, 512),
+        (8, 512, 512),
+        slice(80, 80 + n_planes),
+        strategy=strategy,
+        memory_limit=memory_limit,
+    )
+    assert plan.layout != "fused"
+    assert 0.1 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
+
+
 @pytest.mark.parametrize("source", [(512, 512, 512), (256, 512, 256), (128, 128, 128)])
 def test_source_chunks_of_whole_shards_wait_for_nobody(source):
     x = da.zeros((4096, 4096, 4096), chunks=source, dtype="u2")

@@ -123,13 +123,15 @@ class Volume:
         raise SpecError("no such scale", field="scale", value=wanted, remedy=remedy)
 
 
-def parse_info(document: Any) -> Volume:
+def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
     """Parse and check an ``info``. Members that are not known do not matter.
 
     Parameters
     ----------
     document : object
         The parsed JSON.
+    may_be_empty : bool
+        Whether it may have no scales. One is left like that when its last scale was removed.
 
     Raises
     ------
@@ -146,7 +148,7 @@ def parse_info(document: Any) -> Volume:
         raise SpecError("not supported", field="data_type", value=data_type, remedy=remedy)
     n_channels = document.get("num_channels")
     scales = document.get("scales")
-    if not isinstance(scales, list) or not scales:
+    if not isinstance(scales, list) or not (scales or may_be_empty):
         remedy = "give a list with at least one scale"
         raise SpecError("no scales", field="scales", value=scales, remedy=remedy)
     return Volume(

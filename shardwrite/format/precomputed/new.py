@@ -384,7 +384,7 @@ def merged_info(old: Any, new: NewScale) -> Document:
             "num_channels": volume.n_channels,
             "scales": [new.entry],
         }
-    there = parse_info(old)
+    there = parse_info(old, may_be_empty=True)
     for field, found, wanted in (
         ("type", there.kind, volume.kind),
         ("data_type", there.dtype.name, volume.dtype.name),
