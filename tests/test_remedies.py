@@ -62,6 +62,9 @@ _ADOPT = "tests/operations/test_adopt.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
+    "Finish it by the same call, or give it up with abandon": (
+        f"{_IN_PLACE}::test_a_run_that_has_not_ended_comes_first"
+    ),
     "could not be renewed in time, so another process may have taken it over": (
         "tests/buckets/test_state.py"
         "::test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing"
@@ -180,9 +183,6 @@ COVERED: dict[str, str] = {
     ),
     "another program has changed {} in {} meanwhile": (
         f"{_IN_PLACE}::test_what_another_program_adds_is_not_lost"
-    ),
-    "a run on {} has not ended. Finish it": (
-        f"{_IN_PLACE}::test_a_run_that_has_not_ended_comes_first"
     ),
     'give mode="w" to replace what exists': (
         "tests/operations/test_targets_of_zarr.py::test_an_array_is_replaced_by_mode_w_only"

@@ -26,7 +26,8 @@ from shardwrite.operations.consuming import (
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One
-from shardwrite.operations.in_place import INTO, refuse_runs, taken_over
+from shardwrite.operations.in_place import INTO, taken_over
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target

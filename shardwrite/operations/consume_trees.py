@@ -39,7 +39,8 @@ from shardwrite.operations.consuming import (
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
-from shardwrite.operations.in_place import INTO, give_back, refuse_runs, taken_over
+from shardwrite.operations.in_place import INTO, give_back, taken_over
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_place, resolve_target

@@ -24,8 +24,8 @@ from shardwrite.journal import Receipt, RunDirectory, differences
 from shardwrite.operations.conversion import Conversion, ConvertedArray
 from shardwrite.operations.converting import Call, One, call_of, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
-from shardwrite.operations.in_place import refuse_runs
 from shardwrite.operations.parts import options_of_run, working_on
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Plan, Stretch
 from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy

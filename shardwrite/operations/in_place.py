@@ -42,13 +42,12 @@ from shardwrite.journal import (
     consolidate,
     consumption_of,
     find_in_place,
-    look_beside,
-    refuse_unfinished,
     replace_document,
     withdraw,
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
@@ -75,7 +74,6 @@ __all__ = [
     "finish_adoption",
     "finish_in_place",
     "give_back",
-    "refuse_runs",
     "taken_over",
 ]
 
@@ -88,10 +86,6 @@ _CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
 _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
     "abandon (shardwrite abandon)"
-)
-_END_IT = (
-    "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
-    "or copy the array"
 )
 _FINISHED = "an interrupted conversion was finished"
 _MAX_SHOWN = 3
@@ -437,42 +431,6 @@ def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
                 key not in _FILES_OF_ARRAY and metadata.shard_index(key) is None
             ):
                 yield entry
-
-
-def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
-    """Refuse a hierarchy if a run on one of its arrays has not ended.
-
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy.
-    is_kept : bool
-        Whether the hierarchy is only read. Untrusted state beside it is then ignored, because
-        anybody may have put it there.
-
-    Raises
-    ------
-    JournalError
-        If there is one.
-    """
-    for name, source in tree.arrays:
-        place = tree.place.member(name) if name else tree.place
-        if not isinstance(place, Directory):
-            refuse_unfinished(place, _END_IT)
-            continue
-        beside = look_beside(Target(place, place.beside))
-        if beside.untrusted is not None and not is_kept:
-            raise beside.untrusted
-        if beside.run is not None and beside.run.makes_array:
-            raise JournalError(
-                f"the run that makes {source.label} has not ended, so shards are missing. Make the "
-                "same call again to finish it, and then convert or copy the array",
-                path=str(place.beside),
-            )
-        if beside.run is not None or beside.updates:
-            raise JournalError(
-                f"a run on {source.label} has not ended. {_END_IT}", path=str(place.beside)
-            )
 
 
 def _compare(one: One, new: Path, call: Call) -> None:

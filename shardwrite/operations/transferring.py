@@ -23,7 +23,7 @@ from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
-from shardwrite.operations.in_place import enter_above, refuse_runs
+from shardwrite.operations.in_place import enter_above
 from shardwrite.operations.transferred import (
     PlannedTransfer,
     Requests,
@@ -31,6 +31,7 @@ from shardwrite.operations.transferred import (
     TransferPlan,
     TransferredArray,
 )
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.operations.volumes import (
     beside_scales,
     check_info,

@@ -27,8 +27,8 @@ from shardwrite.operations.in_place import (
     convert_in_place,
     enter_above,
     finish_in_place,
-    refuse_runs,
 )
+from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy

@@ -605,11 +605,10 @@ def test_what_of_a_source_a_block_holds(data):
     blocks = list(itertools.pairwise(edges))
     shared = [[a < d and c < b for c, d in chunks] for a, b in blocks]
     longest = max(sum(itertools.compress(sizes, row)) for row in shared)
-    across = [
-        b - a for a, b in chunks if any(a < edge < b for edge in inner) and not {a, b} <= set(edges)
-    ]
+    cut = {min(max(edge, low), n - high) for edge in edges}  # blocks end where the source does
+    across = [b - a for a, b in chunks if any(a < edge < b for edge in inner) and not {a, b} <= cut]
     held = (low, n - high) if low or high else None
-    wanted = (longest, max(map(sum, zip(*shared, strict=True))), max(across, default=0), n)
+    wanted = (longest, max(map(sum, zip(*shared, strict=True))), max(across, default=0), sum(sizes))
     assert _along(edges, tuple(around), held) == wanted
 
 

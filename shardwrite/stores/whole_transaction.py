@@ -1,0 +1,186 @@
+"""Transactions of stores that put each object whole."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
+
+from shardwrite.errors import StoreError
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Transaction
+from shardwrite.stores.capabilities import Capability
+from shardwrite.stores.in_flight import InFlight
+from shardwrite.stores.keys import check_key
+from shardwrite.stores.removal import Proof
+
+__all__ = ["PutsWhole", "WholeTransaction", "WholeWriter"]
+
+
+class PutsWhole(Protocol):
+    """What a transaction needs of its store; see :class:`shardwrite.stores.whole.WholeStore`."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the store can do."""
+
+    @property
+    def prefix(self) -> str:
+        """Path of the store, before each key."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a network lies between, so that an answer takes long."""
+
+    def put_object(self, name: str, data: bytearray) -> None:
+        """Put an object, or replace it."""
+
+    def replace_object(self, name: str, data: bytearray, version: Any) -> None:
+        """Put an object if it replaces a version, or if there is none."""
+
+    def version_of_object(self, name: str) -> Any:
+        """Version of an object; None if it is missing."""
+
+    def remove_object(self, name: str) -> None:
+        """Remove an object, which may be missing."""
+
+
+class WholeTransaction(Transaction):
+    """Objects that are put as they are finished, one by one or a few at a time."""
+
+    def __init__(
+        self,
+        store: PutsWhole,
+        guard: Callable[[], None] | None,
+        proof: Proof | None,
+        *,
+        is_fresh: bool = False,
+    ) -> None:
+        self.store = store
+        self.is_fresh = is_fresh
+        self.committed: set[str] = set()
+        self._guard = guard
+        self._proof = proof
+        self._writers: list[WholeWriter] = []
+        self._in_flight: InFlight | None = None
+
+    def overlap(self, n_at_once: int) -> None:
+        """See :class:`Overlapping`; of no effect if the store is not remote."""
+        if self.store.is_remote:
+            self._in_flight = InFlight(n_at_once)
+
+    def create(self, key: str) -> WholeWriter:
+        """See :meth:`Transaction.create`."""
+        self._writers.append(WholeWriter(self, check_key(key)))
+        return self._writers[-1]
+
+    def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`Transaction.remove`."""
+        if self._proof is None or not self._proof.names(check_key(key)):
+            raise StoreError(
+                f"{key!r} is not removed: nothing says that it is the run's own",
+                key=key,
+                errno=errno.EPERM,
+            )
+        self.check(guard)
+        self.store.remove_object(self.store.prefix + key)
+
+    def check(self, guard: Callable[[], None] | None) -> None:
+        """Call the guards of the transaction and of an object."""
+        for check in (self._guard, guard):
+            if check is not None:
+                check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for writer in self._writers:
+            writer.abort()
+        if self._in_flight is not None:
+            self._in_flight.join(quiet=exc_info[0] is not None)
+
+    def put(self, put: Callable[[], None]) -> None:
+        """Put an object by calling a function, at once or while the task goes on."""
+        if self._in_flight is None:
+            put()
+        else:
+            self._in_flight.begin(put)
+
+
+class WholeWriter(ObjectWriter):
+    """An object that grows in memory."""
+
+    def __init__(self, transaction: WholeTransaction, key: str) -> None:
+        self._transaction = transaction
+        self._key = key
+        self._data: bytearray | None = bytearray()
+        self._expected: tuple[Any] | None = None
+
+    def write(self, buffers: Sequence[Any]) -> int:
+        """See :meth:`ObjectWriter.write`."""
+        data = self._open_data()
+        start = len(data)
+        for buffer in buffers:
+            data += memoryview(buffer)  # not the buffer itself, which may be a numpy array
+        return len(data) - start
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """See :meth:`ObjectWriter.write_at`."""
+        memoryview(self._open_data())[offset : offset + len(data)] = data
+
+    def skip(self, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.skip`."""
+        self._open_data().extend(bytes(nbytes))
+
+    def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.copy`."""
+        self.write([reader.read(offset, nbytes)])
+
+    def expect(self, version: Any) -> None:
+        """See :meth:`ObjectWriter.expect`."""
+        if Capability.CONDITIONAL not in self._transaction.store.capabilities:
+            super().expect(version)
+        self._expected = (version,)
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`ObjectWriter.finish`."""
+        data = self._open_data()
+        self._transaction.check(guard)
+        self._data = None
+        self._transaction.put(lambda: self._put(data, guard))
+
+    def _put(self, data: bytearray, guard: Callable[[], None] | None) -> None:
+        store = self._transaction.store
+        name = store.prefix + self._key
+        if self._expected is not None:
+            store.replace_object(name, data, *self._expected)
+        elif self._transaction.is_fresh and Capability.CONDITIONAL in store.capabilities:
+            self._put_first(name, data, guard)
+        else:
+            store.put_object(name, data)
+        self._transaction.committed.add(self._key)
+
+    def _put_first(self, name: str, data: bytearray, guard: Callable[[], None] | None) -> None:
+        """Put an object where there should be none.
+
+        If there is one, an interrupted attempt has left it, or another process has taken over. The
+        guard tells which. A process that is frozen before its request replaces nothing of others.
+        """
+        store = self._transaction.store
+        try:
+            store.replace_object(name, data, None)
+        except StoreError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            version = store.version_of_object(name)
+            self._transaction.check(guard)
+            store.replace_object(name, data, version)
+
+    def abort(self) -> None:
+        """See :meth:`ObjectWriter.abort`."""
+        self._data = None
+
+    def _open_data(self) -> bytearray:
+        if self._data is None:
+            raise StoreError(f"{self._key!r} is not being written", key=self._key)
+        return self._data
