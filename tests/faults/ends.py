@@ -259,11 +259,9 @@ def look_through_group(path: Path, *, exactly: bool = False) -> None:
 
     With `exactly`, they see it as it is.
     """
-    if not (path.parent / "zarr.json").exists():
+    if path.parent.name != "g":  # no operation in a group that `consolidated` has made
         return
-    listed = document_at(path.parent).get("consolidated_metadata", {}).get("metadata")
-    if listed is None:
-        return
+    listed = document_at(path.parent)["consolidated_metadata"]["metadata"]
     assert [name for name in listed if name != path.name] == ["a", "z"], list(listed)
     seen = listed.get(path.name)
     if not exactly and seen is None:

@@ -21,7 +21,6 @@ from shardwrite.cli import main
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 import servers
 
-URL = f"s3://{servers.BUCKET}/scans/x.zarr"
 N_SHARDS = 256
 LAYOUT = ("--source-chunks", "16,16", "--shards", "16", "--chunks", "8", "--memory-limit", "60kB")
 SIZES = ("--cores", 1, "--memory", "500M", "--directory", ".")
@@ -45,14 +44,18 @@ def _address(cluster):
 
 
 @pytest.fixture
+def url(request):
+    """A place in the bucket for each test."""
+    return f"s3://{servers.BUCKET}/{request.node.name.replace('_', '-')}/x.zarr"
+
+
+@pytest.fixture
 def environment(server, work, monkeypatch):
     """What a user sets before the commands, and for reading back."""
     found = {**server.environment, "DASK_SHARDWRITE__RUN_DIR": str(work.directory / "runs")}
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    yield found
-    for key in server.keys_of(URL):
-        server.client().delete(f"scans/x.zarr/{key}")
+    return found
 
 
 def submit(cluster, work, environment, *command, **more):
@@ -60,11 +63,11 @@ def submit(cluster, work, environment, *command, **more):
     return json.loads(cluster.run(*words, cwd=work.directory, **environment, **more).stdout)
 
 
-def shards(server):
-    return [key for key in server.keys_of(URL) if key.startswith("c/")]
+def shards(server, url):
+    return [key for key in server.keys_of(url) if key.startswith("c/")]
 
 
-def check(server, work, url=URL):
+def check(server, work, url):
     """The array is whole, and neither bucket nor directory holds anything of its run."""
     assert shardwrite.verify(url, deep=True, against=work.values).is_good
     assert not [key for key in server.keys_of(url) if "shardwrite-run" in key]
@@ -72,72 +75,73 @@ def check(server, work, url=URL):
 
 
 @long
-def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment):
-    jobs = submit(cluster, work, environment, "submit", "x.npy", URL, *LAYOUT)
+def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, url):
+    jobs = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT)
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
-    check(server, work)
+    check(server, work, url)
     for script in ("array.sbatch", "finalize.sbatch"):
         text = (work.directory / script).read_text()
-        assert f"DST={URL}\n" in text
+        assert f"DST={url}\n" in text
         assert f"export DASK_SHARDWRITE__RUN_DIR={work.directory / 'runs'} " in text
         assert servers.KEY not in text
         assert servers.SECRET not in text
-    told = cluster.run("shardwrite", "slurm", "status", URL, cwd=work.directory, **environment)
+    told = cluster.run("shardwrite", "slurm", "status", url, cwd=work.directory, **environment)
     assert f"{N_SHARDS} of {N_SHARDS}" in told.stdout
 
 
 @long
-def test_it_is_cancelled_and_goes_on(cluster, server, work, environment):
-    first = submit(cluster, work, environment, "submit", "x.npy", URL, *LAYOUT, PAUSE=3)
-    cluster.until(lambda: len(shards(server)) >= 8, work.log)
-    again = ("shardwrite", "slurm", "submit", "x.npy", URL, *LAYOUT, *SIZES)
+def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
+    first = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT, PAUSE=3)
+    cluster.until(lambda: len(shards(server, url)) >= 8, work.log)
+    again = ("shardwrite", "slurm", "submit", "x.npy", url, *LAYOUT, *SIZES)
     refused = cluster.run(*again, cwd=work.directory, check=False, **environment)
     assert refused.returncode == 1
-    assert f"shardwrite slurm cancel {URL}" in refused.stderr
+    assert f"shardwrite slurm cancel {url}" in refused.stderr
     told = cluster.run(
-        "shardwrite", "slurm", "status", URL, cwd=work.directory, check=False, **environment
+        "shardwrite", "slurm", "status", url, cwd=work.directory, check=False, **environment
     )
     assert told.returncode == 85
-    assert first["array"] in told.stdout
-    said = cluster.run("shardwrite", "slurm", "cancel", URL, cwd=work.directory, **environment)
+    assert "not published yet" in told.stdout
+    assert "RUNNING" in told.stdout
+    said = cluster.run("shardwrite", "slurm", "cancel", url, cwd=work.directory, **environment)
     assert first["array"] in said.stdout
     cluster.wait(first["array"])
-    n_before = len(shards(server))
+    n_before = len(shards(server, url))
     assert 8 <= n_before < N_SHARDS, "nothing was interrupted"
 
-    second = submit(cluster, work, environment, "submit", "x.npy", URL, *LAYOUT)
+    second = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT)
     assert {facts["ExitCode"] for facts in cluster.wait(second["array"]).values()} == {"0:0"}
     assert cluster.wait(second["finalize"])[0]["ExitCode"] == "0:0", work.log()
-    check(server, work)
+    check(server, work, url)
 
 
 @long
-def test_a_conversion_goes_into_a_bucket(cluster, server, work, environment):
+def test_a_conversion_goes_into_a_bucket(cluster, server, work, environment, url):
     old = zarr.create_array(work.directory / "old", data=work.values, chunks=(8, 8), zarr_format=2)
-    jobs = submit(cluster, work, environment, "shard", "old", URL, "--shards", "2,2")
+    jobs = submit(cluster, work, environment, "shard", "old", url, "--shards", "2,2")
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
-    check(server, work)
-    np.testing.assert_array_equal(shardwrite.from_sharded_zarr(URL).compute(), old[...])
+    check(server, work, url)
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr(url).compute(), old[...])
 
 
 @long
-def test_workers_that_are_jobs_write_into_a_bucket(cluster, server, work, environment):
-    words = ("write", "x.npy", URL, *LAYOUT, "--cluster", "slurm", "--jobs", 2, "--cores", 1)
+def test_workers_that_are_jobs_write_into_a_bucket(cluster, server, work, environment, url):
+    words = ("write", "x.npy", url, *LAYOUT, "--cluster", "slurm", "--jobs", 2, "--cores", 1)
     network = ("--interface", cluster.there, "--scheduler-interface", cluster.here)
     given = network if cluster.here else ()
     cluster.run("shardwrite", *words, "--memory", "500M", *given, cwd=work.directory, **environment)
-    check(server, work)
+    check(server, work, url)
 
 
-def test_scripts_that_are_printed_name_the_directory():
+def test_scripts_that_are_printed_name_the_directory(url):
     kinds = {"array": ("--parts", "4"), "elastic": ("--jobs", "2"), "allocation": ()}
     line = "export DASK_SHARDWRITE__RUN_DIR='/scratch/my runs'"
     for kind, sizes in kinds.items():
-        for dst in (URL, "x.zarr"):
+        for dst in (url, "x.zarr"):
             words = ["slurm", "script", kind, "x.npy", dst, *sizes]
             with dask.config.set({"shardwrite.run-dir": "/scratch/my runs"}):
                 done = CliRunner().invoke(main, words)
             assert done.exit_code == 0, done.output
-            assert (line in done.output) == (dst == URL)
+            assert (line in done.output) == (dst == url)
