@@ -301,6 +301,8 @@ def rows() -> Iterator[Row]:
         yield Row(name, 20, 20, f"kills.py {way} --kills {{n}} --seed {{seed}}", of_kills)
     name = "frozen before an effect of any operation, taken over, thawed"
     yield Row(name, 500, 520, "freeze.py --freezes {n} --seed {seed}", of_freezes)
+    name = "frozen before every effect of every operation, taken over, thawed"
+    yield Row(name, 1, 1, "freeze.py", of_freezes)
     name = "two processes interleaved, every schedule with two switches between them"
     yield Row(name, 1, 1, "explorer.py --depth 2", of_schedules)
     name = "two processes interleaved, both taken for dead, and a late effect of one"
