@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,6 @@ _END_AT, _END_NBYTES = 40, 8
 _BOUNDS = ("earliest", "v108")
 _FILTERS = ("blosc", "bzip2", "zstd")
 _registered: list[Any] = []
-_lock = threading.Lock()
 # first bytes of what stands for a chunk, by which it is told from the library's own data
 _MARK = bytes.fromhex("c5b1709e4dfa2836")
 _MARK_NBYTES = len(_MARK)
@@ -174,9 +172,10 @@ def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     chunk = np.zeros(max(_MARK_NBYTES, int(nbytes.max(initial=0))), dtype=np.uint8)
     chunk[:_MARK_NBYTES] = np.frombuffer(_MARK, np.uint8)
     recorder, stand_in, places = _Recorder(), chunk.data, []
-    # Threads would else pass the lock of h5py to each other at every call.
+    # Threads would else pass the lock of h5py to each other at every call. In older versions, such as
+    # 3.12, some calls do not take it themselves, so a thread beside them could end the process.
     with (
-        _lock,
+        h5py._hl.base.phil,  # noqa: SLF001 (there is no public name of it)
         h5py.File(
             recorder, "w", libver=_BOUNDS, userblock_size=file.block_nbytes or None
         ) as opened,

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
 
 OLD = np.arange(400, dtype="u4").reshape(20, 20) + 1
 NEW = OLD + 1000
+OLD_ZARR = zarr.__version__.startswith("3.1.0")
 FLAT = {"shards": None, "chunks": 5, "compressors": None}
 """Nothing tells readers that bytes are not what a document says."""
 
@@ -64,7 +65,10 @@ def check(path, wanted):
     for group, at in ((path.parent, ""), (path.parents[1], "h/")):
         listed = json.loads((group / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
         assert listed[f"{at}x"] == own
-        assert [name for name in listed if name != "h"] == [f"{at}{name}" for name in "axz"]
+        names = [name for name in listed if name != "h"]
+        # zarr-python 3.1.0 does not sort them
+        assert names == [f"{at}{name}" for name in "axz"] or OLD_ZARR
+        assert sorted(names) == [f"{at}{name}" for name in "axz"]
     left = {p.name for p in path.parent.iterdir()} - {"a", "x", "z", "zarr.json"}
     assert not left
 
