@@ -172,8 +172,8 @@ def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     chunk = np.zeros(max(_MARK_NBYTES, int(nbytes.max(initial=0))), dtype=np.uint8)
     chunk[:_MARK_NBYTES] = np.frombuffer(_MARK, np.uint8)
     recorder, stand_in, places = _Recorder(), chunk.data, []
-    # Threads would else pass the lock of h5py to each other at every call. In older versions, such as
-    # 3.12, some calls do not take it themselves, so a thread beside them could end the process.
+    # Threads would else pass the lock of h5py to each other at every call. In older versions, such
+    # as 3.12, some calls do not take it, so a thread beside them could end the process.
     with (
         h5py._hl.base.phil,  # noqa: SLF001 (there is no public name of it)
         h5py.File(
