@@ -38,7 +38,8 @@ def as_list(value: Any) -> list[Any]:
 def with_documents(value: Any) -> Any:
     """Turn bare codec names into the mappings that zarr takes."""
     if isinstance(value, str) and value not in ("auto", "keep"):
-        return {"name": value, "configuration": {}}
+        # zarr-python 3.4 needs an order of bytes, which it drops where elements are single bytes.
+        return {"name": value, "configuration": {"endian": "little"} if value == "bytes" else {}}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [with_documents(v) for v in value]
     return value
