@@ -210,6 +210,12 @@ class ShardGrid:
             )
         )
 
+    def rounded_out(self, box: Box) -> Box:
+        """Box of the whole inner chunks that a box touches, clipped at the end of the array."""
+        start = tuple(a // c * c for a, c in zip(box.start, self.chunks, strict=True))
+        stop = tuple(ceil_div(b, c) * c for b, c in zip(box.stop, self.chunks, strict=True))
+        return Box(start, stop).intersect(self.whole)
+
     def chunk_counts_in(self, box: Box) -> Shape:
         """Number of inner chunks along each axis of a `box` that starts on the inner chunk grid."""
         return tuple(

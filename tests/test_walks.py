@@ -53,6 +53,18 @@ def as_hdf5(path: Path) -> Callable[[], object]:
     return write(path, strategy="hdf5")
 
 
+OF_UPDATES = {
+    "operations/region.py": "write_region",
+    "runs/region_plan.py": "region_plan",
+    "runs/execute.py": "execute",
+    "runs/begin.py": "begin",
+    "journal/neighbours.py": "begin_beside",
+    "runs/session.py": "Session.catch_up",
+    "write/tasks.py": "write_group",
+    "read/stored_shard.py": "open_shard",
+}
+"""What all updates pass first."""
+
 WALKS = {
     "a block of pixels from `x.to_sharded_zarr()` to bytes on disk": (
         write,
@@ -118,14 +130,7 @@ WALKS = {
     "an update, into a new file": (
         update,
         {
-            "operations/region.py": "write_region",
-            "runs/region_plan.py": "region_plan",
-            "runs/execute.py": "execute",
-            "runs/begin.py": "begin",
-            "journal/neighbours.py": "begin_beside",
-            "runs/session.py": "Session.catch_up",
-            "write/tasks.py": "write_group",
-            "read/stored_shard.py": "open_shard",
+            **OF_UPDATES,
             "write/assemble.py": "revise",
             "write/emitter.py": "Emitter.place",
         },
@@ -133,14 +138,7 @@ WALKS = {
     "an update in place": (
         update_in_place,
         {
-            "operations/region.py": "write_region",
-            "runs/region_plan.py": "region_plan",
-            "runs/execute.py": "execute",
-            "runs/begin.py": "begin",
-            "journal/neighbours.py": "begin_beside",
-            "runs/session.py": "Session.catch_up",
-            "write/tasks.py": "write_group",
-            "read/stored_shard.py": "open_shard",
+            **OF_UPDATES,
             "write/assemble.py": "revise",
             "journal/undo.py": "change_in_place",
         },

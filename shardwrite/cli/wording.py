@@ -14,12 +14,12 @@ from typing import Any
 
 import click
 
+from shardwrite.config.table import RUN_DIR
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 
 __all__ = ["in_options", "text_in_options"]
 
-_RUN_DIR = "DASK_SHARDWRITE__RUN_DIR"
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),
@@ -109,7 +109,7 @@ def _names(command: click.Command) -> dict[str, str]:
             names.setdefault(str(one.name), option)
         else:
             names[str(one.name)] = getattr(one, "metavar", None) or str(one.name).upper()
-    names.setdefault("run_dir", _RUN_DIR)
+    names.setdefault("run_dir", RUN_DIR.variable)
     for keyword, candidates in _ALIASES.items():
         found = next((names[name] for name in candidates if name in names), None)
         if found is not None:
@@ -167,7 +167,7 @@ def _translated(text: str, names: dict[str, str]) -> str:
         name = names.get(found[1])
         if name is None:
             return found[0]
-        given, between = found[2], "=" if name == _RUN_DIR else " "
+        given, between = found[2], "=" if name == RUN_DIR.variable else " "
         if given == "True":
             return name
         try:

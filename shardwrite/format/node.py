@@ -117,16 +117,12 @@ def add_member(
         if parent not in listed:
             listed[parent] = read(parent)
     listed[name] = document
-    for order in (_as_text, _as_zarr_sorts):
+    for order in (None, _as_zarr_sorts):  # as text, or as zarr-python sorts
         if before == sorted(before, key=order):
             group["consolidated_metadata"]["metadata"] = {
                 name: listed[name] for name in sorted(listed, key=order)
             }
             return
-
-
-def _as_text(name: str) -> str:
-    return name
 
 
 def _as_zarr_sorts(name: str) -> tuple[int, str]:

@@ -177,7 +177,7 @@ def refuse_unfinished(place: Place, remedy: str) -> None:
     place : Place
         The array.
     remedy : str
-        What a user can do.
+        What the message tells the user to do.
 
     Raises
     ------

@@ -119,8 +119,8 @@ def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) 
     put : callable
         See `consolidate`.
     is_due : callable
-        Whether the node must go. It is called after the document of a group was read, and each
-        time that another process has changed that document.
+        Returns whether the node must be taken out. It is called after the document of a group was
+        read, and each time that another process has changed that document.
 
     Raises
     ------

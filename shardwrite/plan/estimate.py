@@ -95,8 +95,7 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     Parameters
     ----------
     edges, source_edges : sequence of int
-        Boundaries of the pieces and of the source chunks, in elements. Pieces may lie outside of
-        the source, and overlap nothing there.
+        Boundaries of the pieces and of the source chunks, in elements.
 
     Returns
     -------
@@ -107,8 +106,8 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     """
     own, source = np.asarray(edges), np.asarray(source_edges)
     first, last = (
-        np.maximum(np.searchsorted(source, own[:-1], "right") - 1, 0),
-        np.minimum(np.searchsorted(source, own[1:], "left"), len(source) - 1),
+        np.searchsorted(source, own[:-1], "right") - 1,
+        np.searchsorted(source, own[1:], "left"),
     )
     longest = int((source[last] - source[first]).max(initial=0))
     starts, stops = source[:-1], source[1:]
@@ -126,7 +125,6 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
     """
     own, source = np.asarray(edges, dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
     inner = own[1:-1]
-    inner = inner[(source[0] < inner) & (inner < source[-1])]
     first = np.searchsorted(source, inner, "right") - 1
     starts, stops = source[first], source[first + 1]
     is_across = (starts < inner) & ~(np.isin(starts, own) & np.isin(stops, own))

@@ -195,12 +195,7 @@ class PlanFacts:
     @cached_property
     def _touched(self) -> Box | None:
         """Elements of the inner chunks that the region of an update touches."""
-        if self.region is None:
-            return None
-        grid = self.metadata.grid
-        start = tuple(a // c * c for a, c in zip(self.region.start, grid.chunks, strict=True))
-        stop = tuple(ceil_div(b, c) * c for b, c in zip(self.region.stop, grid.chunks, strict=True))
-        return Box(start, stop).intersect(grid.whole)
+        return None if self.region is None else self.metadata.grid.rounded_out(self.region)
 
     @property
     def _streams(self) -> bool:

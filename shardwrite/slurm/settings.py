@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwrite.config.table import RUN_DIR
 from shardwrite.errors import SpecError
 
 __all__ = [
@@ -33,7 +34,6 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
     "BLOSC_NTHREADS",
 )
-_RUN_DIR = "DASK_SHARDWRITE__RUN_DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ def setup_lines(settings: Settings) -> list[str]:
             or ("# Here go modules, or an environment, that have the command shardwrite.",)
         ),
         *(
-            [f"export {_RUN_DIR}={shlex.quote(settings.run_dir)}  # the state of the run"]
+            [f"export {RUN_DIR.variable}={shlex.quote(settings.run_dir)}  # the state of the run"]
             if settings.run_dir
             else []
         ),

@@ -17,7 +17,7 @@ from shardwrite.encode.unit import EncodeOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import busy
 from shardwrite.journal import (
     BucketFence,
@@ -115,10 +115,8 @@ class WriteSpec:
         """
         if self.region is None:
             return box
-        grid, common = self.metadata.grid, box.intersect(self.region)
-        start = tuple(a // c * c for a, c in zip(common.start, grid.chunks, strict=True))
-        stop = tuple(ceil_div(b, c) * c for b, c in zip(common.stop, grid.chunks, strict=True))
-        return Box(start, stop).intersect(grid.whole) if common.size else common
+        common = box.intersect(self.region)
+        return self.metadata.grid.rounded_out(common) if common.size else common
 
     def covers(self, index: Shape) -> bool:
         """Whether the source covers all of a shard's elements."""

@@ -131,7 +131,7 @@ def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
     document : object
         The parsed JSON.
     may_be_empty : bool
-        Whether it may have no scales. One is left like that when its last scale was removed.
+        Accept a document without scales, which is what is left when the last scale was removed.
 
     Raises
     ------
