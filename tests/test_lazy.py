@@ -88,11 +88,11 @@ def test_the_first_write_imports_neither_distributed_nor_what_draws_a_bar(tmp_pa
     [
         "import dask.array, shardwrite",
         "import shardwrite, dask.array.core",
-        "from shardwrite import to_sharded_zarr\nimport shardwrite, dask.array",
-        "import shardwrite, dask.array, importlib\nimportlib.reload(dask.array)",
         *(
             pytest.param(imports, marks=pytest.mark.long)
             for imports in (
+                "from shardwrite import to_sharded_zarr\nimport shardwrite, dask.array",
+                "import shardwrite, dask.array, importlib\nimportlib.reload(dask.array)",
                 "import shardwrite, dask.array",
                 "import dask, shardwrite, dask.array",
                 "from shardwrite.plan.plan import Plan\nimport shardwrite, dask.array",
@@ -157,7 +157,12 @@ def test_every_public_name_is_what_its_module_calls_so():
 
 
 @pytest.mark.parametrize(
-    "first", ["import shardwrite", "import shardwrite.plan.plan", "from shardwrite import Plan"]
+    "first",
+    [
+        "import shardwrite.plan.plan",
+        pytest.param("import shardwrite", marks=pytest.mark.long),
+        pytest.param("from shardwrite import Plan", marks=pytest.mark.long),
+    ],
 )
 def test_plan_is_the_function_whenever_the_folder_is_imported(first):
     run(

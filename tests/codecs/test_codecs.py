@@ -753,7 +753,8 @@ for name, bomb in bombs:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and RLIMIT_AS")
-@pytest.mark.parametrize("libraries", ["fast", pytest.param("plain", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("libraries", ["fast", "plain"])
 def test_bombs_are_refused_under_a_memory_limit(libraries):
     """256 MB in a few kB, in a process that may not take 96 MB more: what is allocated would end
     it."""

@@ -279,7 +279,10 @@ def bombs():
     )
 
 
-@pytest.mark.parametrize("without", [False, True], ids=["zstandard", "plain"])
+@pytest.mark.parametrize(
+    "without",
+    [pytest.param(False, id="zstandard"), pytest.param(True, id="plain", marks=pytest.mark.long)],
+)
 def test_bombs_in_chunks_of_variable_length(tmp_path, without, monkeypatch):
     if without:
         import importlib.util as util
@@ -434,7 +437,7 @@ def places(document, stride, seed):
     return every[seed % stride :: stride]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_wrong_values_in_a_receipt(path, source, seed):
     with dask.config.set(scheduler="sync"):
         (source[:16] + 1).to_sharded_zarr(
@@ -457,7 +460,7 @@ def test_wrong_values_in_a_receipt(path, source, seed):
         outcomes(calls)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_wrong_values_in_a_plan(tmp_path, source, seed):
     """Also of an older version's, which has no checksum."""
     path = tmp_path / "x.zarr"

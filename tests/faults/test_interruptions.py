@@ -32,8 +32,8 @@ def run(tmp_path, fault, filesystem, n_cases, seed, kinds=interruptions.KINDS):
 
 
 @pytest.mark.parametrize("fault", interruptions.FAULTS)
-def test_a_strike_under_every_second_operation(tmp_path, fault):
-    kinds = interruptions.KINDS[interruptions.FAULTS.index(fault) :: 2]
+def test_a_strike_under_every_fourth_operation(tmp_path, fault):
+    kinds = interruptions.KINDS[2 * interruptions.FAULTS.index(fault) :: 4]
     found = run(tmp_path, fault, "ext4", len(kinds), seed=1, kinds=kinds)
     assert len(found["operations"]) >= len(kinds) // 2
 

@@ -101,12 +101,13 @@ with dask.config.set(scheduler="sync"):
 CALLS = ("rename", "fsync", "writev", "link,linkat", "mkdir", "unlink", "rmdir,unlinkat")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not here (Debian's package strace)"
 )
 @pytest.mark.parametrize(
     "call",
-    [pytest.param(call, marks=[] if call == "rename" else pytest.mark.long) for call in CALLS],
+    CALLS,
 )
 def test_killed_at_a_system_call(tmp_path, call):
     """Right before the k-th call of a kind on the array or beside it, for steps of k until there is

@@ -190,7 +190,7 @@ def check_end(memory, beside, new):
 @pytest.mark.parametrize(
     "after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before", "after"]
 )
-@pytest.mark.parametrize("work", some_of(WORK, "write", "update", "compact"))
+@pytest.mark.parametrize("work", some_of(WORK, "write", "update"))
 def test_an_interruption_at_every_effect(work, after):
     n = n_effects(work)
     assert n >= 3
@@ -199,7 +199,7 @@ def test_an_interruption_at_every_effect(work, after):
         check_end(memory, beside, WORK[work][2])
 
 
-@pytest.mark.parametrize("work", some_of(WORK, "replace", "update by appending"))
+@pytest.mark.parametrize("work", some_of(WORK, "update by appending"))
 def test_a_passing_error_at_every_effect(work):
     """Shards are tried again by the task; where a document fails, the same call goes on."""
     error = StoreError("slow down", key="", errno=5)
@@ -223,7 +223,7 @@ def test_a_passing_error_at_every_effect(work):
 
 @pytest.mark.parametrize(
     "work",
-    some_of(["update", "update by appending", "append", "erase", "compact"], "update", "append"),
+    some_of(["update", "update by appending", "append", "erase", "compact"], "update"),
 )
 def test_an_update_is_given_up_after_every_effect(work):
     for at in range(n_effects(work)):

@@ -28,11 +28,11 @@ def run(shim, tmp_path, script, *arguments):
 
 
 def test_a_sample_of_failing_calls(shim, tmp_path):
-    few = ["--share", "0.05", "--every", "12"]
+    few = ["--share", "0.05", "--every", "24"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "3")
     assert summary["lost"] == 0
-    assert summary["fired"] > 25
-    assert summary["raised"] > 12
+    assert summary["fired"] > 12
+    assert summary["raised"] > 6
     assert summary["survived"] > 0, "what passes is tried again"
 
 
@@ -66,10 +66,10 @@ def test_every_failing_call(shim, tmp_path, calls):
 
 
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
-    few = ["--share", "0.03", "--every", "20"]
+    few = ["--share", "0.03", "--every", "40"]
     summary = run(shim, tmp_path, "failing_updates.py", *few, "--seed", "1")
-    assert summary["fired"] > 20
-    assert summary["raised"] > 15
+    assert summary["fired"] > 10
+    assert summary["raised"] > 6
     assert summary["survived"] > 0
 
 
@@ -95,9 +95,12 @@ def test_every_failing_call_under_updates(shim, tmp_path, operation):
     assert summary["raised"] > 30
 
 
-def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path):
-    few = ["--share", "0.08", "--every", "40", "--errors", "EIO", "ENOSPC"]
+@pytest.mark.parametrize(
+    ("every", "least"), [(100, 5), pytest.param(40, 15, marks=pytest.mark.long)]
+)
+def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path, every, least):
+    few = ["--share", "0.08", "--every", str(every), "--errors", "EIO", "ENOSPC"]
     names = ["--operations", *failing_updates.CONVERSIONS]
     summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "2")
-    assert summary["fired"] > 15
-    assert summary["raised"] > 10
+    assert summary["fired"] > least
+    assert summary["raised"] > 0.6 * least

@@ -338,7 +338,7 @@ def run(machine, n_runs, n_steps):
 
 
 def test_any_sequence_of_updates():
-    run(Updates, 6, 15)
+    run(Updates, 4, 15)
 
 
 @pytest.mark.long
@@ -357,7 +357,7 @@ CASES = [
 ]
 N_BETWEEN_READERS = 3
 """After one kill of so many, also the readers of others look. Ours does after each."""
-QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[5], "end", True)]
+QUICK = [(STRATEGIES[0], "end", True)]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ CELLS = [
 @pytest.mark.parametrize(
     ("codec", "index"),
     [
-        pytest.param(codec, index, marks=pytest.mark.long if (n + m) % 2 else ())
+        pytest.param(codec, index, marks=pytest.mark.long if (n + m) % 3 else ())
         for (n, codec), (m, index) in itertools.product(
             enumerate(CODECS), enumerate(["end", "start"])
         )

@@ -96,7 +96,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(
     ("source", "memory_limit", "layout", "strategy"),
     [
-        pytest.param(*layout, strategy, marks=[pytest.mark.long] if (n + m) % 2 else [])
+        pytest.param(*layout, strategy, marks=[pytest.mark.long] if (n + m) % 3 else [])
         for n, layout in enumerate(LAYOUTS)
         for m, strategy in enumerate(STRATEGIES)
     ],

@@ -207,7 +207,9 @@ def _zeros(block_info):
     return np.zeros(block_info[None]["chunk-shape"], "u2")
 
 
-@pytest.mark.parametrize(("memory_limit", "n_waves"), [("1GB", 1), ("70MB", 2)])
+@pytest.mark.parametrize(
+    ("memory_limit", "n_waves"), [pytest.param("1GB", 1, marks=pytest.mark.long), ("70MB", 2)]
+)
 def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves):
     """Such a chunk is kept until the last of its shards is written; thinner waves keep fewer of
     them."""
@@ -265,7 +267,9 @@ def test_memory_of_shards_that_an_update_covers_in_part(tmp_path, strategy):
     assert 0.5 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
 
 
-@pytest.mark.parametrize(("n_planes", "memory_limit"), [(8, "20MB"), (96, "50MB")])
+@pytest.mark.parametrize(
+    ("n_planes", "memory_limit"), [(8, "20MB"), pytest.param(96, "50MB", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("strategy", ["fixed-order", IN_PLACE], ids=str)
 def test_memory_of_a_slab_of_a_large_shard(tmp_path, strategy, n_planes, memory_limit):
     """What the slab leaves alone is no source chunk. What it overwrites in place is not held."""

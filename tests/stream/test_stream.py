@@ -56,7 +56,10 @@ def made(tmp_path, shape=(0, 16, 24), **layout):
 @pytest.mark.compat
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES], ids=str)
 @pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("compressors", ["auto", None], ids=["zstd", "raw"])
+@pytest.mark.parametrize(
+    "compressors",
+    [pytest.param("auto", id="zstd", marks=pytest.mark.long), pytest.param(None, id="raw")],
+)
 def test_readers_see_every_flushed_slice(tmp_path, strategy, location, compressors):
     path, whole = (
         made(tmp_path, index_location=location, compressors=compressors),
