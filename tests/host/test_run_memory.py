@@ -74,11 +74,18 @@ def test_runs_that_are_long_over_are_forgotten():
     assert f"run {memory._MOST_RUNS + 9}" in memory._watched
 
 
+@on_linux
+def test_it_is_what_the_system_calls_anonymous():
+    status = Path("/proc/self/status").read_text()
+    told = int(status.partition("RssAnon:")[2].split()[0]) * 1024
+    assert abs(memory.memory_nbytes() - told) < 4 * MIB
+
+
 def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path):
     import resource
     from types import SimpleNamespace
 
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    monkeypatch.setattr(memory, "_STATM", str(tmp_path / "none"))
     peaks = iter([1000, 1000, 5000])
     unit = 1 if sys.platform == "darwin" else 1024
     monkeypatch.setattr(
