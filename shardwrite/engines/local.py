@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
 from shardwrite.engines.base import Explain, OnResult, Stopped
+from shardwrite.errors import SpecError
 from shardwrite.host.resources import memory_limit_nbytes, n_cores
 from shardwrite.host.stopping import is_draining
 
@@ -36,7 +38,7 @@ class LocalEngine:
         self.returns_through_parent = kind == "processes"
         # dask fuses tasks for its processes itself, and one thread has no scheduler to spare.
         self.gains_by_fusion = kind == "threads"
-        n_workers = int(dask.config.get("num_workers", None) or n_cores())
+        n_workers = _n_workers()
         self.n_processes = n_workers if kind == "processes" else 1
         self.n_threads = n_workers if kind == "threads" else 1
         self.memory_limit_nbytes = memory_limit_nbytes() // self.n_processes
@@ -108,3 +110,28 @@ class LocalEngine:
         All workers are on this machine, and have the same view of its files.
         """
         return {"this process": function(*args)}
+
+
+def _n_workers() -> int:
+    """Number of threads or processes in the configuration of dask, or else the number of cores.
+
+    Raises
+    ------
+    SpecError
+        If the configuration holds no such number.
+    """
+    given = dask.config.get("num_workers", None)
+    if not given:
+        return n_cores()
+    try:
+        found = operator.index(int(given) if isinstance(given, str) else given)
+    except (TypeError, ValueError):
+        found = 0
+    if found < 1:
+        raise SpecError(
+            "is no number of threads or processes, in the configuration of dask",
+            field="num_workers",
+            value=given,
+            remedy="give 1 or more, or None for one for each core",
+        )
+    return found

@@ -52,7 +52,7 @@ from shardwrite.journal.lease import Lease, live_holders, release_all, this_proc
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lock import Claim
 from shardwrite.journal.manifest import all_listed, list_before, present_listed
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.membership import begun_at, taking_part
 from shardwrite.journal.neighbours import (
     Beside,
     begin_beside,
@@ -152,6 +152,7 @@ __all__ = [
     "all_listed",
     "begin_beside",
     "begin_run",
+    "begun_at",
     "cause_of",
     "change_in_place",
     "change_info",

@@ -352,11 +352,11 @@ class _Hold:
             self._log.restore(self._state, beside)
             found = [run for state in _STATES for run in _runs_in(beside, state)]
             self.resumed = frozenset(run.name.partition("-")[2] for run in found)
+            self._thread.start()
         except BaseException:
             with contextlib.suppress(StoreError):  # the first error is the one to report
                 self._lease.release(self._state)
             raise
-        self._thread.start()
 
     def check(self) -> None:
         """Raise if the lease is lost.

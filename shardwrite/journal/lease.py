@@ -181,12 +181,19 @@ class Lease:
                 f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno
             ) from error
         _held.add(self.path)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # as where the system allows no more threads
+            self._give_back()
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._give_back()
+
+    def _give_back(self) -> None:
         _held.discard(self.path)
         # The run may have ended. A lease that cannot be removed is later found to be dead.
         with contextlib.suppress(OSError):

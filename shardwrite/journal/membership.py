@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardwrite.errors import RunEndedError
 from shardwrite.journal.jobs import note_job
 from shardwrite.journal.lease import Lease
 from shardwrite.journal.writer import admit, close_journals
+from shardwrite.stores import as_store_error
 
-__all__ = ["taking_part"]
+__all__ = ["begun_at", "taking_part"]
 
 
 @contextlib.contextmanager
@@ -45,3 +47,21 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
             yield
         finally:
             close_journals(driver)
+
+
+def begun_at(run_path: str | os.PathLike[str]) -> int:
+    """Time in nanoseconds at which a run began, by the clock of the file system with its state.
+
+    Raises
+    ------
+    RunEndedError
+        If another process has ended the run.
+    StoreError
+        If it cannot be looked at.
+    """
+    path = Path(run_path) / "plan.json"
+    with as_store_error(str(path), "cannot look at"):
+        try:
+            return path.stat().st_mtime_ns
+        except FileNotFoundError as error:
+            raise RunEndedError("another process has ended this run", path=str(run_path)) from error

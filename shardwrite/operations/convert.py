@@ -120,6 +120,9 @@ def shard(
 
     Notes
     -----
+    If files of `src` change meanwhile, the shards made of them are written once more, before `dst`
+    appears. In a bucket, `src` must not change meanwhile.
+
     A conversion in place can be interrupted at any time: the old data or the new data are at the
     old name, and the same call finishes. Until then, nothing else may write there;
     :func:`abandon` gives the conversion up. Where the file system cannot exchange two names,
@@ -139,7 +142,7 @@ def shard(
     IncompleteError
         If the process was asked to stop and shards are missing.
     StoreError
-        If the storage refuses, or the source changes meanwhile.
+        If the storage refuses, or the source changes again and again.
     RunEndedError, WorkersLostError
         See :func:`to_sharded_zarr`.
 

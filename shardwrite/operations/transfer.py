@@ -77,8 +77,9 @@ def upload(
     processes that make the same call at once both succeed, but may send an object twice. An upload
     of another source to the same place is refused while the first one lasts.
 
-    `src` must not change meanwhile. Files that do not belong to an array or a group are not copied.
-    The receipt of each array is a new one.
+    Files of `src` that change meanwhile are copied once more, before anything is published. In a
+    bucket, `src` must not change meanwhile. Files that do not belong to an array or a group are not
+    copied. The receipt of each array is a new one.
 
     With ``consume=True``, `src` has no ``zarr.json`` from the first removal on, so that nobody
     reads removed objects as the fill value. After an interruption, the same call finishes. Until
@@ -94,7 +95,7 @@ def upload(
     IncompleteError
         If the process was asked to stop and objects are missing.
     StoreError
-        If the storage refuses, or the source changes meanwhile.
+        If the storage refuses, or the source changes again and again.
     RunEndedError, WorkersLostError
         See :func:`to_sharded_zarr`.
 

@@ -221,6 +221,11 @@ class PlanFacts:
         return around + int(min(n_elements * self.metadata.itemsize / ratio, HELD_NBYTES))
 
     @property
+    def held_nbytes(self) -> int:
+        """Bytes of a shard that a task holds while it writes the shard, at worst."""
+        return self._shard_nbytes(1.0)
+
+    @property
     def memory_per_thread_nbytes(self) -> int:
         """Worst-case memory of a worker process divided by its threads, in bytes."""
         return ceil_div(self.memory.total_nbytes, self.resources.n_threads)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 import shardwrite._dask as dask
+from shardwrite.encode.unit import check_block
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.grid import Box, boundaries, ravel
@@ -53,6 +54,8 @@ def compare(
 
     Raises
     ------
+    SourceError
+        If a block of the source is not as dask declares it.
     StoreError
         If the storage refuses to read the array.
     """
@@ -71,6 +74,7 @@ def compare(
                 _Skip(frozenset(skip)),
                 (source.name, *index),
                 box,
+                source.dtype,
             )
     found: list[_Difference] = []
     if layer:
@@ -91,9 +95,11 @@ class _Skip:
     ranks: frozenset[int]
 
 
-def _differences(array: ShardedArray, skip: _Skip, block: Any, box: Box) -> list[_Difference]:
+def _differences(
+    array: ShardedArray, skip: _Skip, block: Any, box: Box, dtype: np.dtype[Any]
+) -> list[_Difference]:
     grid = array.metadata.grid
-    wanted = np.asarray(block)
+    wanted = check_block(block, box, dtype)
     found = []
     for index in grid.shards_in(box):
         rank = ravel(index, grid.counts)

@@ -22,7 +22,7 @@ import shardwrite._dask as dask
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan import Plan
 from shardwrite.runs.source import Key, TaskBox
-from shardwrite.write.tasks import SourcePieces, encode_block, write_group
+from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
 
 __all__ = ["ArrayChunks", "waves_reruns"]
 
@@ -102,7 +102,7 @@ class ArrayChunks:
             if not at.shares_memory and not at.box.contains(chunk):
                 inside = chunk.intersect(at.box)
                 cut_key = (f"shardwrite-cut-{at.name}", *at.key[1:], number)
-                tasks[cut_key] = Task(cut_key, _cut, TaskRef(key), inside.shift(chunk.start))
+                tasks[cut_key] = Task(cut_key, cut_block, TaskRef(key), chunk, inside, self.dtype)
                 chunk, key = inside, cut_key
             pieces.append(chunk)
             keys.append(TaskRef(key))
@@ -122,10 +122,6 @@ class ArrayChunks:
                 if edges[i] < edges[i + 1]
             ]
         return self._spans[known]
-
-
-def _cut(block: Any, box: Box) -> Any:
-    return block[box.slices]
 
 
 def _span(edges: Sequence[int], start: int, stop: int) -> range:

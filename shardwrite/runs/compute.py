@@ -14,6 +14,7 @@ from shardwrite.runs.fusion import fuse_source, is_worth_fusing
 from shardwrite.runs.outcome import WHILE_COMPUTING
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
+from shardwrite.runs.watching import CopiesObjects, SourceWatch
 from shardwrite.write.context import GroupReport
 
 __all__ = ["compute_again", "compute_together", "compute_waves", "one_graph"]
@@ -124,12 +125,32 @@ def compute_waves(
         _compute_wave(session, engine, str(number), groups, on_report)
 
 
-def compute_again(session: Session, engine: Engine, on_report: OnReport) -> None:
-    """Compare all objects with the journal, and write once more those that are not what it says."""
-    if session.look_again(engine):
+def compute_again(
+    session: Session, engine: Engine, on_report: OnReport, *, looks_at_copy: bool
+) -> None:
+    """Write shards once more that were made of objects which have changed since.
+
+    Parameters
+    ----------
+    session, engine, on_report
+        See `compute_waves`.
+    looks_at_copy : bool
+        Also compare all objects with the journal, and write those that are not what it says.
+
+    Raises
+    ------
+    StoreError
+        With ESTALE, if objects of the source change again and again; see `SourceWatch`.
+    """
+    source = session.job.source
+    copied = source.copied if isinstance(source, CopiesObjects) else None
+    looks = [session.look_again] if looks_at_copy else []
+    looks += [] if copied is None else [SourceWatch(session, copied).look_again]
+    if sum(look(engine) for look in looks):
         groups = range(session.job.plan.partition.n_groups)
         _compute_wave(session, engine, "again", groups, on_report)
-        session.look_again(engine)
+        for look in looks:
+            look(engine)
 
 
 def _compute_wave(

@@ -181,7 +181,7 @@ def convert_array(
         made,
         passage,
         (),
-        made.resources.n_threads * (2 * BATCH_NBYTES + decoded * chunk_nbytes),
+        made.resources.n_threads * (2 * BATCH_NBYTES + decoded * chunk_nbytes + made.held_nbytes),
     )
 
 

@@ -53,7 +53,7 @@ def execute(
     on_report : callable
         Called with the report of each group.
     looks_again : bool
-        See `compute_again`; it is done before any array is published.
+        See `looks_at_copy` of `compute_again`. This is done before any array is published.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def execute(
                 compute_together(together, engine, on_report)
                 for session in (s for s in sessions if s not in together):
                     compute_waves(session, engine, on_report)
-                for session in sessions if looks_again else ():
-                    compute_again(session, engine, on_report)
+                for session in sessions:
+                    compute_again(session, engine, on_report, looks_at_copy=looks_again)
                 for session in sessions:
                     session.n_retried = sum(session.driver in key[0] for key in engine.retried)
                 seconds = [time.perf_counter() - start] * len(sessions)

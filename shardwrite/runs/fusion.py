@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import GraphNode, Task
 
@@ -47,6 +48,9 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
 def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     """Fuse each of `keys` with the tasks that only it needs.
 
+    Tasks with annotations of dask, such as resources or a number of retries, are not fused. They
+    would run without them.
+
     Parameters
     ----------
     graph : HighLevelGraph
@@ -57,9 +61,12 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     Returns
     -------
     HighLevelGraph
-        A graph of one layer, without the tasks that no result needs.
+        A graph without the tasks that no result needs. It has one layer if tasks were fused.
     """
     culled = graph.cull(set(keys))
+    here = get_annotations()  # are those of all tasks that are made now
+    if any(layer.annotations and layer.annotations != here for layer in culled.layers.values()):
+        return culled
     tasks = culled.to_dict()
     # A `GraphNode` knows its dependencies. In other tasks, dask has to search for them.
     is_plain = all(isinstance(task, GraphNode) for task in tasks.values())

@@ -30,11 +30,17 @@ class ReencodedChunks(ArrayChunks):
         The array.
     drop_empty : bool
         Store no chunk that holds only the fill value.
+
+    Attributes
+    ----------
+    copied : ShardedArray
+        See :class:`CopiesObjects`.
     """
 
     def __init__(self, x: dask.array.Array, array: ShardedArray, *, drop_empty: bool) -> None:
         super().__init__(x)
         self._like = None if drop_empty else array
+        self.copied = array
 
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""

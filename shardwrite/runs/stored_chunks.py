@@ -80,6 +80,11 @@ class StoredChunks:
         return self.metadata.dtype
 
     @property
+    def copied(self) -> ShardedArray | None:
+        """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
+        return self.other if self.listed is None else None
+
+    @property
     def is_encoded(self) -> bool:
         """See :class:`ChunkSource`."""
         return True

@@ -49,6 +49,11 @@ class WholeObjects:
         return
 
     @property
+    def copied(self) -> ShardedArray | None:
+        """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
+        return self.array if self.listed is None else None
+
+    @property
     def is_encoded(self) -> bool:
         """See :class:`ChunkSource`."""
         return True

@@ -2,6 +2,7 @@
 
 from shardwrite.stores.base import (
     DURABILITIES,
+    Dated,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -76,6 +77,7 @@ __all__ = [
     "BucketStore",
     "Capability",
     "Contents",
+    "Dated",
     "InsideStore",
     "Member",
     "MemoryStore",

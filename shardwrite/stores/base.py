@@ -23,6 +23,7 @@ from shardwrite.stores.tokens import token_of
 
 __all__ = [
     "DURABILITIES",
+    "Dated",
     "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
@@ -170,6 +171,17 @@ class Transaction(Protocol):
     def __enter__(self) -> Transaction: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
+
+
+@runtime_checkable
+class Dated(Protocol):
+    """A store of files, whose file system notes when each of them was changed."""
+
+    def change_time(self, key: str) -> int:
+        """Time at which a file was changed, replaced or renamed, in nanoseconds; 0 if it is gone.
+
+        Programs cannot set it, as those do that copy files with their times.
+        """
 
 
 class ObjectEditor(Protocol):

@@ -205,6 +205,14 @@ class PosixStore:
         with as_store_error(key, "cannot look at"):
             return version_of(self.root / check_key(key))
 
+    def change_time(self, key: str) -> int:
+        """See :class:`Dated`."""
+        with as_store_error(key, "cannot look at"):
+            try:
+                return os.lstat(self.path_of(key)).st_ctime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                return 0
+
     def size(self, key: str) -> int | None:
         """See :meth:`Readable.size`; what is no plain file has a size, too."""
         version = self.version(key)

@@ -45,9 +45,14 @@ class _Loop:
         """Wait for a coroutine; if the wait is interrupted, the coroutine is cancelled."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                name = "shardwrite-zarr-stores"
-                threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+                loop, name = asyncio.new_event_loop(), "shardwrite-zarr-stores"
+                try:
+                    threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
+                except BaseException:
+                    coroutine.close()
+                    loop.close()
+                    raise
+                self._loop = loop  # not before, as a loop without its thread never answers
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(seconds)

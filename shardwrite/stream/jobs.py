@@ -50,12 +50,27 @@ class Jobs:
             self._error = self._error or error
 
     def submit(self, job: Callable[..., None], *arguments: Any) -> None:
-        """Submit a callable to the pool."""
+        """Submit a callable to the pool.
+
+        Raises
+        ------
+        RuntimeError
+            If the system allows no thread for it.
+        """
         with self.changed:
             self._n_jobs += 1
-        self._pool.submit(self._run, job, arguments)
+        turn = threading.Lock()  # is taken by who counts the job as ended
+        try:
+            self._pool.submit(self._run, turn, job, arguments)
+        except BaseException as error:
+            self.fail(error)
+            # The job is in the queue of the pool, where a thread may take it, if there is one.
+            self._end(turn)
+            raise
 
-    def _run(self, job: Callable[..., None], arguments: Sequence[Any]) -> None:
+    def _run(
+        self, turn: threading.Lock, job: Callable[..., None], arguments: Sequence[Any]
+    ) -> None:
         try:
             with busy():
                 if self._error is None:
@@ -63,6 +78,11 @@ class Jobs:
         except BaseException as error:  # noqa: BLE001 (kept, and raised later)
             self.fail(error)
         finally:
+            self._end(turn)
+
+    def _end(self, turn: threading.Lock) -> None:
+        """Count a job as ended, once."""
+        if turn.acquire(blocking=False):
             with self.changed:
                 self._n_jobs -= 1
                 self.changed.notify_all()

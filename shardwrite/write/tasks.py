@@ -47,7 +47,15 @@ from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Writte
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
-__all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
+__all__ = [
+    "SourcePieces",
+    "commit_group",
+    "cut_block",
+    "encode_block",
+    "opened",
+    "rewrite_group",
+    "write_group",
+]
 
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
@@ -90,6 +98,27 @@ class SourcePieces:
             check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)
         ]
         return Pieces([box.start for box in self.pieces], checked)
+
+
+def cut_block(block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Cut a box out of a source array, after a check of its shape and dtype.
+
+    Parameters
+    ----------
+    block : array
+        The source array.
+    chunk, inside : Box
+        Box of the source array, and the box to cut out of it, in coordinates of the grid.
+    dtype : numpy.dtype
+        The dtype that dask declares.
+
+    Raises
+    ------
+    SourceError
+        If the array has another shape or dtype, or masked elements.
+    """
+    cut: npt.NDArray[Any] = check_block(block, chunk, dtype)[inside.shift(chunk.start).slices]
+    return cut
 
 
 def _loaded(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> Pieces:

@@ -24,6 +24,7 @@ from dask.task_spec import DataNode, Task, TaskRef
 from distributed import Client, LocalCluster, wait, worker_client
 
 import shardwrite
+from shardwrite import SourceError, SpecError
 from shardwrite.engines import LocalEngine
 from shardwrite.format.document import ArrayOptions
 from shardwrite.place.target import resolve_target
@@ -141,6 +142,23 @@ def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_
     execute([job], engine, lambda _: None)
     assert any("cut" in key[0] for key in engine.keys) == (not shares_memory)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)
+
+
+def test_a_chunk_is_checked_before_it_is_cut(tmp_path):
+    """What is left of a block that is too large has the right shape."""
+
+    def lie(block, block_info=None):
+        is_that = block_info is not None and block_info[0]["chunk-location"] == (1, 1)
+        return np.pad(block, 3) if is_that else block
+
+    x = da.ones((64, 64), chunks=24, dtype="u1")
+    x = x.map_blocks(lie, dtype="u1", meta=np.empty((0, 0), "u1"), chunks=x.chunks)
+    engine, small = Elsewhere(False), PlanOptions(memory_limit="15kB")
+    plan = plan_array(x, engine, ArrayOptions(shards=16, chunks=8), small)
+    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), RunOptions())
+    with pytest.raises(SourceError, match=r"declared shape \(24, 24\), the block has \(30, 30\)"):
+        execute([job], engine, lambda _: None)
+    assert not (tmp_path / "x" / "zarr.json").exists()
 
 
 @pytest.mark.compat
@@ -437,3 +455,13 @@ def test_callbacks_of_the_user_are_called(kind):
         )
         assert len(Callback.active) == 1
     assert seen == set(told) == set(tasks)
+
+
+@pytest.mark.parametrize("given", [-1, 2.7, "two"])
+def test_a_number_of_workers_that_is_none_is_refused(tmp_path, given):
+    with (
+        dask.config.set(num_workers=given),
+        pytest.raises(SpecError, match="num_workers"),
+    ):
+        shardwrite.to_sharded_zarr(np.ones(4), tmp_path / "x", shards=2, chunks=1)
+    assert not os.listdir(tmp_path)

@@ -436,3 +436,17 @@ def test_storage_that_cannot_tell_does_not_end_a_run(tmp_path, monkeypatch):
         assert not run.has_ended
     run.path.rename(tmp_path / "elsewhere")
     assert run.has_ended
+
+
+def test_a_lease_whose_thread_cannot_start_is_given_back(tmp_path):
+    """Else the next call in this process would find a run on which this process works."""
+    (tmp_path / "run").mkdir()
+    refusal = RuntimeError("can't start new thread")
+    with (
+        mock.patch.object(threading.Thread, "start", side_effect=refusal),
+        pytest.raises(RuntimeError, match="new thread"),
+    ):
+        Lease(tmp_path / "run", "d").__enter__()
+    assert not os.listdir(tmp_path / "run")
+    with Lease(tmp_path / "run", "d"):
+        assert len(live_holders(tmp_path / "run")) == 1

@@ -830,6 +830,27 @@ def test_a_faulty_block(tmp_path, row, memory_limit):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 0)
 
 
+LIES = {
+    "larger": (lambda b: np.pad(b, ((0, 0), (0, 1))), "declared shape"),
+    "one value for all": (lambda b: b[:1, :1], "declared shape"),
+    "values that a cast would hide": (lambda b: b + 0.25, "declared dtype"),
+    "masked": (lambda b: np.ma.masked_greater(b, 3), "masked"),
+}
+
+
+@pytest.mark.parametrize("row", LIES)
+def test_a_faulty_block_is_no_source_to_compare_with(tmp_path, row):
+    """It can be no other than declared where it is written, either."""
+    lie, told = LIES[row]
+    a = np.arange(256, dtype="i4").reshape(16, 16)
+    shardwrite.to_sharded_zarr(a, tmp_path / "x", **GOOD)
+    y = da.from_array(a, chunks=4).map_blocks(
+        in_one_block(lie), dtype="i4", meta=np.empty((0, 0), "i4")
+    )
+    with dask.config.set(scheduler="sync"), pytest.raises(SourceError, match=told):
+        shardwrite.verify(tmp_path / "x", against=y)
+
+
 def test_a_block_without_a_mask_is_taken(tmp_path, x):
     y = x.map_blocks(np.ma.asarray, dtype="f4", meta=np.empty((0, 0), "f4"))
     y.to_sharded_zarr(tmp_path / "x", **GOOD)

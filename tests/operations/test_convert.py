@@ -21,9 +21,12 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError
+from shardwrite.engines import LocalEngine
+from shardwrite.plan import PlanOptions
 from shardwrite.read.array import open_sharded
 from shardwrite.read.stored_array import open_stored
 from shardwrite.read.stored_shard import open_shard
+from shardwrite.runs.conversion import ConversionOptions, convert_array
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "runs"))
 from blind import make_blind
@@ -378,6 +381,52 @@ def test_on_every_engine(tmp_path, scheduler):
     same(open_sharded(tmp_path / "c")[...], values)
 
 
+@pytest.mark.parametrize("is_again", [False, True], ids=["in one call", "in the next call"])
+@pytest.mark.parametrize("how", [{}, {"chunks": 4}], ids=["copied", "encoded again"])
+@pytest.mark.parametrize("was", [{}, {"shards": 16}], ids=["plain", "sharded"])
+def test_a_source_that_is_written_meanwhile_is_converted_as_it_is_in_the_end(
+    tmp_path, was, how, is_again
+):
+    """Shards of old and shards of new values would be no array that ever was."""
+    a, values = small(tmp_path, compressors=None, **was)
+    n_reports = 0
+
+    def change(report):
+        nonlocal n_reports
+        n_reports += 1
+        if n_reports == 1:
+            zarr.open_array(a, mode="r+")[...] = values + 1
+            if is_again:
+                raise KeyboardInterrupt
+
+    def convert():
+        shardwrite.reshard(a, tmp_path / "b", 4, progress=change, memory_limit="40kB", **how)
+
+    with dask.config.set(scheduler="sync", num_workers=1):
+        if is_again:
+            with pytest.raises(KeyboardInterrupt):
+                convert()
+        convert()
+    assert n_reports > 2
+    same(open_sharded(tmp_path / "b")[...], values + 1)
+
+
+def test_a_source_that_never_rests_is_an_error(tmp_path):
+    a, values = small(tmp_path)
+
+    def change(report):
+        zarr.open_array(a, mode="r+")[:8, :8] = values[:8, :8] + 1
+
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(StoreError, match=r"c/0/0' of the source is changed again and again"),
+    ):
+        shardwrite.reshard(a, tmp_path / "b", 4, progress=change)
+    assert not (tmp_path / "b" / "zarr.json").exists()
+    shardwrite.reshard(a, tmp_path / "b", 4, restart=True)
+    same(open_sharded(tmp_path / "b")[:8, :8], values[:8, :8] + 1)
+
+
 def test_on_a_cluster(tmp_path):
     from distributed import Client
 
@@ -456,6 +505,20 @@ def test_arrays_with_codecs_around_their_sharding_are_encoded_again(tmp_path):
     assert done.n_chunks_copied == 0
     assert "the codecs of the inner chunks differ" in str(done)
     same(open_sharded(tmp_path / "b")[...], values)
+
+
+@pytest.mark.parametrize("strategy", ["fixed-order", "hdf5"])
+def test_a_copy_counts_what_a_task_holds_of_a_shard(tmp_path, strategy):
+    """Chunks of a file of HDF5 are collected before the library lays them out."""
+    shardwrite.create(
+        tmp_path / "a", (2**27,), "u1", shards=2**26, chunks=2**20, compressors="zstd"
+    )
+    wanted, options = ConversionOptions(shards=64), PlanOptions(strategy=strategy)
+    with dask.config.set(num_workers=2):
+        made = convert_array(open_stored(tmp_path / "a"), LocalEngine("threads"), wanted, options)
+    held = 64 * 2**20 if strategy == "hdf5" else 0
+    assert made.passage is not None
+    assert 2 * held <= made.memory_nbytes < 2 * (held + 2**23)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from zarr.codecs import GzipCodec, ShardingCodec
 
 import shardwrite
-from shardwrite import ChangedError, CorruptShardError, SpecError
+from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.stores import BucketStore
 
@@ -468,6 +468,63 @@ def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, b
     with dask.config.set({"scheduler": "sync"}):
         shardwrite.upload(tmp_path / "a", bucket)
     assert times
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+
+
+def changed_by(how, path):
+    """Change an array under a copy, so that no size and no index need differ."""
+    array = zarr.open_array(path, mode="r+")
+    if how == "values":
+        array[...] = array[...] + 1
+    elif how == "one more":
+        array[:16, :16] = 7
+    elif how == "gone":
+        (path / "c" / "1" / "0").unlink()
+
+
+@pytest.mark.parametrize("how", ["values", "one more"])
+@pytest.mark.parametrize("options", [{"compressors": None}, {"shards": None}, {}], ids=str)
+def test_a_source_that_changes_is_copied_as_it_is_in_the_end(tmp_path, bucket, options, how):
+    """A copy of old and of new objects is none."""
+    make_array(tmp_path / "a", **options)
+    reports = []
+
+    def change(report):
+        reports.append(report)
+        if len(reports) == 1:
+            changed_by(how, tmp_path / "a")
+
+    with dask.config.set(scheduler="sync"):
+        shardwrite.upload(tmp_path / "a", bucket, progress=change)
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+
+
+def test_an_object_that_is_removed_while_it_is_copied_is_told(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(StoreError, match="was copied, and is gone"),
+    ):
+        shardwrite.upload(
+            tmp_path / "a",
+            bucket,
+            progress=lambda report: (
+                changed_by("gone", tmp_path / "a")
+                if (tmp_path / "a" / "c" / "1" / "0").exists()
+                else None
+            ),
+        )
+    assert "zarr.json" not in keys(bucket)
+
+
+def test_a_source_that_changed_between_two_calls_is_copied_as_it_is(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(Stop):
+            shardwrite.upload(tmp_path / "a", bucket, progress=stopping_after(1))
+        changed_by("values", tmp_path / "a")
+        done = shardwrite.upload(tmp_path / "a", bucket)
+    assert done.n_resumed
     assert in_bucket(bucket) == in_directory(tmp_path / "a")
 
 

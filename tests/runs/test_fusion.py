@@ -121,3 +121,29 @@ def test_a_source_of_small_chunks_on_a_cluster(tmp_path, n_arrays):
     ran = Counter(log.read_text().splitlines())
     assert len(ran) == 32 * 32
     assert set(ran.values()) == {1}, "what several arrays share runs once"
+
+
+def test_tasks_with_annotations_keep_them():
+    """A task that needs a resource, or may be tried again, is none with the task of a group."""
+    x = da.from_array(np.arange(60), chunks=10)
+    with dask.annotate(resources={"GPU": 1}):
+        y = x + 1
+    groups = Task(("sum", 0), sum_of, List(*(TaskRef((y.name, i)) for i in range(6))))
+    graph = dask.highlevelgraph.HighLevelGraph.from_collections(
+        "sum", {("sum", 0): groups}, dependencies=[y]
+    )
+    keys = [("sum", 0)]
+    kept = fuse_source(graph, keys)
+    annotated = [layer for layer in kept.layers.values() if layer.annotations]
+    assert [layer.annotations for layer in annotated] == [{"resources": {"GPU": 1}}]
+    assert {key[0] for layer in annotated for key in layer} == {y.name}
+    assert computed(kept, keys) == computed(graph, keys) == [1830]
+    with dask.annotate(retries=2):  # of all that is made there
+        z = x + 1
+        groups = Task(("sum", 0), sum_of, List(*(TaskRef((z.name, i)) for i in range(6))))
+        all_of_it = dask.highlevelgraph.HighLevelGraph.from_collections(
+            "sum", {("sum", 0): groups}, dependencies=[z]
+        )
+        fused = fuse_source(all_of_it, keys)
+    assert z.name not in {key[0] for key in fused.to_dict()}
+    assert [layer.annotations for layer in fused.layers.values()] == [{"retries": 2}]

@@ -340,3 +340,19 @@ def test_nothing_is_assumed_of_an_unknown_store():
     assert ZarrStore(Unknown("/nowhere")).capabilities == known
     stated = ZarrStore(Unknown("/nowhere"), {Capability.SHARED})
     assert stated.capabilities == known | {Capability.SHARED}
+
+
+def test_a_loop_whose_thread_could_not_start_is_made_again(monkeypatch):
+    """A loop without its thread would never answer."""
+    monkeypatch.setattr(zarr_store, "_loop", zarr_store._Loop())
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    store = ZarrStore(zarr.storage.MemoryStore())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreError, match="new thread"):
+            put(store, "a", b"1")
+    put(store, "a", b"1")
+    assert store.read_whole("a", 8) == b"1"

@@ -466,3 +466,27 @@ def test_what_another_process_appends_between_two_stretches_is_kept(tmp_path, mo
     with ShardWriter(path, durability="none") as another:  # as the message says
         another.append(slices)
     assert read(path).shape == (24, 16, 24)
+
+
+def test_a_stream_whose_threads_cannot_start_ends_with_that_error(tmp_path, monkeypatch):
+    """Without a thread, the job would never end, and the stream would wait for it."""
+    shardwrite.create(tmp_path / "x", (0, 4), "u2", shards=(4, 4), chunks=(2, 2))
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if "shardwrite-stream" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def stream():
+        with shardwrite.ShardWriter(tmp_path / "x", n_threads=1) as writer:
+            for n in range(4):
+                writer.append(np.full((1, 4), n, "u2"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            stream()
+    stream()
+    written = zarr.open_array(tmp_path / "x", mode="r")[...]
+    assert written[-4:].tolist() == [[n] * 4 for n in range(4)]
