@@ -6,6 +6,8 @@ disk unless its name says so. The result is compared with the source, and its la
 ``--image`` converts on an ext4 of its own in a file of DIR, which only root can mount; so other
 files and inodes of the machine play no part.
 
+zarrista takes part only if it is named, and must be installed (``pip install zarrista``).
+
 There are two cases. ``small`` has many files of 4 KiB, a thousand for each shard. ``large`` has
 chunks of some MiB that zstd has compressed.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -177,8 +180,54 @@ def _by_zarrs(source: Path, target: Path, case: Case) -> None:
     _by_zarr(source, target, case)
 
 
+def _sharded(case: Case, codecs: list[Any]) -> dict[str, Any]:
+    """What two contestants want to know of the new array."""
+    inner = {
+        "chunk_shape": list(case.chunks),
+        "codecs": codecs,
+        "index_codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "crc32c"},
+        ],
+        "index_location": "end",
+    }
+    grid = {"chunk_shape": list(case.shard_shape)}
+    return {
+        "shape": list(case.shape),
+        "data_type": "uint16",
+        "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": grid},
+        "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+    }
+
+
+def _shard_by_shard(case: Case, copy: Callable[[tuple[slice, ...]], None]) -> None:
+    """Have threads copy the region of each shard, so that memory stays bounded."""
+    regions = [
+        tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, case.shard_shape, strict=True))
+        for at in np.ndindex(*(n // s for n, s in zip(case.counts, case.shards, strict=True)))
+    ]
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(copy, regions):
+            pass
+
+
+def _by_zarrista(source: Path, target: Path, case: Case) -> None:
+    array, store = (importlib.import_module(f"zarrista{name}") for name in ("", ".store"))
+    old = array.Array.open(store.FilesystemStore(str(source)))
+    document = json.loads((source / "zarr.json").read_text())
+    target.mkdir()
+    new = array.Array.from_metadata(
+        document | _sharded(case, document["codecs"]), store.FilesystemStore(str(target))
+    )
+    new.store_metadata()
+    _shard_by_shard(
+        case,
+        lambda region: new.store_array_subset(region, old.retrieve_array_subset(region).to_numpy()),
+    )
+
+
 def _by_tensorstore(source: Path, target: Path, case: Case) -> None:
-    """Copy shard by shard, so that memory stays bounded."""
     import tensorstore as ts
 
     context = {
@@ -188,37 +237,23 @@ def _by_tensorstore(source: Path, target: Path, case: Case) -> None:
     }
     from_spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(source)}}
     old = ts.open({**from_spec, "context": context}).result()
-    document = json.loads((source / "zarr.json").read_text())
-    inner = {"chunk_shape": list(case.chunks), "codecs": document["codecs"]}
+    codecs = json.loads((source / "zarr.json").read_text())["codecs"]
     new = ts.open(
         {
             "driver": "zarr3",
             "kvstore": {"driver": "file", "path": str(target)},
             "create": True,
             "context": context,
-            "metadata": {
-                "shape": list(case.shape),
-                "data_type": "uint16",
-                "fill_value": 0,
-                "chunk_grid": {
-                    "name": "regular",
-                    "configuration": {"chunk_shape": list(case.shard_shape)},
-                },
-                "codecs": [{"name": "sharding_indexed", "configuration": inner}],
-            },
+            "metadata": _sharded(case, codecs),
         }
     ).result()
 
-    def copy(at: tuple[int, ...]) -> None:
-        region = tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, case.shard_shape, strict=True))
+    def copy(region: tuple[slice, ...]) -> None:
         transaction = ts.Transaction()
         new.with_transaction(transaction)[region].write(old[region].read().result()).result()
         transaction.commit_async().result()
 
-    shards = np.ndindex(*(n // s for n, s in zip(case.counts, case.shards, strict=True)))
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(copy, shards):
-            pass
+    _shard_by_shard(case, copy)
 
 
 def _by_cp(source: Path, target: Path, case: Case) -> None:  # noqa: ARG001
@@ -231,6 +266,7 @@ CONTESTANTS: dict[str, Callable[[Path, Path, Case], None]] = {
     "shardwrite-full": _by_shardwrite("full"),
     "shardwrite-values": _decoded,
     "tensorstore": _by_tensorstore,
+    "zarrista": _by_zarrista,
     "zarr-python": _by_zarr,
     "zarr-python with zarrs": _by_zarrs,
     "cp": _by_cp,
@@ -365,7 +401,9 @@ def main() -> None:
     )
     parser.add_argument("--case", choices=("small", "large"), default="small")
     parser.add_argument("--files", type=int, default=20_000, help="number of chunk files")
-    parser.add_argument("--contestants", default=",".join(CONTESTANTS))
+    parser.add_argument(
+        "--contestants", default=",".join(name for name in CONTESTANTS if name != "zarrista")
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--count-calls", action="store_true", help="count system calls by strace")
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["PeakMemory", "anonymous_memory", "file_system", "machine", "tree_size", "versions"]
 
 _DISTRIBUTIONS = (
-    "shardwrite", "dask", "distributed", "zarr", "zarrs", "tensorstore", "numpy", "numcodecs", "isal", "zlib-ng", "zstandard",
+    "shardwrite", "dask", "distributed", "zarr", "zarrs", "zarrista", "tensorstore", "numpy", "numcodecs", "isal", "zlib-ng", "zstandard",
     "crc32c",
 )  # fmt: skip
 

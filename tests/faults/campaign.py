@@ -294,8 +294,10 @@ def rows() -> Iterator[Row]:
     yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
     yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
-    name = "SIGKILL before every effect on an array that keeps a manifest"
-    yield Row(name, 1, 1, "manifests.py", of_ends)
+    name = "SIGKILL before every seventh effect on an array that keeps a manifest"
+    yield Row(name, 1, 1, "manifests.py --every 7 --last 4", of_ends)
+    name = "power cut before an effect on an array that keeps a manifest, ext4"
+    yield Row(name, 200, 50, "manifest_cuts.py --cases {n} --seed {seed}", of_ends)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():
         name = f"a job of 10,000 shards in {groups} groups, killed 20 times"
         yield Row(name, 20, 20, f"kills.py {way} --kills {{n}} --seed {{seed}}", of_kills)
@@ -317,6 +319,11 @@ def rows() -> Iterator[Row]:
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails under a conversion, every eighth k: {what}"
         names = "shard unshard shard-in-place unshard-in-place"
+        command = f"failing_updates.py --operations {names} --errors {error} --every 8"
+        yield Row(name, 1, 1, command, of_calls, needs_shim=True)
+    for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
+        name = f"the k-th call of one kind fails while an array is consumed, every eighth k: {what}"
+        names = "shard-and-consume reshard-and-consume"
         command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     yield Row(

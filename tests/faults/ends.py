@@ -363,7 +363,12 @@ OPERATIONS = {
 }
 
 
-def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None = None) -> str:
+def in_child(
+    action: Callable[[], object],
+    kill_at: int = 0,
+    stage: Path | None = None,
+    before_death: Callable[[], object] = lambda: None,
+) -> str:
     """Do something in a process of its own.
 
     Parameters
@@ -374,18 +379,25 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
         Number of the effect before which the process is killed; 0 for none.
     stage : path, optional
         A file for what goes wrong.
+    before_death : callable, optional
+        What is done right before the process is killed.
 
     Returns
     -------
     str
         ``"killed"``, ``"done"``, or what went wrong.
     """
+
+    def die(_: str) -> None:
+        before_death()
+        os.kill(os.getpid(), signal.SIGKILL)
+
     pid = os.fork()
     if not pid:
         status = 1
         try:
             with (
-                before_effect(kill_at, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+                before_effect(kill_at, die),
                 dask.config.set(scheduler="sync"),
             ):
                 action()

@@ -47,7 +47,9 @@ STREAMS = {
 WITHOUT_SHARDS = ("update without shards", "stream without shards")
 CONVERSIONS = {"shard": 4, "unshard": None, "shard-in-place": 4, "unshard-in-place": None}
 """Shards of the new array, in inner chunks."""
-OPERATIONS = (*UPDATES, *STREAMS, *CONVERSIONS)
+CONSUMING = {"shard-and-consume": 4, "reshard-and-consume": (3, 1)}
+"""The same for conversions that remove their source."""
+OPERATIONS = (*UPDATES, *STREAMS, *CONVERSIONS, *CONSUMING)
 
 
 @dataclass(kw_only=True)
@@ -60,8 +62,9 @@ class Case(failing_calls.Fault):
 def make(path: Path, operation: str) -> None:
     """The array as it is before; inner chunks of one size are what can be put in place."""
     compressors = "auto" if operation == "append in place" else []
-    if operation in CONVERSIONS:
-        shards = None if CONVERSIONS[operation] else 32
+    if operation in (*CONVERSIONS, *CONSUMING):
+        is_flat = CONVERSIONS.get(operation) or operation == "shard-and-consume"
+        shards = None if is_flat else 32
         da.from_array(OLD, chunks=16).to_sharded_zarr(path, shards=shards, chunks=4)
         return
     sizes = (
@@ -78,6 +81,12 @@ def operate(path: Path, operation: str) -> None:
         is_in_place = operation.endswith("in-place")
         src, dst = (path, None) if is_in_place else (path.with_name("source"), path)
         shardwrite.reshard(src, dst, CONVERSIONS[operation])
+        return
+    if operation in CONSUMING:
+        source = path.with_name("source")
+        shardwrite.reshard(source, path, CONSUMING[operation], consume=True, memory_limit="10kB")
+        left = sorted(path.parent.glob("source*"))
+        assert not left, left
         return
     if operation in UPDATES:
         x = da.from_array(NEW[REGION], chunks=13)
@@ -96,7 +105,7 @@ def operate(path: Path, operation: str) -> None:
 def check(path: Path, operation: str) -> None:
     """All that an operation which succeeded has promised."""
     found = shardwrite.open_sharded(path)[:, :]
-    if operation in CONVERSIONS:
+    if operation in (*CONVERSIONS, *CONSUMING):
         np.testing.assert_array_equal(found, OLD)
         return
     wanted = (
@@ -117,10 +126,11 @@ def template(operation: str) -> Path:
 
 def run_case(library, case: Case, directory: Path) -> Case:
     path = directory / "x.zarr"
-    is_elsewhere = case.operation in ("shard", "unshard")
+    is_elsewhere = case.operation in ("shard", "unshard", *CONSUMING)
     made = directory / "source" if is_elsewhere else path
     shutil.copytree(template(case.operation), made)
-    error = case.strike(library, path, lambda: operate(path, case.operation))
+    struck = directory if case.operation in CONSUMING else path  # with the source and its records
+    error = case.strike(library, struck, lambda: operate(path, case.operation))
     try:
         if error is None:
             check(path, case.operation)

@@ -270,32 +270,34 @@ class Case:
     trouble: str = ""
 
 
+def go_on(name: str, path: Path, then: str) -> None:
+    """Look at the lists of an array whose operation was interrupted, go on, and look again."""
+    operation = OPERATIONS[name]
+    check_listed(path, exactly=False)
+    if then == "abandon":
+        shardwrite.abandon(path)
+        check_listed(path, exactly=name not in ("salvage", "repair"))
+        return
+    operation.perform(path)
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
+    check_listed(path, exactly=True)
+    found = documents(path)
+    assert found["group"] == found["array"]
+    with zarr.config.set({"async.concurrency": 1}):
+        opened = zarr.open_array(path, mode="r")
+    assert set(opened.attrs["nonempty_chunks"]) == set(shardwrite.present(path).keys)
+
+
 def run_case(name: str, made: Path, home: Path, kill_at: int, then: str) -> Case | None:
     """Kill an operation, look at the lists, and go on; None if it had ended before."""
-    operation, path, stage = OPERATIONS[name], home / "g/x", home / "trouble"
+    path, stage = home / "g/x", home / "trouble"
     shutil.copytree(made, home)
-
-    def again() -> None:
-        check_listed(path, exactly=False)
-        if then == "abandon":
-            shardwrite.abandon(path)
-            check_listed(path, exactly=name not in ("salvage", "repair"))
-            return
-        operation.perform(path)
-        np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
-        check_listed(path, exactly=True)
-        found = documents(path)
-        assert found["group"] == found["array"]
-        with zarr.config.set({"async.concurrency": 1}):
-            opened = zarr.open_array(path, mode="r")
-        assert set(opened.attrs["nonempty_chunks"]) == set(shardwrite.present(path).keys)
-
     try:
-        ended = in_child(lambda: operation.perform(path), kill_at, stage)
+        ended = in_child(lambda: OPERATIONS[name].perform(path), kill_at, stage)
         if ended == "done":
             return None
         if ended == "killed":
-            ended = in_child(again, stage=stage)
+            ended = in_child(lambda: go_on(name, path, then), stage=stage)
         return Case(name, kill_at, then, "" if ended == "done" else ended)
     finally:
         shutil.rmtree(home)

@@ -1,23 +1,29 @@
-"""A kill before every effect on an array that keeps a manifest: the list never lacks a chunk."""
+"""A kill or a power cut before every effect on an array that keeps a manifest: the list never lacks
+a chunk."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from forks import python
 
+sys.path.insert(0, str(Path(__file__).parent))
+import power_cut
+
 SCRIPT = Path(__file__).with_name("manifests.py")
+CUTS = SCRIPT.with_name("manifest_cuts.py")
 OPERATIONS = ("write, published first", "append in place", "stream")
 
 
-def run(tmp_path, *arguments):
+def run(tmp_path, *arguments, script=SCRIPT):
     """Kill operations in a process of its own, which has no threads when it forks."""
     out = tmp_path / "out.json"
     done = subprocess.run(
-        [*python(), SCRIPT, *arguments, "--json", out],
+        [*python(), script, *arguments, "--json", out],
         capture_output=True,
         text=True,
         timeout=1700,
@@ -48,3 +54,20 @@ def test_effects_of_every_operation(tmp_path, share):
     found = run(tmp_path, "--operations", *names[share::4], "--every", "19", "--last", "4")
     assert len(found) > 40
     assert {case["operation"] for case in found} == set(names[share::4])
+
+
+def test_power_cuts(tmp_path):
+    if why := power_cut.missing("ext4"):
+        pytest.skip(why)
+    names = ("append", "erase", "reshard in place")
+    found = run(tmp_path, "--operations", *names, "--cases", "6", "--seed", "1", script=CUTS)
+    assert len(found) >= 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_power_cuts_under_every_operation(tmp_path):
+    if why := power_cut.missing("ext4"):
+        pytest.skip(why)
+    found = run(tmp_path, "--cases", "30", "--seed", "2", script=CUTS)
+    assert len({case["operation"] for case in found}) >= 14

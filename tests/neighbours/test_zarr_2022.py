@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import dask.array as da
@@ -20,30 +19,12 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parent))
 
 import zarr_2022
-from suites import alone
 
 pytestmark = pytest.mark.long  # fetches what it needs
-PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs[msgpack]<0.13", "pytest")
 SUITES = (
     "test_core.py::TestArrayWithShardingStorageTransformerV3",
     "test_storage_v3.py::TestStorageTransformerV3",
 )
-
-
-@pytest.fixture(scope="session")
-def environment(pytestconfig):
-    """Directory of an environment with zarr-python 2.17."""
-    if sys.version_info >= (3, 13):
-        pytest.skip("numpy 1 has no wheels for this Python")
-    into = Path(pytestconfig.cache.mkdir("neighbours")) / "zarr-2022-suite"
-    with alone(into):
-        if not (into / "done").exists():
-            venv.create(into, with_pip=True, clear=True)
-            pip = [into / "bin/python", "-m", "pip", "--quiet", "install", *PACKAGES]
-            if subprocess.run(pip, timeout=400, check=False).returncode:
-                pytest.skip("pip cannot fetch it here")
-            (into / "done").touch()
-    return into
 
 
 @pytest.fixture(scope="session")
