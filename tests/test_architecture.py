@@ -491,6 +491,7 @@ REMOVES_ITS_OWN = {
     "place/run_state.py": {"_discard", "_discard_private"},
     "journal/bucket_log.py": {"restore"},  # in the directory that is made from a log
     "journal/bucket_runs.py": {"open", "close", "_lose"},  # this process's copy of a state
+    "journal/bucket_shares.py": {"open", "discard"},  # this block's copy of a state
     "journal/takeover.py": {
         "end_run",
         "take_away",

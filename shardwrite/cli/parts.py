@@ -27,6 +27,7 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.journal import fetched
 from shardwrite.operations.previews import preview_part
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.render import human
@@ -252,7 +253,7 @@ def finalize(
     --dry-run, it shows what the journals say, as `slurm status` does.
     """
     if dry_run:
-        found = status(resolve_target(dst, name))
+        found = status(fetched(resolve_target(dst, name, is_read=True)))
         echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
         if not found.is_whole:
             raise SystemExit(INCOMPLETE)

@@ -13,7 +13,7 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
-from shardwrite.journal.bucket_fence import BucketFence
+from shardwrite.journal.bucket_fence import BucketFence, Fence
 from shardwrite.journal.bucket_runs import (
     check_held,
     confirm,
@@ -23,7 +23,9 @@ from shardwrite.journal.bucket_runs import (
     is_resumed,
     refuse_in_store,
     refuse_unfinished,
+    shared_fence_of,
 )
+from shardwrite.journal.bucket_shares import sharing
 from shardwrite.journal.consuming import (
     CONSUMES,
     Checked,
@@ -127,6 +129,7 @@ __all__ = [
     "DocumentChange",
     "Entry",
     "FarJournal",
+    "Fence",
     "History",
     "Holder",
     "InPlace",
@@ -206,6 +209,8 @@ __all__ = [
     "require_trusted",
     "shard_claim",
     "shards_of",
+    "shared_fence_of",
+    "sharing",
     "sweep",
     "take_away",
     "take_back",

@@ -8,6 +8,9 @@ The directory of such a run belongs to its driver. What a task can ask depends o
   out.
 - On another host it reads the lease in the bucket, with one request before each commit. It cannot
   write the journal either. Its report goes to the driver, which writes the journal in its place.
+
+A run may also be written by several processes at a time, or later. Then nobody holds the lease
+meanwhile, and a `SharedFence` asks whether the state in the bucket still has the run.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from functools import lru_cache
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.journal.bucket_lease import LEASE, read_lease
+from shardwrite.journal.bucket_logs import Logs
 from shardwrite.journal.lease import lives, this_process
 from shardwrite.journal.process import Process
 from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import BucketStore, is_there
 
-__all__ = ["BucketFence"]
+__all__ = ["BucketFence", "Fence", "SharedFence"]
+
+_runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
 
 
 @lru_cache(maxsize=64)
@@ -119,3 +125,78 @@ class BucketFence:
 
     def _ended(self, why: str) -> RunEndedError:
         return RunEndedError(f"the run on {self.label} does not go on: {why}", path=self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFence:
+    """The way from a task to a run that nobody holds the lease of; it travels with the tasks.
+
+    The check is one request. The first one of a process reads the state, too.
+
+    Attributes
+    ----------
+    store : BucketStore
+        Store of the array's objects.
+    directory : str
+        Directory of run state that the tasks write their journal into; empty if there is none.
+    label : str
+        Text that names the array in messages.
+    """
+
+    store: BucketStore
+    directory: str
+    label: str
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process sees the directory."""
+        return bool(self.directory) and is_there(self.directory)
+
+    def check(self, run_path: str, driver: str) -> None:
+        """Refuse to go on with a run that has ended, or that another process works on alone.
+
+        Parameters
+        ----------
+        run_path : str
+            Directory of the run, whose name tells which it is.
+        driver : str
+            Name of the driver in the run.
+
+        Raises
+        ------
+        RunEndedError
+            If it has.
+        StoreError
+            If that cannot be found out.
+        """
+        self.check_run(os.path.basename(run_path).removeprefix("run-"))
+        if self.is_near:
+            ensure_current(run_path, driver)
+
+    def check_run(self, run: str) -> str:
+        """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
+        found = read_lease(self.store)
+        why = ""
+        if found is None:
+            why = "it has ended"
+        elif found[0].holder:
+            why = f"another process works on it alone ({found[0].process.name})"
+        elif run not in _runs_after(self.store, found[0].state):
+            why = "it has ended, or was given up"
+        if why or found is None:
+            raise RunEndedError(f"the run on {self.label} does not go on: {why}", path=self.label)
+        return found[0].state
+
+    def probe(self) -> tuple[str, int | None] | None:
+        """See :meth:`BucketFence.probe`; each task asks anyway."""
+        return None
+
+
+def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
+    """Names of the runs that a holder has left, whose log does not change any more."""
+    if state not in _runs:
+        _runs[state] = Logs(store).runs_of(state)
+    return _runs[state]
+
+
+Fence = BucketFence | SharedFence

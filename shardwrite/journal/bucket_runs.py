@@ -17,6 +17,8 @@ process:
    remove the log, and then the lease. *A lease without a state, which the next process removes.* If
    the run has not ended, the log stays, and the lease is given back.
 
+Between two such processes, others may add to the state at a time (`journal.bucket_shares`).
+
 The text in italics says what a crash leaves. A process that has lost its lease puts nothing more:
 its directory is moved away, so that all of its tasks stop as those of a run that has ended. A log
 that is put too late belongs to no lease, and is not read.
@@ -36,12 +38,12 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import on_leaving
-from shardwrite.journal.bucket_fence import BucketFence
+from shardwrite.journal.bucket_fence import BucketFence, Fence, SharedFence
 from shardwrite.journal.bucket_lease import BucketLease, LeaseRecord, read_lease
 from shardwrite.journal.bucket_log import Mirror, encode
 from shardwrite.journal.bucket_logs import Logs
@@ -53,6 +55,7 @@ from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
 
 __all__ = [
+    "PUT_SECONDS",
     "check_held",
     "confirm",
     "ensure_held",
@@ -60,15 +63,44 @@ __all__ = [
     "fetched",
     "holding",
     "is_resumed",
+    "refuse_alone",
     "refuse_in_store",
     "refuse_unfinished",
+    "runs_in",
+    "shared_fence_of",
+    "shares",
+    "store_of",
 ]
 
 _STATES = ("run-", "ended-", "taken-")
-_PUT_SECONDS = 5.0
+PUT_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
 _holds: dict[Path, _Hold] = {}
 _lock = threading.Lock()
+
+
+class Share(Protocol):
+    """Work of this process on a state in a bucket, be it alone or with others."""
+
+    resumed: frozenset[str]
+
+    @property
+    def fence(self) -> Fence:
+        """What tasks need to ask whether the run goes on."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the lease may have run out."""
+
+    def check(self) -> None:
+        """Raise if the run does not go on, as far as is known without asking."""
+
+    def confirm(self) -> None:
+        """Put all of the state, and raise if the run does not go on."""
+
+
+shares: dict[Path, Share] = {}
+"""Work that this process does with others, by its directory of run state."""
 
 
 @contextlib.contextmanager
@@ -160,13 +192,28 @@ def check_held(target: Target, *, makes_array: bool) -> None:
         If the state should lie in a directory, and that of another run lies in the bucket.
     """
     if target.in_store:
-        hold = _holds.get(target.beside)
-        if hold is None:
+        work = _work_on(target)
+        if work is None:
             refuse_in_store(target)
         else:
-            hold.check()
+            work.check()
     elif not makes_array:
         refuse_unfinished(target.place, "Finish it by the same call without run_dir")
+
+
+def refuse_alone(target: Target) -> None:
+    """Refuse to work beside others if a call of this process works alone.
+
+    Raises
+    ------
+    JournalError
+        If one does.
+    """
+    if target.beside in _holds:
+        raise JournalError(
+            f"{target.label} is being written by another call of this process; wait for it",
+            path=target.label,
+        )
 
 
 def refuse_unfinished(place: Place, remedy: str) -> None:
@@ -223,15 +270,37 @@ def confirm(target: Target) -> None:
     StoreError
         If the service refuses. Nothing is lost then; the same call goes on.
     """
-    hold = _holds.get(target.beside) if target.in_store else None
-    if hold is not None:
-        hold.confirm()
+    work = _work_on(target)
+    if work is not None:
+        work.confirm()
 
 
-def fence_of(target: Target) -> BucketFence | None:
+def fence_of(target: Target) -> Fence | None:
     """The way from tasks to the lease in the bucket; None if the run state lies in a directory."""
-    hold = _holds.get(target.beside) if target.in_store else None
-    return None if hold is None else hold.fence
+    work = _work_on(target)
+    return None if work is None else work.fence
+
+
+def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
+    """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`.
+
+    Parameters
+    ----------
+    target : Target
+        The array, or an update of it.
+    directory : str
+        Directory of run state that the tasks write their journal into; empty if there is none.
+    """
+    if not target.in_store:
+        return None
+    return SharedFence(store_of(target), directory, target.label)
+
+
+def _work_on(target: Target) -> Share | None:
+    """Work of this process on the state of a target, if that lies in the bucket."""
+    if not target.in_store:
+        return None
+    return _holds.get(target.beside) or shares.get(target.beside)
 
 
 def ensure_held(target: Target) -> None:
@@ -244,10 +313,10 @@ def ensure_held(target: Target) -> None:
     StoreError
         If the lease could not be renewed in time.
     """
-    hold = _holds.get(target.beside) if target.in_store else None
-    if hold is not None:
-        hold.check()
-        if hold.is_late:
+    work = _work_on(target)
+    if work is not None:
+        work.check()
+        if work.is_late:
             raise StoreError(
                 f"the lease of {target.label} could not be renewed in time, so another process may "
                 "have taken it over; make the same call again",
@@ -258,8 +327,8 @@ def ensure_held(target: Target) -> None:
 
 def is_resumed(target: Target, run: str) -> bool:
     """Whether a run was there already when this process took the lease."""
-    hold = _holds.get(target.beside) if target.in_store else None
-    return hold is not None and run in hold.resumed
+    work = _work_on(target)
+    return work is not None and run in work.resumed
 
 
 def fetched(target: Target) -> Target:
@@ -277,7 +346,7 @@ def fetched(target: Target) -> Target:
     """
     if not target.in_store or target.beside in _holds:
         return target
-    store, copy = _store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
+    store, copy = store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
     found = read_lease(store)
     if found is None:
         return target
@@ -292,19 +361,20 @@ def fetched(target: Target) -> Target:
 
 def _note_holder(copy: Path, lease: LeaseRecord) -> None:
     """Leave the lease of a bucket in the directories of runs, where looks at runs expect it."""
-    for run in _runs_in(copy):
+    for run in runs_in(copy):
         path = run / f"lease-{lease.holder[:12]}.json"
         with as_store_error(str(path), "cannot write"):
             path.write_text(json.dumps(lease.process.to_dict()))
 
 
-def _runs_in(beside: Path, state: str = "run-") -> list[Path]:
+def runs_in(beside: Path, state: str = "run-") -> list[Path]:
     """Directories of all runs on an array that are in a state: by default, that go on."""
     places = [beside, *listed(beside / UPDATES)]
     return [run for place in places for run in listed(place, state)]
 
 
-def _store_of(target: Target) -> BucketStore:
+def store_of(target: Target) -> BucketStore:
+    """Store of a target whose run state lies in its bucket."""
     return cast("BucketStore", target.place.store)
 
 
@@ -331,8 +401,8 @@ class _Hold:
         self.n_users = 0
         self.resumed: frozenset[str] = frozenset()
         self.is_closed = self._is_lost = False
-        self._lease = BucketLease(_store_of(target), target.label)
-        self._log = Logs(_store_of(target))
+        self._lease = BucketLease(store_of(target), target.label)
+        self._log = Logs(store_of(target))
         self._mirror = Mirror(target.beside)
         self._waiting: bytes | None = None
         self._n_put, self._state, self._older = 0, "", ""
@@ -350,7 +420,7 @@ class _Hold:
             shutil.rmtree(beside, ignore_errors=True)
             begin_private(beside.parent)
             self._log.restore(self._state, beside)
-            found = [run for state in _STATES for run in _runs_in(beside, state)]
+            found = [run for state in _STATES for run in runs_in(beside, state)]
             self.resumed = frozenset(run.name.partition("-")[2] for run in found)
             self._thread.start()
         except BaseException:
@@ -375,7 +445,7 @@ class _Hold:
     @property
     def fence(self) -> BucketFence:
         """What tasks in other processes need to ask for the lease."""
-        store, label = _store_of(self.target), self.target.label
+        store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)
         return BucketFence(store, self._lease.holder, this_process(), above, label)
 
@@ -439,7 +509,7 @@ class _Hold:
     def _go_on(self) -> None:
         """Put what changes, and renew the lease, until the end; run by the thread."""
         heartbeat, _ = lease_times()
-        pause, renewed = min(_PUT_SECONDS, heartbeat), time.monotonic()
+        pause, renewed = min(PUT_SECONDS, heartbeat), time.monotonic()
         while not self._stop.wait(pause):
             try:
                 with self._work:
@@ -489,13 +559,13 @@ class _Hold:
         """Remove the log of this process, unless the one that took over has its state from it."""
         holder = self._lease.holder
         with contextlib.suppress(ShardwriteError):  # it is in nobody's way
-            found = read_lease(_store_of(self.target))
+            found = read_lease(store_of(self.target))
             if found is None or holder not in (found[0].holder, found[0].state):
                 self._log.remove(self._log.found_of(holder))
 
     def _prolong(self) -> None:
         beside = self.target.beside
-        tokens = [token for run in _runs_in(beside) for token in listed(run, "token-")]
+        tokens = [token for run in runs_in(beside) for token in listed(run, "token-")]
         set_deadline(beside, self._lease.deadline, tokens)
 
     def _lose(self) -> None:

@@ -14,8 +14,8 @@ from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.journal import (
     Consumption,
     has_consolidated,
+    holding,
     read_receipt,
-    refuse_in_store,
     tidy,
 )
 from shardwrite.operations.conversion import ConvertedArray
@@ -100,9 +100,8 @@ def check_target(target: Target, call: Call) -> None:
     Raises
     ------
     SpecError
-        If what is written there would not be durable, or the state of the run not in a directory.
+        If what is written there would not be durable.
     """
-    refuse_in_store(target)
     if target.durability(call.run.durability) == "none":
         raise refused(
             "what is made of it would not be durable", 'give durability="full" or "batch"'
@@ -223,5 +222,6 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
     made_of = "" if receipt is None else receipt.identity.source or ""
     if not made_of.startswith(f"stored:{place.store.token}:"):
         return None
-    tidy(target)  # the end of its run may have been interrupted
+    with holding(target):
+        tidy(target)  # the end of its run may have been interrupted
     return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))

@@ -32,7 +32,13 @@ from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, remedy_of_parts
+from shardwrite.runs.in_parts import (
+    execute_part,
+    finish_parts,
+    prepare_jobs,
+    refuse_unwritten,
+    remedy_of_parts,
+)
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import OnReport, reporting
@@ -355,13 +361,13 @@ def _convert_one(
     target = parts.target_of(one)
 
     def write(run: RunDirectory) -> ConvertedArray | None:
-        plan = _plan_of(one, run, target, engine, parts.call)
+        plan = _plan_of(one, run, engine, parts.call)
         part = plan.part(*which, among)
         if not part.groups:
             return None
         if one.planned.passage is None:
             plan.check_fits()
-        job = Job(one.planned.chunks, plan, target, options_of_run(run))
+        job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
         result = execute_part(job, run, part, engine, on_report)
         return _converted(one, target, result)
 
@@ -377,13 +383,18 @@ def _finish_one(
     """Publish one array if it is whole."""
     target = parts.target_of(one)
 
-    def finish(run: RunDirectory) -> WriteResult:
-        plan = _plan_of(one, run, target, engine, parts.call)
-        job = Job(NoChunks(), plan, target, options_of_run(run))
-        return finish_parts(job, run, engine, n_parts, among)
+    def job_of(run: RunDirectory) -> Job:
+        plan = _plan_of(one, run, engine, parts.call)
+        return Job(NoChunks(), plan, run.target, options_of_run(run))
 
-    look = partial(check_kept, target, engine)
-    result = working_on(target, finish, partial(_is_of, one), look, _HOW_TO_BEGIN)
+    result = working_on(
+        target,
+        lambda run: finish_parts(job_of(run), run, engine, n_parts, among),
+        partial(_is_of, one),
+        partial(check_kept, target, engine),
+        _HOW_TO_BEGIN,
+        lambda run: refuse_unwritten(job_of(run), run, n_parts, among),
+    )
     return replace(_converted(one, target, result), n_odd=one.n_odd)
 
 
@@ -391,7 +402,7 @@ def _is_of(one: One, receipt: Receipt) -> bool:
     return receipt.digest == one.planned.plan.digest
 
 
-def _plan_of(one: One, run: RunDirectory, target: Target, engine: Engine, call: Call) -> Plan:
+def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
     """The plan of a run that was begun, with the source of this process.
 
     Raises
@@ -403,9 +414,10 @@ def _plan_of(one: One, run: RunDirectory, target: Target, engine: Engine, call: 
     if run.digest != planned.digest:
         changed = differences(run.record.identity.to_dict(), planned.identity.to_dict())
         raise JournalError(
-            f"another conversion was begun for {target.label}; it differs in {'; '.join(changed)}. "
-            "Give all parts the source and the options with which it was begun",
-            path=str(target.run_path),
+            f"another conversion was begun for {run.target.label}; it differs in "
+            f"{'; '.join(changed)}. Give all parts the source and the options with which it was "
+            "begun",
+            path=str(run.target.run_path),
             differences=changed,
         )
     begun = plan_begun(run, resources_of(engine, call.options.memory_limit_nbytes))

@@ -7,7 +7,8 @@ this plan and on the number of parts, not on the machines that write them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -19,8 +20,10 @@ from shardwrite.format.transformer import same_today
 from shardwrite.journal import (
     Receipt,
     RunDirectory,
+    find_run,
+    holding,
     read_receipt,
-    refuse_in_store,
+    sharing,
     tidied_run,
     tidy,
 )
@@ -30,7 +33,7 @@ from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.given import take
-from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs
+from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, refuse_unwritten
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -184,7 +187,7 @@ def write_part(
         plan.check_fits()
         with reporting(progress, part.raw_nbytes) as on_report:
             return execute_part(
-                Job(ArrayChunks(x), plan, target, options_of_run(run)),
+                Job(ArrayChunks(x), plan, run.target, options_of_run(run)),
                 run,
                 part,
                 engine,
@@ -243,13 +246,16 @@ def finalize(
         )
     engine = LocalEngine("threads")
 
-    def finish(run: RunDirectory) -> WriteResult:
-        plan = plan_begun(run, resources_of(engine))
+    def job_of(run: RunDirectory) -> Job:
         options = replace(options_of_run(run), keep_report=keep_report)
-        job = Job(NoChunks(), plan, target, options)
-        return finish_parts(job, run, engine, n_parts)
+        return Job(NoChunks(), plan_begun(run, resources_of(engine)), run.target, options)
 
-    return working_on(target, finish, look=partial(check_kept, target, engine))
+    return working_on(
+        target,
+        lambda run: finish_parts(job_of(run), run, engine, n_parts),
+        look=partial(check_kept, target, engine),
+        check=lambda run: refuse_unwritten(job_of(run), run, n_parts),
+    )
 
 
 def options_of_run(run: RunDirectory) -> RunOptions:
@@ -263,11 +269,14 @@ def working_on(
     is_ours: Callable[[Receipt], bool] = lambda _: True,
     look: Callable[[], None] = lambda: None,
     how_to_begin: str = "call prepare first (shardwrite init)",
+    check: Callable[[RunDirectory], None] | None = None,
 ) -> _Done | WriteResult:
     """Call `work` on the unfinished run of an array, or take the result from its receipt.
 
     The receipt counts only if `is_ours` says so. `look` is called before the result of a run that
-    had ended before is returned. `how_to_begin` is the remedy if nothing was begun.
+    had ended before is returned. `how_to_begin` is the remedy if nothing was begun. `check` is
+    given by a process that ends the run. If the state lies in the bucket, that process stops all
+    others, so `check` is called before, and may raise.
 
     Raises
     ------
@@ -276,15 +285,13 @@ def working_on(
     IncompleteError
         If there is neither a run that makes the array nor a receipt that counts.
     """
-    refuse_in_store(target)
-    tidy(target)
-    run = tidied_run(target)
     ended: RunEndedError | None = None
-    if run is not None and run.makes_array:
-        try:
-            return work(run)
-        except RunEndedError as error:
-            ended = error
+    try:
+        with _run_on(target, check) as run:
+            if run is not None and run.makes_array:
+                return work(run)
+    except RunEndedError as error:
+        ended = error
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     result = (
         result_from_receipt(receipt.result, target.label)
@@ -300,3 +307,21 @@ def working_on(
     raise IncompleteError(
         f"nothing was begun for {target.label}; {how_to_begin}", missing=[str(target.run_path)]
     )
+
+
+@contextlib.contextmanager
+def _run_on(
+    target: Target, check: Callable[[RunDirectory], None] | None
+) -> Iterator[RunDirectory | None]:
+    """The unfinished run of an array, for a process that writes a part, or ends it with `check`."""
+    if target.in_store:
+        with sharing(target) as shared:
+            run = find_run(shared)
+            if check is None:
+                yield run
+                return
+            if run is not None and run.makes_array:
+                check(run)
+    with holding(target):
+        tidy(target)
+        yield tidied_run(target)

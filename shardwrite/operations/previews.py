@@ -125,7 +125,7 @@ def preview_part(
     JournalError
         If the run was begun for another source.
     """
-    array, target = take(x).array, resolve_target(store, name)
+    array, target = take(x).array, fetched(resolve_target(store, name))
     run = find_run(target)
     if run is None:
         raise IncompleteError(

@@ -277,8 +277,9 @@ def write_region(
     )
     where = Where(region, axis, casting)
     if not compute:
-        source, job = region_job(x, target, where, engine, options, run)
-        rest = as_delayed([job], engine)
+        with holding(target):
+            source, job = region_job(x, target, where, engine, options, run)
+            rest = as_delayed([job], engine)
         return stored_array(job, source, rest) if return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
         source, job = region_job(x, target, where, engine, options, run)

@@ -19,7 +19,7 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.objects import InStore
-from shardwrite.place.run_state import refuse_run_dir, run_state_of
+from shardwrite.place.run_state import private_directory, refuse_run_dir, run_state_of
 from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
@@ -42,6 +42,7 @@ __all__ = [
     "Target",
     "document_of",
     "durability_in",
+    "in_this_process",
     "is_array",
     "is_zip_store",
     "resolve_new",
@@ -165,6 +166,13 @@ class Target:
             If the store cannot promise what is given.
         """
         return durability_in(self.store, given)
+
+
+def in_this_process(target: Target) -> Target:
+    """The target in this process, if another one made it and its run state lies in its store."""
+    if not target.in_store:
+        return target
+    return replace(target, beside=Path(private_directory(os.getpid())) / target.beside.name)
 
 
 def durability_in(store: Store, given: str | None = None) -> str:

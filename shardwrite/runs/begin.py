@@ -20,7 +20,7 @@ from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
 from shardwrite.journal import (
-    BucketFence,
+    Fence,
     Ledger,
     RunDirectory,
     begin_beside,
@@ -367,7 +367,7 @@ class _Probed:
     is_far: bool
 
 
-def _probe_here(path: str, document: str, fence: BucketFence | None) -> _Probed:
+def _probe_here(path: str, document: str, fence: Fence | None) -> _Probed:
     """Check that this process can take part in a run, and note the memory that it has."""
     is_far = fence is not None and not fence.is_near
     found = fence.probe() if fence is not None and is_far else probe(path, document)

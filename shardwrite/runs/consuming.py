@@ -10,7 +10,6 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import ShardGrid, ravel, unravel
-from shardwrite.journal import CONSUMES, Checked, Consumption, Ledger
+from shardwrite.journal import CONSUMES, Checked, Consumption, Ledger, RunDirectory, confirm
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.job import Job
@@ -75,17 +74,17 @@ class Consumer:
         self._is_there = np.zeros(source.metadata.grid.n_shards, dtype=bool)
         self._ledger = Ledger(target.metadata.grid)
         self._line: Proof | None = None
-        self._run_path: Path | None = None
+        self._run: RunDirectory | None = None
 
-    def begin(self, ledger: Ledger, run_path: Path | None, *, deep: bool = False) -> None:
+    def begin(self, ledger: Ledger, run: RunDirectory | None, *, deep: bool = False) -> None:
         """Go on where the consumption was interrupted, or begin it.
 
         Parameters
         ----------
         ledger : Ledger
             Shards of the new array that are done. Those that were compared before are added.
-        run_path : pathlib.Path or None
-            Directory of the run that writes them, unless that has ended.
+        run : RunDirectory or None
+            The run that writes them, unless that has ended.
         deep : bool
             Decode the shards that were compared before.
 
@@ -105,7 +104,7 @@ class Consumer:
             self._take_facts(ledger, checked)
         self._check_shards(ledger, deep=deep)
         self._look_at_source()
-        self._run_path = run_path
+        self._run = run
         self._state.hide()
         done = np.flatnonzero(ledger.is_done & ~self._is_checked)
         for first in range(0, len(done), _MOST_AT_ONCE):
@@ -175,11 +174,12 @@ class Consumer:
                 f"{message}; nothing of what it was made of is removed",
                 key=self._target.metadata.shard_key(unravel(rank, grid.counts)),
             )
-        if self._run_path is not None:
+        if self._run is not None:
             # From now on, the shards of the run are not taken away.
-            data = json.dumps({"source": str(self._state.path)}).encode()
-            write_file(self._run_path / CONSUMES, data, durability="full", attempt=uuid.uuid4().hex)
-            self._run_path = None
+            data, path = json.dumps({"source": str(self._state.path)}).encode(), self._run.path
+            write_file(path / CONSUMES, data, durability="full", attempt=uuid.uuid4().hex)
+            confirm(self._run.target)
+            self._run = None
         ledger = self._ledger
         columns = (ledger.nbytes, ledger.index_crcs, ledger.n_chunks)
         facts = [tuple(int(n) for n in column[ranks]) for column in columns]
@@ -290,7 +290,7 @@ def execute_consuming(
 
     def begun(session: Session) -> None:
         n_before = session.ledger.n_done
-        consumer.begin(session.ledger, session.directory.path, deep=job.options.recheck)
+        consumer.begin(session.ledger, session.directory, deep=job.options.recheck)
         if session.ledger.n_done != n_before:
             session.note_resumed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ from dask.task_spec import Task
 
 from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError
+from shardwrite.journal import find_run, holding, taking_part
+from shardwrite.place.target import in_this_process
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
 from shardwrite.runs.finished import finished
@@ -34,18 +36,23 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     held after this function returns. If the `Delayed` is computed again, nothing is written again,
     and the result is that of the first time.
 
+    If the state of a run lies in the bucket, the tasks write no journal, wherever they run. The one
+    that ends the run takes the lease, and enters the reports of all others.
+
     Raises
     ------
     SpecError, JournalError, StoreError
         If a run cannot begin.
     """
-    before = tuple(finished(job) for job in jobs)
-    todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
-    with contextlib.ExitStack() as stack:
-        sessions = begin(todo, engine, stack)
-    for session in sessions:
-        session.directory.parts(session.driver).mkdir()
-    merged, keys = one_graph(sessions, engine)
+    with holding(*(job.target for job in jobs)):
+        before = tuple(finished(job) for job in jobs)
+        todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
+        with contextlib.ExitStack() as stack:
+            sessions = begin(todo, engine, stack)
+        for session in sessions:
+            session.is_later = True
+            session.directory.parts(session.driver).mkdir()
+        merged, keys = one_graph(sessions, engine)
     merged = HighLevelGraph(
         {name: _unless_ended(layer) for name, layer in merged.layers.items()}, merged.dependencies
     )
@@ -107,6 +114,8 @@ def _in_run(function: Callable[..., Any], spec: WriteSpec, *rest: Any) -> Any:
 def _ended(todo: _Kept, path: str) -> list[WriteResult]:
     """Results of runs that have ended, and of jobs that were finished before.
 
+    The leases are held.
+
     Raises
     ------
     RunEndedError
@@ -123,21 +132,51 @@ def _finish_delayed(
     todo: _Kept, reports: Sequence[Sequence[GroupReport | _Ended]]
 ) -> WriteResult | list[WriteResult]:
     """Enter the reports of each session and end its run; a list of results if there are several."""
-    for report in itertools.chain.from_iterable(reports):
-        if isinstance(report, _Ended):
-            results = _ended(todo, report.path)
-            return results[0] if len(results) == 1 else results
-    return _finish(todo, cast("Sequence[Sequence[GroupReport]]", reports))
+    todo = replace(todo, sessions=tuple(map(_here, todo.sessions)))
+    with holding(*(session.job.target for session in todo.sessions)):
+        for report in itertools.chain.from_iterable(reports):
+            if isinstance(report, _Ended):
+                results = _ended(todo, report.path)
+                return results[0] if len(results) == 1 else results
+        return _finish(todo, cast("Sequence[Sequence[GroupReport]]", reports))
+
+
+def _here(session: Session) -> Session:
+    """The session with the run state's directory in this process, if the state is in a bucket."""
+    target = in_this_process(session.job.target)
+    job, directory = replace(session.job, target=target), replace(session.directory, target=target)
+    return replace(session, job=job, directory=directory)
+
+
+@contextlib.contextmanager
+def _taking_part(sessions: Sequence[Session]) -> Iterator[None]:
+    """Take part in the runs whose state lies in a bucket, under the lease that is held.
+
+    Raises
+    ------
+    RunEndedError
+        If one of them has ended, or was given up.
+    """
+    with contextlib.ExitStack() as stack:
+        for session in sessions:
+            if session.job.target.in_store:
+                found = find_run(session.job.target)
+                if found is None or found.run != session.directory.run:
+                    path = str(session.directory.path)
+                    raise RunEndedError("this run has ended, or was given up", path=path)
+                stack.enter_context(taking_part(found.path, session.driver))
+        yield
 
 
 def _finish(
     todo: _Kept, reports: Sequence[Sequence[GroupReport]]
 ) -> WriteResult | list[WriteResult]:
     """Enter the reports of each session and end its run."""
-    for session, done in zip(todo.sessions, reports, strict=True):
-        for report in done:
-            session.enter(report)
-    seconds = [sum(report.seconds for report in done) for done in reports]
-    new = iter(finish_together(todo.sessions, seconds))
+    with _taking_part(todo.sessions):
+        for session, done in zip(todo.sessions, reports, strict=True):
+            for report in done:
+                session.enter(report)
+        seconds = [sum(report.seconds for report in done) for done in reports]
+        new = iter(finish_together(todo.sessions, seconds))
     results = [next(new) if result is None else result for result in todo.before]
     return results[0] if len(results) == 1 else results

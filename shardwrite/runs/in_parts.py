@@ -10,8 +10,10 @@ from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import IncompleteError
 from shardwrite.grid import ravel
 from shardwrite.host.lustre import set_stripes
-from shardwrite.journal import Ledger, RunDirectory
+from shardwrite.journal import Ledger, RunDirectory, holding, replay
 from shardwrite.plan import Part, Stretch
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
@@ -20,7 +22,13 @@ from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["execute_part", "finish_parts", "prepare_jobs", "remedy_of_parts"]
+__all__ = [
+    "execute_part",
+    "finish_parts",
+    "prepare_jobs",
+    "refuse_unwritten",
+    "remedy_of_parts",
+]
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -46,7 +54,7 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
     if stripe_count is not None:
         for job in jobs:
             _ = job.target.directory  # which refuses what is no directory, before a run begins
-    with contextlib.ExitStack() as stack:
+    with holding(*(job.target for job in jobs)), contextlib.ExitStack() as stack:
         todo = []
         for job in jobs:
             if finished(job) is None:
@@ -118,6 +126,40 @@ def execute_part(
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
 
 
+def refuse_unwritten(
+    job: Job, run: RunDirectory, n_parts: int | None, among: Stretch | None = None
+) -> None:
+    """Raise what `finish_parts` raises if shards are missing, without a look at their indexes.
+
+    Shards that are there, but in no journal, are taken for written; `finish_parts` looks at them.
+
+    Parameters
+    ----------
+    job, run, n_parts, among
+        See `finish_parts`.
+
+    Raises
+    ------
+    IncompleteError
+        If shards are missing.
+    """
+    metadata = job.plan.metadata
+    ledger = replay(run, metadata).ledger
+    if len(ledger.missing) and metadata.is_sharded:
+        array = ShardedArray(metadata, job.target.store)
+        ledger.is_done[ranks_of_objects(array, job.target.label)] = True
+    _refuse_missing(job, ledger, n_parts, among)
+
+
+def _refuse_missing(job: Job, ledger: Ledger, n_parts: int | None, among: Stretch | None) -> None:
+    plan, missing = job.plan, ledger.missing
+    if len(missing):
+        left = ledger.left_in_groups(plan.partition.group_edges)
+        parts = [] if n_parts is None else plan.parts_with(left, n_parts, among)
+        error = incomplete(plan.metadata, job.target, missing, remedy_of_parts(parts, n_parts))
+        raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
+
+
 def finish_parts(
     job: Job,
     run: RunDirectory,
@@ -150,12 +192,7 @@ def finish_parts(
     start = time.perf_counter()
     plan = job.plan
     with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
-        missing = session.ledger.missing
-        if len(missing):
-            left = session.ledger.left_in_groups(plan.partition.group_edges)
-            parts = [] if n_parts is None else plan.parts_with(left, n_parts, among)
-            error = incomplete(plan.metadata, job.target, missing, remedy_of_parts(parts, n_parts))
-            raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
+        _refuse_missing(job, session.ledger, n_parts, among)
         return session.finish(time.perf_counter() - start)
 
 

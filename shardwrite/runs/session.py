@@ -43,6 +43,7 @@ from shardwrite.journal import (
     read_receipt,
     recover_changes,
     replay,
+    shared_fence_of,
     sweep,
     timeline_of,
 )
@@ -87,6 +88,8 @@ class Session:
         Number of shards that tasks did not begin, because their processes were asked to stop.
     has_helpers : bool
         Whether other processes ran tasks.
+    is_later : bool
+        Whether the tasks run when nobody works on the run any more.
     """
 
     job: Job
@@ -98,6 +101,7 @@ class Session:
     n_retried: int = 0
     n_left: int = 0
     has_helpers: bool = False
+    is_later: bool = False
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -116,7 +120,7 @@ class Session:
             source_dtype=source.dtype,
             exists=self.job.options.mode == "r+",
             region=source.region,
-            fence=fence_of(self.job.target),
+            fence=(shared_fence_of if self.is_later else fence_of)(self.job.target),
             drops_hdf5=self.job.options.drop_hdf5,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines import Engine
+from shardwrite.journal import holding
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.execute import explaining, finished_before
@@ -55,10 +56,22 @@ def execute_watched(
     ShardwriteError
         See `execute`, and what the callables raise.
     """
+    with holding(job.target):
+        result = finished_before(job, engine, on_report)
+        if result is not None:
+            return result, False
+        return _watched(job, engine, on_report, on_begun, on_entered), True
+
+
+def _watched(
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    on_begun: Callable[[Session], None],
+    on_entered: OnReport,
+) -> WriteResult:
+    """See `execute_watched`, for a job that was not finished before."""
     start = time.perf_counter()
-    result = finished_before(job, engine, on_report)
-    if result is not None:
-        return result, False
     with contextlib.ExitStack() as stack, explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)
@@ -71,7 +84,7 @@ def execute_watched(
 
         compute_waves(session, engine, entered)
         session.n_retried = sum(session.driver in key[0] for key in engine.retried)
-        return session.finish(time.perf_counter() - start), True
+        return session.finish(time.perf_counter() - start)
 
 
 def execute_settled(
@@ -102,10 +115,16 @@ def execute_settled(
     ShardwriteError
         See `execute`.
     """
+    with holding(job.target):
+        result = finished_before(job, engine, on_report)
+        return (result, 0) if result is not None else _settled(job, engine, on_report, is_settled)
+
+
+def _settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """See `execute_settled`, for a job that was not finished before."""
     start = time.perf_counter()
-    result = finished_before(job, engine, on_report)
-    if result is not None:
-        return result, 0
     with contextlib.ExitStack() as stack, explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)

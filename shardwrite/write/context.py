@@ -20,9 +20,9 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import busy
 from shardwrite.journal import (
-    BucketFence,
     Entry,
     FarJournal,
+    Fence,
     JournalWriter,
     Process,
     ensure_current,
@@ -77,7 +77,7 @@ class WriteSpec:
         Whether shards that are files of HDF5 may become plain shards.
     decided : Decided
         Settings of the process that makes the tasks, which hold on workers, too.
-    fence : BucketFence, optional
+    fence : BucketFence or SharedFence, optional
         The way to the lease of the run, if the state of the run lies in the bucket.
     """
 
@@ -97,7 +97,7 @@ class WriteSpec:
     like: ShardedArray | None = None
     drops_hdf5: bool = False
     decided: Decided = field(default_factory=decide)
-    fence: BucketFence | None = None
+    fence: Fence | None = None
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:

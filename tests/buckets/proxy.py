@@ -17,8 +17,9 @@ class Faults:
     """What was asked for, and what is to be broken.
 
     `plan` is called with method, path and number of each request, and gives what happens to it:
-    None, "503", "before" (the connection ends before the server has seen the request), "lost" (after
-    the server has done it), or "cut" (in the middle of the answer).
+    None, "503", "later" (the same, and it asks for a pause of half a minute by `Retry-After`),
+    "before" (the connection ends before the server has seen the request), "lost" (after the server
+    has done it), or "cut" (in the middle of the answer).
     """
 
     plan: object = None
@@ -49,9 +50,10 @@ class Passing(BaseHTTPRequestHandler):
     def serve(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.faults.of(self.command, unquote(self.path))
-        if fault == "503":
-            length = {"Content-Length": str(len(SLOW_DOWN))}
-            self.answer(503, "Slow Down", length.items(), SLOW_DOWN)
+        if fault in ("503", "later"):
+            given = {"Content-Length": str(len(SLOW_DOWN))}
+            given |= {"Retry-After": "30"} if fault == "later" else {}
+            self.answer(503, "Slow Down", given.items(), SLOW_DOWN)
             return
         if fault == "before":
             self.close_connection = True

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import urlencode
 
 import gcs
 import pytest
@@ -95,6 +96,14 @@ class Server:
 
         return sorted(one["path"] for some in obstore.list(self.client(prefix)) for one in some)
 
+    def contents(self, url):
+        """Keys and contents below a URL, as text."""
+        import obstore
+
+        client = self.client(below_bucket(url))
+        found = ((key, bytes(obstore.get(client, key).bytes())) for key in self.keys_of(url))
+        return {key: data.decode(errors="replace") for key, data in found}
+
     def keys_of(self, url):
         """Keys below a URL."""
         return self.keys(below_bucket(url))
@@ -127,6 +136,15 @@ class AzureServer(Server):
 
         given = {**self.options, **config}
         return AzureStore(self.bucket, prefix=prefix, config=given, **NO_RETRIES)
+
+    def sas(self, rights="racwdl", seconds=3600):
+        """A token for the container, signed as Azure wants it."""
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+        at = f"/blob/{ACCOUNT}/{self.bucket}"
+        signed = [rights, "", until, at, "", "", "", "2020-12-06", "c", *[""] * 7]
+        digest = hmac.digest(SECRET.encode(), "\n".join(signed).encode(), hashlib.sha256)
+        given = {"sp": rights, "se": until, "sv": "2020-12-06", "sr": "c"}
+        return urlencode({**given, "sig": base64.b64encode(digest).decode()})
 
     def make_container(self):
         """Make the container, with a request that is signed as Azure wants it."""

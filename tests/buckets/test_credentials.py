@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import time
 import traceback
+from urllib.parse import parse_qs, unquote
 
 import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from servers import KEY, SECRET
+from servers import ACCOUNT, KEY, SECRET
 
 import shardwrite
-from shardwrite import ShardwriteError
+from shardwrite import ShardwriteError, StoreError
 from shardwrite.config.table import SETTINGS
 from shardwrite.stores import open_bucket
 
@@ -99,6 +102,75 @@ def test_no_message_holds_a_credential(moto_server, changes, tmp_path):
         "".join(traceback.format_exception(error)),
     ):
         holds_none(text, "the error")
+
+
+@pytest.fixture
+def azure_alone(azurite_server, monkeypatch):
+    """Azurite, without a key of the account in the environment."""
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite_server.endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
+    return azurite_server
+
+
+def holds_no_token(text, token, where):
+    signature = parse_qs(token)["sig"][0]
+    for secret in (token, signature, signature.rstrip("="), unquote(signature)):
+        assert secret not in text, f"{where} holds a token"
+        assert secret not in unquote(text), f"{where} holds a token"
+    assert not re.search(r"sig(=|%3D)", text), f"{where} holds a signature"
+
+
+@pytest.mark.parametrize("how", ["sas_token", "sas_key", "environment"])
+def test_a_token_of_azure_is_enough_and_nothing_holds_it(
+    azure_alone, how, tmp_path, caplog, request
+):
+    caplog.set_level(logging.DEBUG)
+    token, url = azure_alone.sas(), f"az://bucket/sas-{how}/x.zarr"
+    x = da.from_array(np.arange(256, dtype="u4").reshape(16, 16) + 1, chunks=8)
+    options, told = {how: token}, []
+    if how == "environment":
+        request.getfixturevalue("monkeypatch").setenv("AZURE_STORAGE_SAS_TOKEN", token)
+        options = {}
+
+    def stop(report):
+        told.append(repr(report))
+        raise KeyboardInterrupt
+
+    given = {"shards": 8, "chunks": 4, "source_id": "it"}
+    with dask.config.set({"shardwrite.storage": options, "scheduler": "sync"}):
+        with pytest.raises(KeyboardInterrupt):
+            x.to_sharded_zarr(url, progress=stop, **given)
+        states = azure_alone.contents(url)
+        assert any("shardwrite-run/" in key for key in states), "the run is unfinished"
+        told += [repr(shardwrite.report(url)), str(shardwrite.report(url))]
+        result = x.to_sharded_zarr(url, keep_report=True, **given)
+        (x[:3] + 1).to_sharded_zarr(url, region=np.s_[:3])
+        report, view = shardwrite.verify(url, deep=True), shardwrite.open_sharded(url)
+        store = open_bucket(url, options)
+        told += map(repr, (result, report, view, store, store.at("c"), view.store))
+        told += [str(result), str(report), store.url, store.token, result.path]
+        with pytest.raises(ShardwriteError) as caught:
+            x.to_sharded_zarr(url, **{**given, "shards": 16})
+        told += ["".join(traceback.format_exception(caught.value))]
+    for key, content in {**states, **azure_alone.contents(url)}.items():
+        holds_no_token(f"{key} {content}", token, key)
+    for text in (*told, caplog.text):
+        holds_no_token(text, token, text[:40])
+
+
+@pytest.mark.parametrize(
+    ("rights", "seconds"), [("racwdl", -60), ("rl", 3600)], ids=["expired", "read-only"]
+)
+def test_a_token_of_azure_that_does_not_do_is_told_at_once(azure_alone, rights, seconds):
+    token, begun = azure_alone.sas(rights, seconds), time.monotonic()
+    given = {"storage_options": {"sas_token": token}, "shards": 2, "chunks": 1}
+    with pytest.raises(StoreError, match="AZURE_STORAGE_SAS_TOKEN") as caught:
+        da.ones(4, chunks=2).to_sharded_zarr("az://bucket/refused/x", **given)
+    assert time.monotonic() - begun < 10
+    error = caught.value
+    for text in (repr(error.fields), "".join(traceback.format_exception(error))):
+        holds_no_token(text, token, "the error")
 
 
 def test_configuration_shows_names_alone():

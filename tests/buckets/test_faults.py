@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -101,6 +102,27 @@ def test_a_conditional_put_whose_answer_is_lost_is_not_taken_for_a_foreign_chang
             store.replace_object("c/0", b"third", version)
         assert bytes(store.read_whole("c/0", 99)) == b"second"
     assert len([path for path in lost if path.endswith("/c/0")]) == 2
+
+
+@on("moto", long=["azurite", "gcs"])
+def test_a_pause_that_a_service_asks_for_is_not_seen(service, environment, url):
+    """As docs/buckets.md says. `init_backoff` is the least pause instead."""
+    times = []
+
+    def plan(method, path, number):
+        if method != "PUT" or not path.endswith("/c/0"):
+            return None
+        times.append(time.monotonic())
+        return "later" if len(times) < 3 else None
+
+    least = timedelta(milliseconds=300)
+    with proxy.before(service, plan) as (server, _):
+        environment(server)
+        pauses = {"init_backoff": least, "max_backoff": least, "base": 2}
+        open_bucket(url, {"retry_config": {"backoff": pauses}}).put_object("c/0", b"1")
+    assert len(times) == 3
+    for one, other in itertools.pairwise(times):
+        assert 0.9 * least.total_seconds() <= other - one < 5
 
 
 def test_a_proxy_that_changes_etags_leaves_no_conditions(moto, environment, url, tmp_path):

@@ -474,19 +474,6 @@ def test_without_conditional_requests_a_directory_is_asked_for(moto, url, x, mon
     x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
 
 
-def test_what_is_not_kept_in_a_bucket_names_the_remedy(moto, url, x):
-    plan = shardwrite.plan(x, **LAYOUT)
-    calls = (
-        lambda: shardwrite.prepare(x, url, plan),
-        lambda: shardwrite.finalize(url),
-        lambda: x.to_sharded_zarr(url, compute=False, **LAYOUT),
-    )
-    for call in calls:
-        with pytest.raises(SpecError, match=r"run_dir=\"/scratch"):
-            call()
-    assert moto.keys(url.removeprefix("s3://bucket/")) == []
-
-
 STREAM = """
 import sys, time
 import dask, numpy as np

@@ -1,0 +1,264 @@
+"""Work of several processes at a time on a run whose state lies in the bucket of its array.
+
+A process with the lease has begun the run, and has given the lease back. Then any number of
+processes write shards, each in these steps. The text in italics says what a crash leaves:
+
+1. Look at the lease, and make a directory from the log that it names, and from those beside it. If
+   the lease is held by a process that is gone, take it and settle the state first. *Nothing.*
+2. Work as with any directory. Before a task commits, it reads the lease (`SharedFence`). It stops
+   if anybody holds the lease, or if the run is over.
+3. Every few seconds, put what this process has added to its journal. Its log stands beside that of
+   the last holder, and nobody else writes it. *Shards of the last seconds are written again, or
+   found when the run ends.*
+4. At the end, put the rest, and look at the lease again. If nobody holds it, whoever takes it later
+   reads this log. *The log, which the next holder of the lease takes over and removes.*
+
+Whoever takes the lease to end the run therefore knows all that was written, if it takes the lease
+after all others have come to their end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
+from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.host.stopping import on_leaving
+from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.bucket_fence import SharedFence
+from shardwrite.journal.bucket_lease import read_lease
+from shardwrite.journal.bucket_log import Mirror, Step, encode
+from shardwrite.journal.bucket_logs import Logs
+from shardwrite.journal.bucket_runs import (
+    PUT_SECONDS,
+    holding,
+    refuse_alone,
+    runs_in,
+    shares,
+    store_of,
+)
+from shardwrite.journal.lease import lease_times
+from shardwrite.journal.left_over import begin_private
+from shardwrite.place.run_state import private_directory
+from shardwrite.place.target import Target
+from shardwrite.stores import listed
+
+__all__ = ["sharing"]
+
+_MAX_TRIES = 8
+_OVER = ("ended-", "taken-")
+_KEPT = ("directory", "file", "append")
+
+
+@contextlib.contextmanager
+def sharing(target: Target) -> Iterator[Target]:
+    """Take part in the runs on an array whose state lies in its bucket, beside other processes.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+
+    Yields
+    ------
+    Target
+        The same array, with a directory of run state of this block. It is empty if there is no
+        run.
+
+    Raises
+    ------
+    JournalError
+        If another process holds the lease.
+    RunEndedError
+        At the end, if another process has taken the lease meanwhile.
+    StoreError
+        If the service refuses.
+    """
+    share = _Share(target)
+    try:
+        share.open()
+        shares[share.target.beside] = share
+        try:
+            with on_leaving(share.leave):
+                yield share.target
+        except BaseException:
+            with contextlib.suppress(ShardwriteError):  # the first error is the one to report
+                share.put()
+            raise
+        share.close()
+    finally:
+        share.discard()
+
+
+class _Share:
+    """Work of this process on a state that others add to, too.
+
+    Attributes
+    ----------
+    target : Target
+        The array, with the directory of this work.
+    resumed : frozenset of str
+        Always empty: whole shards that no journal knows are looked for when the run ends.
+    is_late : bool
+        Always False, as nobody holds the lease.
+    """
+
+    def __init__(self, target: Target) -> None:
+        beside = Path(private_directory(os.getpid())) / f"part-{uuid.uuid4().hex}"
+        self.target = replace(target, beside=beside, update="")
+        self.resumed: frozenset[str] = frozenset()
+        self.is_late = False
+        self._given = replace(target, update="")
+        self._store, self._logs = store_of(target), Logs(store_of(target))
+        self._name, self._state, self._run = uuid.uuid4().hex, "", ""
+        self._mirror = Mirror(beside)
+        self._added: dict[str, bytes | None] = {}  # files and their content; None: a directory
+        self._n_put, self._is_all_due = 0, False
+        self._work = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="shardwrite-share", daemon=True)
+
+    @property
+    def fence(self) -> SharedFence:
+        """See `Share`."""
+        return SharedFence(self._store, str(self.target.beside), self.target.label)
+
+    def open(self) -> None:
+        """Make the directory from what is in the bucket."""
+        beside = self.target.beside
+        refuse_alone(self._given)
+        begin_private(beside.parent)
+        for _ in range(_MAX_TRIES):
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            found = read_lease(self._store)
+            if found is None:
+                return
+            if not found[0].holder:
+                self._state = found[0].state
+                self._logs.restore(self._state, beside)
+                if not any(runs_in(beside, state) for state in _OVER):
+                    break
+            with holding(self._given):
+                tidied_run(self._given)
+        else:
+            raise JournalError(
+                f"runs on {self.target.label} begin and end all the time", path=self.target.label
+            )
+        self._run = next((run.name[4:] for run in listed(beside, "run-")), "")
+        self._mirror.changes()
+        if self._run:
+            self._thread.start()
+
+    def check(self) -> None:
+        """See `Share`."""
+        if self._run:
+            self.fence.check_run(self._run)
+
+    def confirm(self) -> None:
+        """See `Share`."""
+        self.put()
+        self.check()
+
+    def put(self) -> None:
+        """Put what was added, unless another process works alone now.
+
+        Raises
+        ------
+        RunEndedError
+            If one does, or the run is over.
+        StoreError
+            If the service refuses. What could not be put is put with the rest the next time.
+        """
+        if not self._run:
+            return
+        with self._work:
+            state = self.fence.check_run(self._run)
+            new = self._new()
+            if state != self._state:
+                # Somebody has held the lease, and may have removed this log without the last lines.
+                self._state, self._n_put, self._is_all_due = state, 0, True
+            if not new and not (self._is_all_due and self._added):
+                return
+            steps = new if not self._is_all_due else [_whole(*one) for one in self._added.items()]
+            self._is_all_due = True
+            name = self._logs.share(self._state, self._name)
+            self._logs.put(name, self._n_put, encode(steps))
+            self._n_put, self._is_all_due = self._n_put + 1, False
+
+    def _new(self) -> list[Step]:
+        """Changes that count since the last call, which are noted."""
+        steps = [step for step in self._mirror.changes() if step.what in _KEPT]
+        for step in steps:
+            if step.what == "directory":
+                self._added[step.path] = None
+            else:
+                before = self._added.get(step.path) if step.what == "append" else b""
+                self._added[step.path] = (before or b"") + step.data
+        return steps
+
+    def close(self) -> None:
+        """Put the rest, and verify that whoever takes the lease later will find it.
+
+        Raises
+        ------
+        RunEndedError, StoreError
+            See `put`.
+        """
+        self._end()
+        self.put()
+        with self._work:
+            while self._run and self.fence.check_run(self._run) != self._state:
+                self.put()
+
+    def leave(self) -> None:
+        """Put what can be put, as the process ends at once."""
+        thread = threading.Thread(target=self._leave, daemon=True)
+        thread.start()
+        thread.join(PUT_SECONDS)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ShardwriteError):  # the process ends anyway
+            self.put()
+
+    def discard(self) -> None:
+        """Remove the directory, and the log if the run is over."""
+        self._end()
+        shares.pop(self.target.beside, None)
+        shutil.rmtree(self.target.beside, ignore_errors=True)
+        if self._n_put:
+            with contextlib.suppress(ShardwriteError):  # it is in nobody's way
+                if read_lease(self._store) is None:
+                    name = self._logs.share(self._state, self._name)
+                    self._logs.remove(self._logs.found_of(name))
+
+    def _end(self) -> None:
+        """Have the thread end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _go_on(self) -> None:
+        """Put what was added, until the end; run by the thread."""
+        pause = min(PUT_SECONDS, lease_times()[0])
+        while not self._stop.wait(pause):
+            try:
+                self.put()
+            except RunEndedError:
+                return  # the tasks find that out themselves
+            except ShardwriteError as error:
+                told = f"the state is not in the bucket yet: {error}"
+                tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
+
+
+def _whole(path: str, data: bytes | None) -> Step:
+    """The step that makes a file or directory, whatever was there."""
+    return Step("directory", path) if data is None else Step("file", path, data=data)
