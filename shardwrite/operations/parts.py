@@ -24,6 +24,7 @@ from shardwrite.journal import (
     tidied_run,
     tidy,
 )
+from shardwrite.operations.scales import check_scale, enter_scale
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -95,6 +96,7 @@ def prepare(
         )
     _check_plan(plan)
     target = resolve_new(store, name, run_dir, format)
+    check_scale(target, plan.metadata, run_dir)
     if format is not None:
         same_today(plan.metadata.document)
     engine = LocalEngine("threads")
@@ -205,7 +207,8 @@ def finalize(
 ) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
-    Files that dead processes have left are removed.
+    A scale of a volume of Neuroglancer then enters the ``info`` of its volume. Files that dead
+    processes have left are removed.
 
     Parameters
     ----------
@@ -249,7 +252,9 @@ def finalize(
         job = Job(NoChunks(), plan, target, options)
         return finish_parts(job, run, engine, n_parts)
 
-    return working_on(target, finish, look=partial(check_kept, target, engine))
+    result = working_on(target, finish, look=partial(check_kept, target, engine))
+    enter_scale(target, run_dir)
+    return result
 
 
 def options_of_run(run: RunDirectory) -> RunOptions:
