@@ -26,6 +26,7 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
+from shardwrite.cli.volume_options import in_order
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal import fetched
 from shardwrite.operations.previews import preview_part
@@ -162,6 +163,11 @@ def init(
 @name_option
 @source_options
 @click.option(
+    "--axes",
+    help="Axes of SRC, as for `precomputed`, if DST is a scale of a Neuroglancer volume. Default: "
+    "czyx or zyx.",
+)
+@click.option(
     "--threads",
     type=click.IntRange(1),
     help="Number of threads. Default: the cores of this process.",
@@ -179,6 +185,7 @@ def write_part(
     dst: str,
     part: tuple[int, int],
     name: str | None,
+    axes: str | None,
     threads: int | None,
     memory_limit: str | None,
     n_requeues: int | None,
@@ -193,6 +200,7 @@ def write_part(
     machine or another one. You may choose another N each time.
     """
     x, identity = open_as_dask(src, source)
+    x = in_order(x, axes)
     if dry_run:
         found = preview_part(x, dst, part, name=name, source_id=identity)
         facts = {"part": part[0], "parts": part[1], "groups": len(found.groups)}

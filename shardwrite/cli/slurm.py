@@ -28,6 +28,7 @@ from shardwrite.cli.slurm_options import (
     source_arguments,
 )
 from shardwrite.cli.slurm_submit import resubmit, submit
+from shardwrite.cli.slurm_volume import precomputed
 from shardwrite.cli.terminal import echo, emit
 from shardwrite.journal import fetched, refuse_in_store
 from shardwrite.place.target import resolve_target
@@ -302,5 +303,5 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-for _command in (submit, resubmit, shard, unshard, reshard):
+for _command in (submit, resubmit, shard, unshard, reshard, precomputed):
     slurm.add_command(_command)

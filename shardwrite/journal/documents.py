@@ -164,8 +164,17 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
                 node.discard(leaf, f"{driver}.end")
 
 
-def wait_for_others(place: Place, n_tries: int) -> None:
+def wait_for_others(place: Place, n_tries: int, leaf: str = DOCUMENT) -> None:
     """Wait before a document is changed again that another process has just changed.
+
+    Parameters
+    ----------
+    place : Place
+        Where the document lies.
+    n_tries : int
+        Number of times that it was tried.
+    leaf : str
+        Name of the document.
 
     Raises
     ------
@@ -174,7 +183,7 @@ def wait_for_others(place: Place, n_tries: int) -> None:
     """
     if n_tries == _MAX_TRIES:
         raise StoreError(
-            f"{place.label}/{DOCUMENT} is written by others all the time; make the same call again",
+            f"{place.label}/{leaf} is written by others all the time; make the same call again",
             key=place.label,
             errno=errno.EBUSY,
         )

@@ -1,4 +1,9 @@
-"""The ``info`` of a volume, which runs on several scales change one after the other."""
+"""The ``info`` of a volume, which runs on several scales change one after the other.
+
+In a directory, one process at a time changes it, under a claim. In a bucket, it is replaced only if
+it is still the version that was read. In another store, the processes that share the directory of
+run state change it under a claim there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +19,18 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO
+from shardwrite.journal.documents import wait_for_others
 from shardwrite.journal.lock import Claim, exclusive
-from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target
 from shardwrite.stores import (
+    Capability,
     as_store_error,
     discard_file,
     make_directories,
     parse_json,
-    read_file,
+    read_limit,
     write_file,
 )
 
@@ -29,9 +39,11 @@ __all__ = ["change_info", "read_volume"]
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
 _MAX_TRIES = 8
 
+Change = Callable[[Any], Document]
 
-def read_volume(root: Path) -> Any:
-    """The parsed ``info`` in a directory; None if there is none.
+
+def read_volume(place: Place) -> Any:
+    """The parsed ``info`` at a place; None if there is none.
 
     Raises
     ------
@@ -40,7 +52,10 @@ def read_volume(root: Path) -> Any:
     StoreError
         If it cannot be read.
     """
-    data = read_file(root / INFO)
+    return _parsed(place.read(INFO), place)
+
+
+def _parsed(data: bytes | None, place: Place) -> Any:
     if data is None:
         return None
     try:
@@ -49,20 +64,20 @@ def read_volume(root: Path) -> Any:
         raise SpecError(
             f"not valid: {error}",
             field=INFO,
-            value=str(root / INFO),
+            value=f"{place.label}/{INFO}",
             remedy="mend it, or remove it",
         ) from error
 
 
-def change_info(root: Path, change: Callable[[Any], Document], durability: str) -> None:
+def change_info(volume: Target, change: Change, durability: str) -> None:
     """Write a new ``info``, made from the one that stands there, while no other process does so.
 
     Parameters
     ----------
-    root : pathlib.Path
-        Directory of the volume.
+    volume : Target
+        Place of the volume, and of the run state of what is written there.
     change : callable
-        Makes the new document of the old one, or of None.
+        Makes the new document of the old one, or of None. It may be called several times.
     durability : str
         Durability level of the document.
 
@@ -73,26 +88,89 @@ def change_info(root: Path, change: Callable[[Any], Document], durability: str) 
     StoreError
         If the document cannot be written.
     """
-    with _alone(root, durability) as claim:
-        old = read_volume(root)
+    place = volume.place
+    if isinstance(place, Directory):
+        with _alone(place.path / f"{INFO}{RUN_SUFFIX}", durability) as claim:
+            _change_file(place, change, durability, claim)
+        return
+    place.store.prepare()
+    if volume.in_store:
+        _change_object(place, change, durability)
+        return
+    with _alone(volume.beside, "none") as claim:
+        _change_object(place, change, durability, claim.check)
+
+
+def _change_file(place: Directory, change: Change, durability: str, claim: Claim) -> None:
+    path, old = place.path / INFO, read_volume(place)
+    new = change(old)
+    if new != old:
+        discard_file(path, _ATTEMPT)
+        write_file(
+            path,
+            _rendered(new),
+            durability=durability,
+            attempt=_ATTEMPT,
+            guard=claim.check,
+            like=path,
+        )
+
+
+def _change_object(
+    place: Place, change: Change, durability: str, check: Callable[[], None] = lambda: None
+) -> None:
+    """Replace the object until no other process has changed it since it was read."""
+    for n_tries in itertools.count(1):
+        data, version = _seen(place)
+        old = _parsed(data, place)
         new = change(old)
-        if new != old:
-            discard_file(root / INFO, _ATTEMPT)
-            data = json.dumps(new, indent=2).encode() + b"\n"
-            write_file(
-                root / INFO,
-                data,
-                durability=durability,
-                attempt=_ATTEMPT,
-                guard=claim.check,
-                like=root / INFO,
+        if new == old or _replaced(place, version, _rendered(new), durability, check):
+            return
+        wait_for_others(place, n_tries, INFO)
+
+
+def _rendered(info: Document) -> bytes:
+    return json.dumps(info, indent=2).encode() + b"\n"
+
+
+def _seen(place: Place) -> tuple[bytes | None, Any]:
+    """The object as it stands there, and its version."""
+    reader = place.store.open(INFO)
+    if reader is None:
+        return None, None
+    with reader:
+        if reader.nbytes > read_limit():
+            raise StoreError(
+                f"{INFO!r} has {reader.nbytes:,} bytes, and at most {read_limit():,} are read",
+                key=INFO,
+                errno=errno.EFBIG,
             )
+        return bytes(reader.read(0, reader.nbytes)), reader.version
+
+
+def _replaced(
+    place: Place, version: Any, data: bytes, durability: str, check: Callable[[], None]
+) -> bool:
+    """Put the object in the place of a version; False if another version stands there."""
+    store = place.store
+    can_tell = Capability.CONDITIONAL in store.capabilities
+    with store.transaction(durability, f"{uuid.uuid4().hex}.0", check) as transaction:
+        writer = transaction.create(INFO)
+        writer.write([data])
+        if can_tell:
+            writer.expect(version)
+        try:
+            writer.finish()
+        except StoreError as error:
+            if error.errno != errno.ESTALE or not can_tell:
+                raise
+            return False
+    return True
 
 
 @contextlib.contextmanager
-def _alone(root: Path, durability: str) -> Iterator[Claim]:
+def _alone(beside: Path, durability: str) -> Iterator[Claim]:
     """Hold the claim on the ``info``, in a directory that is removed again."""
-    beside = root / f"{INFO}{RUN_SUFFIX}"
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_empty, beside)
         for attempt in itertools.count(1):

@@ -27,6 +27,7 @@ from shardwrite.journal import (
     tidied_run,
     tidy,
 )
+from shardwrite.operations.scales import check_scale, enter_scale
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -98,6 +99,7 @@ def prepare(
         )
     _check_plan(plan)
     target = resolve_new(store, name, run_dir, format)
+    check_scale(target, plan.metadata, run_dir)
     if format is not None:
         same_today(plan.metadata.document)
     engine = LocalEngine("threads")
@@ -208,7 +210,8 @@ def finalize(
 ) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
-    Files that dead processes have left are removed.
+    A scale of a volume of Neuroglancer then enters the ``info`` of its volume. Files that dead
+    processes have left are removed.
 
     Parameters
     ----------
@@ -250,12 +253,14 @@ def finalize(
         options = replace(options_of_run(run), keep_report=keep_report)
         return Job(NoChunks(), plan_begun(run, resources_of(engine)), run.target, options)
 
-    return working_on(
+    result = working_on(
         target,
         lambda run: finish_parts(job_of(run), run, engine, n_parts),
         look=partial(check_kept, target, engine),
         check=lambda run: refuse_unwritten(job_of(run), run, n_parts),
     )
+    enter_scale(target, run_dir)
+    return result
 
 
 def options_of_run(run: RunDirectory) -> RunOptions:

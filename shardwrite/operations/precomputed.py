@@ -9,28 +9,29 @@ scale that is not whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import (
+    ROW_MAJOR,
     NewScale,
     ScaleOptions,
     checked_axes,
     merged_info,
     new_scale,
+    row_major,
 )
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
 from shardwrite.journal import change_info, read_volume
-from shardwrite.place.directory import Directory
-from shardwrite.place.target import resolve_new, resolve_place
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target, resolve_new, resolve_target
+from shardwrite.place.url import at_url
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
 from shardwrite.plan.render import counted, human
 from shardwrite.plan.sizes import parse_nbytes
@@ -46,7 +47,6 @@ from shardwrite.write.context import GroupReport
 
 __all__ = ["plan_precomputed", "to_precomputed"]
 
-_ROW_MAJOR = "czyx"
 _NAMES = {"c": "channel"}
 _GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 
@@ -73,7 +73,7 @@ class _Volume:
         chunks = scale.chunk_size[::-1]
         shards = tuple(n * c for n, c in zip(new.box[::-1], chunks, strict=True))
         channels = self.array.shape[:-3]
-        axes = _ROW_MAJOR[-self.array.ndim :]
+        axes = ROW_MAJOR[-self.array.ndim :]
         return ArrayOptions(
             shards=(*channels, *shards),
             chunks=(*channels, *chunks),
@@ -132,7 +132,7 @@ def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
     given = take(x)
     array = given.array
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
-    order = [letters.index(axis) for axis in _ROW_MAJOR if axis in letters]
+    order = row_major(letters)
     if order != list(range(array.ndim)):
         array = array.transpose(order)
     channels = array.shape[:-3] or (1,)
@@ -140,23 +140,36 @@ def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
     return _Volume(array, new_scale(shape, array.dtype, options))
 
 
-def _root_of(path: Any) -> Path:
-    """Directory of the volume.
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """Where a scale goes.
 
-    Raises
-    ------
-    SpecError
-        If the path is that of no directory.
+    Attributes
+    ----------
+    volume : Target
+        The volume, in which ``info`` lies.
+    scale : Target
+        The array that the scale is.
     """
-    place = resolve_place(path, None)
-    if not isinstance(place, Directory):
-        raise SpecError(
-            "volumes are written to directories only",
-            field="path",
-            value=place.label,
-            remedy="write to a directory, and copy that",
-        )
-    return place.path
+
+    volume: Target
+    scale: Target
+
+    @classmethod
+    def of(cls, path: Any, key: str, run_dir: Any) -> _Targets:
+        """Find the places from what a user gives.
+
+        Raises
+        ------
+        SpecError
+            If no volume, or no state of a run, can lie there.
+        """
+        volume = resolve_target(path, None, run_dir)
+        place = volume.place
+        if isinstance(place, InStore):
+            # As an array of its own, so that the volume does not become a group of Zarr.
+            return cls(volume, resolve_new(place.store.at(key), None, run_dir))
+        return cls(volume, resolve_new(str(volume.directory.path / key), None, run_dir))
 
 
 @public
@@ -247,6 +260,7 @@ def plan_precomputed(
 def to_precomputed(
     x: Any,
     path: Any,
+    storage_options: Mapping[str, Any] | None = None,
     *,
     axes: str | None = None,
     resolution: Any,
@@ -262,6 +276,7 @@ def to_precomputed(
     key: str | None = None,
     write_empty_chunks: bool = False,
     durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     recheck: bool = False,
     memory_limit: int | str | None = None,
@@ -282,8 +297,11 @@ def to_precomputed(
     x : array_like
         The source, as in :func:`to_sharded_zarr`. Its dtype is an integer of 8 to 64 bits, or
         ``float32``.
-    path : str or path
-        The directory of the volume. If it has an ``info``, the scale is added to it.
+    path : str, path, or store
+        The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or a
+        store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
+    storage_options : mapping, optional
+        Options for a URL, as in :func:`to_sharded_zarr`.
     axes : str, optional
         Axes of `x`: the letters x, y and z in any order, with c for channels if there are any. By
         default the names of its dimensions tell them. With ``"zyx"`` or ``"czyx"`` no bytes are
@@ -320,9 +338,9 @@ def to_precomputed(
         the resolution, such as ``"4_4_40"``.
     write_empty_chunks : bool
         Store also chunks that hold only zeros. Readers take a chunk that is missing for zeros.
-    durability, restart, recheck, memory_limit, source_id, max_graph_tasks, max_source_reruns
+    durability, run_dir, restart, recheck, memory_limit, source_id
         See :func:`to_sharded_zarr`.
-    keep_report, progress
+    max_graph_tasks, max_source_reruns, keep_report, progress
         See :func:`to_sharded_zarr`.
 
     Returns
@@ -382,7 +400,7 @@ def to_precomputed(
             index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
         ),
     )
-    root = _root_of(path)
+    targets = _Targets.of(at_url(path, storage_options), volume.new.scale.key, run_dir)
     run = for_new_array(
         RunOptions(
             durability=durability,
@@ -401,12 +419,12 @@ def to_precomputed(
             max_source_reruns=max_source_reruns,
         )
     )
-    merged_info(read_volume(root), volume.new)  # what cannot be entered is refused before a run
-    target = resolve_new(str(root / volume.new.scale.key), None)
-    job = Job(ArrayChunks(volume.array), made, target, run)
+    # What cannot be entered is refused before a run.
+    merged_info(read_volume(targets.volume.place), volume.new)
+    job = Job(ArrayChunks(volume.array), made, targets.scale, run)
     with reporting(progress, made.raw_nbytes) as on_report:
         (result,) = execute([job], active_engine(), on_report)
-    change_info(root, lambda old: merged_info(old, volume.new), job.durability)
+    change_info(targets.volume, lambda old: merged_info(old, volume.new), job.durability)
     return result
 
 

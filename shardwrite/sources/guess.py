@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from shardwrite.config.table import STORAGE
+from shardwrite.config.values import value_of
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.info import INFO
 from shardwrite.sources.formats import FORMATS
+from shardwrite.stores import open_bucket
 
-__all__ = ["guess"]
+__all__ = ["IN_BUCKETS", "guess", "guess_in_bucket"]
 
+IN_BUCKETS = ("zarr", "precomputed")
+"""Names of the formats that are read from buckets."""
+
+_NODES = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MAGIC = {
     _HDF5: "hdf5",
@@ -68,6 +75,25 @@ def guess(path: str) -> str | None:
     return found or _by_name(path, _LIKELY)
 
 
+def guess_in_bucket(url: str) -> str:
+    """Name of the format of what lies at a URL: a volume of Neuroglancer, or else a Zarr array.
+
+    Parameters
+    ----------
+    url : str
+        The URL.
+
+    Raises
+    ------
+    StoreError
+        If the service refuses.
+    """
+    store = open_bucket(url, value_of(STORAGE), is_read=True)
+    is_volume = store.version(INFO) is not None
+    is_node = is_volume and any(store.version(mark) is not None for mark in _NODES)
+    return "precomputed" if is_volume and not is_node else "zarr"
+
+
 def _has_superblock(file: BinaryIO) -> bool:
     """Whether an HDF5 file begins after a user block, of 512 bytes times a power of two."""
     start, end = 512, os.fstat(file.fileno()).st_size
@@ -84,10 +110,9 @@ def _by_name(path: str, names: dict[str, str]) -> str | None:
 
 
 def _guess_directory(path: str) -> str | None:
-    marks = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
-    if any(os.path.exists(os.path.join(path, mark)) for mark in marks) or path.rstrip("/").endswith(
-        ".zarr"
-    ):
+    if any(os.path.exists(os.path.join(path, mark)) for mark in _NODES) or path.rstrip(
+        "/"
+    ).endswith(".zarr"):
         return "zarr"
     if os.path.isfile(os.path.join(path, INFO)):
         return "precomputed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.grid import Box, Shape
+from shardwrite.place.url import at_url
 from shardwrite.read.precomputed import ScaleReader, read_info
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
@@ -97,6 +99,7 @@ def open_(request: Request) -> Source:
 @public
 def from_precomputed(
     path: Any,
+    storage_options: Mapping[str, Any] | None = None,
     *,
     scale: int | str = 0,
     axes: str | None = None,
@@ -106,8 +109,11 @@ def from_precomputed(
 
     Parameters
     ----------
-    path : path, zarr store, or Store
-        The directory with the ``info`` of the volume.
+    path : path, URL, or store
+        The directory with the ``info`` of the volume, the URL of a bucket, or a store as in
+        :func:`to_sharded_zarr`.
+    storage_options : mapping, optional
+        Options for a URL, as in :func:`to_sharded_zarr`.
     scale : int or str
         Number or key of the scale; 0 is the finest.
     axes : str, optional
@@ -151,7 +157,8 @@ def from_precomputed(
     >>> shardwrite.from_precomputed(path, axes="zyx").compute().tolist()
     [[[0, 0, 5], [0, 0, 6]]]
     """
-    return as_dask(_source(path, scale, axes), chunks)
+    opened = at_url(path, storage_options, is_read=True)
+    return as_dask(_source(opened, scale, axes), chunks)
 
 
 def _source(path: Any, wanted: int | str | None, axes: str | None) -> PrecomputedSource:

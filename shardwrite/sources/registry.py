@@ -18,7 +18,7 @@ from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
-from shardwrite.sources.guess import guess
+from shardwrite.sources.guess import IN_BUCKETS, guess, guess_in_bucket
 from shardwrite.stores import is_bucket_url
 
 __all__ = ["open_source"]
@@ -103,7 +103,7 @@ def open_source(
 
 
 def _format(path: str) -> str:
-    name = "zarr" if is_bucket_url(path) else guess(path)
+    name = guess_in_bucket(path) if is_bucket_url(path) else guess(path)
     if name is None:
         raise SpecError(
             "its format cannot be told from its name or content",
@@ -119,7 +119,8 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"
         raise SpecError(
-            "only local files are read, and Zarr arrays in buckets (s3, gs, az)",
+            "only local files are read, and Zarr arrays and volumes of Neuroglancer in buckets "
+            "(s3, gs, az)",
             field="source",
             value=path.split("://")[0] + "://",
             remedy=remedy,
@@ -131,9 +132,9 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
 
 def _open(name: str, request: Request) -> Source:
     known = FORMATS[name]
-    if name != "zarr" and is_bucket_url(request.path):
+    if name not in IN_BUCKETS and is_bucket_url(request.path):
         raise SpecError(
-            f"only Zarr arrays are read from a bucket, and this is {name}",
+            f"only Zarr arrays and volumes of Neuroglancer are read from a bucket, not {name}",
             field="source",
             value=request.path,
             remedy="open it with dask and give the dask array, or copy it to a local file",

@@ -129,7 +129,7 @@ CASES = {
     "slurm cancel": (["parts.zarr"], 0, "no jobs are known"),
 }
 WITH_SLURM = {
-    f"slurm {name}" for name in ("submit", "resubmit", "shard", "unshard", "reshard")
+    f"slurm {name}" for name in ("submit", "resubmit", "shard", "unshard", "reshard", "precomputed")
 }  # see the next test, and tests/slurm
 
 

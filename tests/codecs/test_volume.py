@@ -337,3 +337,19 @@ def test_pipelines():
     for shape, wrong in (((4, 5), codecs), ((2, 2, 2), [codecs[0], {"name": "transpose"}])):
         with pytest.raises(CodecError):
             build_volume_pipeline(wrong, shape, np.dtype("uint16"))
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+@pytest.mark.parametrize("n_labels", [2, 8, 9, 200])
+def test_labels_are_ranked_as_by_sorting(dtype, n_labels):
+    """Blocks with few labels and with many have sorted tables, whichever way the ranks are found."""
+    blocks = np.random.default_rng(n_labels).integers(0, n_labels, (40, 512)).astype(dtype)
+    blocks[:, :2] = 0, n_labels - 1  # each has several
+    blocks[::3] = np.minimum(blocks[::3], 1)
+    blocks[1] += np.iinfo(dtype).max - (n_labels - 1)
+    codes, counts, tables = segmentation._ranked(blocks)
+    for row, block in enumerate(blocks):
+        labels, ranks = np.unique(block, return_inverse=True)
+        np.testing.assert_array_equal(tables[row], labels)
+        np.testing.assert_array_equal(codes[row], ranks)
+        assert counts[row] == len(labels)

@@ -158,10 +158,11 @@ def of_kills(found) -> Numbers:
 
 
 def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py`."""
+    """Of `bucket_kills.py`, and of `volumes.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
-    return Numbers(runs=total["kills"], **{name: total[name] for name in names})
+    runs = total["cases"] if "cases" in total else total["kills"]
+    return Numbers(runs=runs, **{name: total[name] for name in names})
 
 
 def of_converted(found) -> Numbers:
@@ -287,6 +288,13 @@ def rows() -> Iterator[Row]:
         name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
+    what = "while a scale is added to a volume of Neuroglancer"
+    yield Row(
+        f"SIGKILL before every effect {what}", 1, 1, "volumes.py --fault kill", of_bucket_kills
+    )
+    yield Row(f"every effect fails once {what}", 1, 1, "volumes.py --fault fail", of_bucket_kills)
+    command = "volumes.py --fault cut --cases {n} --seed {seed}"
+    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
     yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
     name = "frozen before an effect while a hierarchy is consumed, taken over, thawed"

@@ -488,17 +488,52 @@ def test_chunks_that_are_not_cut_are_copied(tmp_path):
     np.testing.assert_array_equal(zarr.open(tmp_path / "x.zarr")[...], values)
 
 
-def test_parts(tmp_path):
-    """Parts of a plan are written one by one, and the call enters the scale."""
-    root = tmp_path / "v"
-    root.mkdir()
-    plan = shardwrite.plan_precomputed(source(), **NEW)
-    shardwrite.prepare(source(), root / "4_4_40", plan)
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        "gzip",
+        "compressed_segmentation",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("raw", "png", "jpeg")),
+    ],
+)
+def test_parts(tmp_path, encoding):
+    """Parts of a plan are written one by one, and the last step enters the scale as one call does."""
+    root, dtype = tmp_path / "v", "uint32" if encoding == "compressed_segmentation" else "uint8"
+    x, how = source(VALUES.astype(dtype)), {**NEW, "encoding": encoding, "voxel_offset": (1, -2, 3)}
+    plan = shardwrite.plan_precomputed(x, **how)
+    shardwrite.prepare(x, root / "4_4_40", plan)
     for part in range(3):
-        shardwrite.write_part(source(), root / "4_4_40", part, 3)
+        shardwrite.write_part(x, root / "4_4_40", part, 3)
+    assert not (root / "info").exists()
     shardwrite.finalize(root / "4_4_40", n_parts=3)
-    written = shardwrite.to_precomputed(source(), root, **NEW)
+    shardwrite.to_precomputed(x, tmp_path / "w", **how)
+    assert (root / "info").read_bytes() == (tmp_path / "w/info").read_bytes()
+    written = shardwrite.to_precomputed(x, root, **how)
     assert written.n_resumed_shards == written.n_shards
+    assert no_litter(tmp_path)
+
+
+def test_channels_in_parts(tmp_path):
+    x = source(np.stack([VALUES, VALUES + 1]), chunks=(2, 20, 20, 20))
+    how = {**NEW, "axes": "czyx"}
+    shardwrite.prepare(x, tmp_path / "v/4_4_40", shardwrite.plan_precomputed(x, **how))
+    shardwrite.write_part(x, tmp_path / "v/4_4_40", 0, 1)
+    shardwrite.finalize(tmp_path / "v/4_4_40")
+    assert info_of(tmp_path / "v")["num_channels"] == 2
+    check(tmp_path / "v", np.stack([VALUES, VALUES + 1]), "czyx")
+
+
+def test_parts_of_another_volume(tmp_path):
+    """What cannot enter the info is refused before anything is begun; the last step is repeatable."""
+    root = tmp_path / "v"
+    shardwrite.to_precomputed(source(), root, **NEW)
+    before = sorted(root.rglob("*"))
+    labels = shardwrite.plan_precomputed(source(), **{**NEW, "type": "segmentation"})
+    with pytest.raises(SpecError, match="says 'image'"):
+        shardwrite.prepare(source(), root / "labels", labels)
+    assert sorted(root.rglob("*")) == before
+    (root / "info").unlink()
+    shardwrite.finalize(root / "4_4_40")
     check(root)
 
 
@@ -664,9 +699,14 @@ def test_directories_that_exist(tmp_path):
         shardwrite.to_precomputed(source(), tmp_path / "x.zarr", **NEW)
 
 
-def test_only_directories(tmp_path):
-    with pytest.raises(SpecError, match="directories only"):
-        shardwrite.to_precomputed(source(), "memory:///v", **NEW)
+def test_where_no_volume_can_lie(tmp_path):
+    with pytest.raises(SpecError, match="run_dir"):
+        shardwrite.to_precomputed(source(), tmp_path / "v", run_dir=tmp_path / "runs", **NEW)
+    with pytest.raises(SpecError, match="not a path"):
+        shardwrite.to_precomputed(source(), 7, **NEW)
+    with pytest.raises(SpecError, match="no known kind of URL"):
+        shardwrite.to_precomputed(source(), "nowhere://x/v", **NEW)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_plan_that_does_not_fit():

@@ -367,3 +367,42 @@ def test_what_of_a_conversion_is_refused(cluster, hierarchy):
     assert "scripts that write" in run("slurm", "unshard", "h", "m", *HERE, code=2)
     assert "another plan" in run("slurm", "unshard", "h", "n", *HERE, code=1)
     assert not Path("m").exists()
+
+
+@pytest.mark.parametrize("axes", [pytest.param("zyx", marks=pytest.mark.long), "xyz"])
+def test_a_scale_of_a_volume(cluster, axes):
+    """The tasks write its parts, and the job after them enters it into the info."""
+    values = np.arange(16 * 24 * 32, dtype="u2").reshape(16, 24, 32)
+    np.save("cube.npy", values)
+    words = ["cube.npy", "volume", "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
+    words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
+    shown = run("slurm", "precomputed", *words, "--dry-run")
+    assert "write-part" in shown
+    assert ("--axes" in shown) == (axes == "xyz")
+    assert not Path("volume").exists()
+    told = json.loads(run("slurm", "precomputed", *words, "--json"))
+    assert told["parts"] == 2
+    assert len((cluster / "submitted").read_text().splitlines()) == 2
+    run("slurm", "cancel", "volume/4_4_40")
+    for number in range(2):
+        run(*step("array.sbatch", number))
+    assert not Path("volume/info").exists()
+    run(*step("finalize.sbatch"))
+    found = shardwrite.from_precomputed("volume", axes=axes)
+    np.testing.assert_array_equal(found.compute(), values)
+    assert shardwrite.verify("volume/4_4_40", deep=True).is_good
+
+
+def step(script, number=0):
+    """Words of the command that a script in `jobs` runs in the end."""
+    text = Path("jobs", script).read_text().replace("exec shardwrite", "printf '%s\\n'")
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_SUBMIT_DIR": str(Path("jobs").absolute()),
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_ARRAY_TASK_ID": str(number),
+    }
+    done = subprocess.run(
+        ["bash"], input=text, env=environ, cwd="jobs", capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()

@@ -197,7 +197,7 @@ def test_a_service_that_is_not_there_is_told_soon():
 
 
 def test_only_zarr_is_read_from_a_bucket():
-    with pytest.raises(SpecError, match="only Zarr arrays are read from a bucket"):
+    with pytest.raises(SpecError, match="only Zarr arrays and volumes of Neuroglancer"):
         shardwrite.sources.open_source("s3://bucket/x.npy", format="npy")
     assert is_bucket_url("gs://bucket/x.npy")
 

@@ -25,6 +25,8 @@ QUALITY = "jpeg_quality"
 DEFAULT_BLOCK = (8, 8, 8)
 DEFAULT_QUALITY = 75
 
+_PREFIX = "neuroglancer_"
+_FIELDS = {"block_size": BLOCK_SIZE, "quality": QUALITY}
 _BYTES: Codec = {"name": "bytes", "configuration": {"endian": "little"}}
 _DTYPES = {
     "jpeg": ("uint8",),
@@ -95,6 +97,14 @@ class ChunkEncoding:
             )
         return cls(name)
 
+    @classmethod
+    def of_codec(cls, codec: Codec) -> Self:
+        """The encoding that a codec in a ``zarr.json`` stands for; see `codec`."""
+        if codec["name"] == _BYTES["name"]:
+            return cls("raw")
+        known = {_FIELDS[name]: value for name, value in codec.get("configuration", {}).items()}
+        return cls.parse({"encoding": codec["name"].removeprefix(_PREFIX), **known})
+
     @property
     def fields(self) -> Document:
         """Members of an entry of ``scales``."""
@@ -115,7 +125,7 @@ class ChunkEncoding:
             configuration = {"block_size": list(self.block_size)}
         if self.name == "jpeg":
             configuration = {"quality": self.quality or DEFAULT_QUALITY}
-        named: Codec = {"name": f"neuroglancer_{self.name}"}
+        named: Codec = {"name": f"{_PREFIX}{self.name}"}
         return {**named, "configuration": configuration} if configuration else named
 
     def check(self, dtype: np.dtype[Any], n_channels: int) -> None:

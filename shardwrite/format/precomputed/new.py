@@ -24,15 +24,20 @@ from shardwrite.grid import Shape
 __all__ = [
     "ENCODINGS",
     "KINDS",
+    "ROW_MAJOR",
     "NewScale",
     "ScaleOptions",
     "checked_axes",
+    "checked_key",
     "merged_info",
     "new_scale",
+    "row_major",
     "sharding_for",
 ]
 
 KINDS = ("image", "segmentation")
+ROW_MAJOR = "czyx"
+"""Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
 _OF_SHARDS = ("raw", "gzip")
 ENCODINGS = (*_OF_SHARDS, "compressed_segmentation", "png", "jpeg")
 _COMPRESSED = ("png", "jpeg")
@@ -159,6 +164,22 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
     return "".join(found)
 
 
+def row_major(letters: str) -> list[int]:
+    """Order of the axes of an array that has the bytes of chunks in their order.
+
+    Parameters
+    ----------
+    letters : str
+        Axes of the array, as `checked_axes` returns them.
+
+    Examples
+    --------
+    >>> row_major("xyzc")
+    [3, 2, 1, 0]
+    """
+    return [letters.index(axis) for axis in ROW_MAJOR if axis in letters]
+
+
 def sharding_for(
     code: MortonCode, chunk_nbytes: int, options: ScaleOptions, encoding: str
 ) -> ShardingParameters:
@@ -220,7 +241,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         why = "too large for readers"
         raise SpecError(why, field="voxel_offset", value=offset, remedy=remedy)
     entry: Document = {
-        "key": _key(options.key, resolution),
+        "key": checked_key(options.key, resolution),
         "size": [int(n) for n in shape[:3]],
         "voxel_offset": list(offset),
         "resolution": resolution,
@@ -350,7 +371,21 @@ def _resolution(found: Any) -> list[int | float]:
     return [int(n) if float(n).is_integer() else float(n) for n in numbers]
 
 
-def _key(found: Any, resolution: Sequence[int | float]) -> str:
+def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
+    """Name of a scale.
+
+    Parameters
+    ----------
+    found : str or None
+        What the user has given. By default the name is made of the resolution.
+    resolution : sequence of float
+        Size of a voxel.
+
+    Raises
+    ------
+    SpecError
+        If no scale can have that name.
+    """
     if found is None:
         return "_".join(f"{n:.12g}" for n in resolution)
     is_plain = isinstance(found, str) and _KEY.fullmatch(found) is not None

@@ -1,0 +1,130 @@
+"""The command that submits the parts of a scale of a Neuroglancer volume to SLURM."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+import shardwrite
+from shardwrite.cli.common import command, engine
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped
+from shardwrite.cli.options import dry_run_option, json_option, source_options
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.cli.slurm_options import settings_from, settings_options, source_arguments
+from shardwrite.cli.slurm_submit import parts_settings, scripts_of, show_scripts, submit_scripts
+from shardwrite.cli.volume_options import in_order, open_volume, volume_options
+from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
+from shardwrite.journal import refuse_in_store
+from shardwrite.place.target import resolve_new
+from shardwrite.plan import parse_nbytes
+from shardwrite.slurm import (
+    ArrayJob,
+    check_directory,
+    default_directory,
+    max_array_size,
+    parts_for,
+    refuse_second,
+    root_of,
+)
+from shardwrite.stores import is_store_url
+
+__all__ = ["precomputed"]
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@source_options
+@volume_options
+@click.option(
+    "--memory-limit",
+    help="Memory of each task for the plan, such as 4GB. Default: 1 GiB for each core.",
+)
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Remove what an interrupted run has written, and start over.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
+)
+@stripe_option
+@parts_settings
+@settings_options
+@dry_run_option
+@json_option
+@command
+def precomputed(
+    src: str,
+    dst: str,
+    restart: bool,
+    durability: str | None,
+    stripe_count: int | None,
+    n_parts: int | None,
+    throughput: str,
+    directory: str | None,
+    at_once: int,
+    dry_run: bool,
+    as_json: bool,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """Write SRC as a scale of the Neuroglancer volume DST, with a job array.
+
+    This makes the plan, submits a job array that writes the parts, and a job that enters the scale
+    into the info file of DST after them. If anything was interrupted, run the same command again:
+    tasks whose part is complete end at once.
+    """
+    settings = settings_from(options, dst)
+    arguments = source_arguments(options)
+    x, identity = open_volume(src, options)
+    axes = options["axes"]
+    x, options["axes"] = in_order(x, axes), ROW_MAJOR[-x.ndim :]
+    with engine(settings.cores, None, None):
+        plan = shardwrite.plan_precomputed(
+            x,
+            source_id=identity,
+            memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
+            **options,
+        )
+    key = checked_key(options["key"], options["resolution"])
+    store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
+    target = resolve_new(store, None)
+    refuse_in_store(target)
+    if n_parts is None:
+        n_parts = parts_for(
+            plan.raw_nbytes,
+            plan.partition.n_groups,
+            parse_nbytes(throughput, "throughput"),
+            max_array_size(),
+        )
+    job = ArrayJob(
+        src=os.path.abspath(src),
+        dst=root_of(target),
+        n_parts=n_parts,
+        at_once=at_once,
+        source_options=(*arguments, *([] if axes == options["axes"] else ["--axes", axes])),
+    )
+    scripts = scripts_of(job, settings)
+    where = Path(directory or default_directory(target)).absolute()
+    check_directory(where, target)
+    if dry_run:
+        show_scripts(where, scripts)
+        return
+    refuse_second(target)  # before anything is changed
+    shardwrite.prepare(
+        x,
+        store,
+        plan,
+        durability=durability,
+        restart=restart,
+        stripe_count=stripe_count,
+    )
+    submit_scripts(target, {target: None}, where, n_parts, as_json, scripts)

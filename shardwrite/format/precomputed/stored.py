@@ -1,0 +1,50 @@
+"""Scales that are arrays already: what the ``info`` of a volume says of them."""
+
+from __future__ import annotations
+
+from shardwrite.codecs.documents import Document
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.precomputed.boxes import PrecomputedShards
+from shardwrite.format.precomputed.encodings import ChunkEncoding
+from shardwrite.format.precomputed.info import parse_info
+from shardwrite.format.precomputed.new import NewScale
+
+__all__ = ["stored_scale"]
+
+
+def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
+    """The scale that an array is; None if it is no scale of a volume.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array, with what `plan_precomputed` has put among its attributes.
+    key : str
+        Name of the scale.
+
+    Raises
+    ------
+    SpecError
+        If the attributes were changed, and describe no volume any more.
+    """
+    shards: object = metadata.shard_format
+    known = metadata.document.get("attributes", {}).get("precomputed")
+    if not isinstance(shards, PrecomputedShards) or not isinstance(known, dict):
+        return None
+    shape, chunks = metadata.grid.shape, metadata.grid.chunks
+    entry: Document = {
+        "key": key,
+        "size": list(shape[:-4:-1]),
+        "voxel_offset": known.get("voxel_offset"),
+        "resolution": known.get("resolution"),
+        "chunk_sizes": [list(chunks[:-4:-1])],
+        **ChunkEncoding.of_codec(metadata.inner_codecs[0]).fields,
+        "sharding": shards.sharding.to_dict(),
+    }
+    info = {
+        "type": known.get("type"),
+        "data_type": metadata.dtype.name,
+        "num_channels": shape[0] if len(shape) == 4 else 1,
+        "scales": [entry],
+    }
+    return NewScale(parse_info(info), entry)

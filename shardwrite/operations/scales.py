@@ -1,0 +1,88 @@
+"""Scales of volumes that are written in parts, and the ``info`` that they enter in the end."""
+
+from __future__ import annotations
+
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
+from shardwrite.format.precomputed.new import NewScale, merged_info
+from shardwrite.format.precomputed.stored import stored_scale
+from shardwrite.journal import change_info, read_volume
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target, resolve_target
+
+__all__ = ["check_scale", "enter_scale"]
+
+
+def check_scale(target: Target, metadata: ArrayMetadata, run_dir: object = None) -> None:
+    """Refuse to begin a scale that its volume cannot take. Other arrays are not looked at.
+
+    Parameters
+    ----------
+    target : Target
+        Place of the array.
+    metadata : ArrayMetadata
+        What will be written there.
+    run_dir : str or path, optional
+        See `resolve_target`.
+
+    Raises
+    ------
+    SpecError
+        If the ``info`` that stands there is that of another volume, or has another scale of this
+        name, or the array lies in no volume.
+    StoreError
+        If the ``info`` cannot be read.
+    """
+    found = _scale_at(target, metadata, run_dir)
+    if found is not None:
+        merged_info(read_volume(found[0].place), found[1])
+
+
+def enter_scale(target: Target, run_dir: object = None) -> None:
+    """Enter an array that was published into the ``info`` of its volume, if it is a scale.
+
+    Parameters
+    ----------
+    target, run_dir
+        See `check_scale`.
+
+    Raises
+    ------
+    SpecError
+        As `check_scale` does.
+    JournalError, StoreError
+        If the ``info`` cannot be changed. The array stands; the same call enters it.
+    """
+    data = target.place.read(DOCUMENT)
+    found = None if data is None else _scale_at(target, parse_metadata(data.decode()), run_dir)
+    if found is not None:
+        volume, scale = found
+        change_info(volume, lambda old: merged_info(old, scale), volume.durability())
+
+
+def _scale_at(
+    target: Target, metadata: ArrayMetadata, run_dir: object
+) -> tuple[Target, NewScale] | None:
+    """The volume of an array, and the scale that it is; None if it is none."""
+    place = target.place
+    if isinstance(place, InStore) and place.name:
+        above, _, key = place.name.rpartition("/")
+        volume: object = place.base
+    elif isinstance(place, InStore):
+        volume, _, key = (place.store.url or "").rpartition("/")
+        above = ""
+    else:
+        path, above = target.directory.path, ""
+        key, volume = path.name, str(path.parent)
+    scale = stored_scale(metadata, key)
+    if scale is None:
+        return None
+    if not key:
+        raise SpecError(
+            "a scale lies in a volume",
+            field="store",
+            value=place.label,
+            remedy="give a URL that ends in the key of the scale, or that key as name=",
+        )
+    return resolve_target(volume, above or None, run_dir), scale

@@ -1,0 +1,244 @@
+"""Volumes of Neuroglancer in buckets: written, resumed, verified, and changed by several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import dask
+import dask.array as da
+import numpy as np
+import obstore
+import pytest
+import zarr.storage
+from click.testing import CliRunner
+from forks import python
+from servers import below_bucket, on
+
+import shardwrite
+from shardwrite import JournalError, SpecError
+from shardwrite.cli import main
+from shardwrite.journal import volume_info
+from shardwrite.stores import MemoryStore
+
+VALUES = np.arange(1, 1 + 8 * 12 * 16, dtype="u2").reshape(8, 12, 16)
+NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 4, "shard_nbytes": 300}
+PROGRAM = """
+import os, signal, sys
+import dask, numpy as np, dask.array as da
+import shardwrite
+url, values, after = sys.argv[1:]
+count = [0]
+def die(report):
+    count[0] += 1
+    if count[0] == int(after):
+        os.kill(os.getpid(), signal.SIGKILL)
+x = da.from_array(np.load(values), chunks=4)
+with dask.config.set(scheduler="sync"):
+    result = shardwrite.to_precomputed(
+        x, url, axes="zyx", resolution=(4, 4, 40), chunks=4, shard_nbytes=300, source_id="it",
+        memory_limit="8kB", progress=die,
+    )
+print(result.n_shards, result.n_resumed_shards)
+"""
+
+
+def source(values=VALUES):
+    return da.from_array(values, chunks=4)
+
+
+def write(url, values=VALUES, **more):
+    with dask.config.set(scheduler="sync"):
+        return shardwrite.to_precomputed(source(values), url, **{**NEW, **more})
+
+
+def info_of(service, url):
+    return json.loads(obstore.get(service.client(below_bucket(url)), "info").bytes().to_bytes())
+
+
+def others(service, url):
+    """Keys of a volume that are not those of shards."""
+    return [key for key in service.keys_of(url) if not key.endswith(".shard")]
+
+
+def kept(*keys):
+    names = ("shardwrite-receipt.json", "zarr.json")
+    return sorted(["info", *(f"{key}/{name}" for key in keys for name in names)])
+
+
+def check(url, values=VALUES, **which):
+    found = shardwrite.from_precomputed(url, axes="zyx", **which)
+    with dask.config.set(scheduler="sync"):
+        np.testing.assert_array_equal(found.compute(), values)
+
+
+@on("moto", long=["seaweed", "azurite", "gcs"])
+def test_two_scales(service, url):
+    """Both are read by their URL, and verified; nothing else is left in the bucket."""
+    result = write(url)
+    assert (result.path, result.n_shards) == (f"{url}/4_4_40", 12)
+    write(url, VALUES[:, ::2, ::2], resolution=(8, 8, 40))
+    assert [scale["key"] for scale in info_of(service, url)["scales"]] == ["4_4_40", "8_8_40"]
+    check(url)
+    check(url, VALUES[:, ::2, ::2], scale="8_8_40")
+    assert shardwrite.verify(f"{url}/4_4_40", deep=True, against=source()).is_good
+    assert others(service, url) == kept("4_4_40", "8_8_40")
+    again = write(url)
+    assert again.n_resumed_shards == again.n_shards
+    with pytest.raises(SpecError, match="an array exists there"):
+        write(url, VALUES + 1)
+    with pytest.raises(SpecError, match="'image'"):
+        write(url, key="labels", type="segmentation")
+    assert others(service, url) == kept("4_4_40", "8_8_40"), "nothing was begun"
+    if service.scheme == "s3":
+        np.testing.assert_array_equal(by_tensorstore(service, below_bucket(url)), VALUES)
+
+
+def by_tensorstore(service, prefix):
+    tensorstore = pytest.importorskip("tensorstore")
+    kvstore = {"driver": "s3", "bucket": service.bucket, "path": f"{prefix}/"}
+    spec = {
+        "driver": "neuroglancer_precomputed",
+        "kvstore": {**kvstore, "endpoint": service.endpoint, "aws_region": "us-east-1"},
+    }
+    return tensorstore.open(spec).result()[..., 0].read().result().T
+
+
+@pytest.mark.long
+@on("moto", "seaweed")
+def test_killed_and_resumed(service, url, tmp_path):
+    """No shard that was put is put again, and the scale enters the info only when it is whole."""
+    np.save(tmp_path / "values.npy", VALUES)
+
+    def run(after):
+        done = subprocess.run(
+            [*python(), "-c", PROGRAM, url, tmp_path / "values.npy", str(after)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **service.environment},
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, told = run(5)
+    assert code == -signal.SIGKILL, told
+    before = [key for key in service.keys_of(url) if key.endswith(".shard")]
+    assert 0 < len(before) < 12
+    assert not {"info", "4_4_40/zarr.json"} & set(service.keys_of(url))
+    with pytest.raises(JournalError, match="another plan"):
+        write(url, source_id="other")
+    code, told, trouble = run(-1)
+    assert code == 0, trouble
+    n_shards, n_resumed = map(int, told.split())
+    assert n_shards == 12
+    assert n_resumed >= len(before) - 2, "only what was in flight is done again"
+    assert others(service, url) == kept("4_4_40")
+    check(url)
+
+
+@on("moto", long=["seaweed"])
+def test_scales_that_end_at_once(service, url, monkeypatch):
+    """All have read the same info before any of them puts its own; none is lost."""
+    seen, meeting = volume_info._seen, threading.Barrier(3)
+    first = threading.local()
+
+    def together(place):
+        found = seen(place)
+        if not hasattr(first, "done"):
+            first.done = True
+            meeting.wait(60)
+        return found
+
+    monkeypatch.setattr(volume_info, "_seen", together)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: write(url, VALUES[:4, :4, :4], resolution=(n,) * 3), (3, 1, 2)))
+    assert first is not None
+    keys = [scale["key"] for scale in info_of(service, url)["scales"]]
+    assert keys == ["1_1_1", "2_2_2", "3_3_3"]
+    assert others(service, url) == kept(*keys)
+
+
+@pytest.mark.long
+def test_two_processes_at_once(moto, url, tmp_path):
+    """Two scales of one volume; on a bucket each has a lease of its own."""
+    np.save(tmp_path / "values.npy", VALUES)
+    program = PROGRAM.replace("resolution=(4, 4, 40)", "resolution=(int(after[1:]), 4, 40)")
+    processes = [
+        subprocess.Popen(
+            [*python(), "-c", program, url, tmp_path / "values.npy", f"-{n}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in (4, 8)
+    ]
+    for process in processes:
+        out, trouble = process.communicate(timeout=120)
+        assert process.returncode == 0, trouble
+        assert out.split() == ["12", "0"]
+    keys = [scale["key"] for scale in info_of(moto, url)["scales"]]
+    assert keys == ["4_4_40", "8_4_40"]
+    for key in keys:
+        check(url, scale=key)
+    assert others(moto, url) == kept(*keys)
+
+
+@pytest.mark.long
+def test_the_state_in_a_directory(moto, url, tmp_path):
+    """With run_dir, the lease of the run lies there, and so does the claim on the info."""
+    runs = tmp_path / "runs"
+    write(url, run_dir=runs)
+    write(url, VALUES[:, ::2, ::2], resolution=(8, 8, 40), run_dir=runs)
+    assert [scale["key"] for scale in info_of(moto, url)["scales"]] == ["4_4_40", "8_8_40"]
+    assert others(moto, url) == kept("4_4_40", "8_8_40")
+    assert not list(runs.iterdir())
+    check(url)
+
+
+@pytest.mark.long
+def test_parts(moto, url, tmp_path):
+    """The last step enters the scale."""
+    runs, where, scale = tmp_path / "runs", {"run_dir": tmp_path / "runs"}, f"{url}/4_4_40"
+    shardwrite.prepare(source(), scale, shardwrite.plan_precomputed(source(), **NEW), **where)
+    for part in range(2):
+        shardwrite.write_part(source(), scale, part, 2, **where)
+    assert not any(key.endswith("info") for key in moto.keys_of(url))
+    assert shardwrite.finalize(scale, n_parts=2, **where).n_shards == 12
+    check(url)
+    assert others(moto, url) == kept("4_4_40")
+    assert not list(runs.iterdir())
+
+
+def test_the_command(moto, url, tmp_path):
+    np.save(tmp_path / "a.npy", VALUES)
+
+    def run(*words, code=0):
+        done = CliRunner().invoke(main, ["precomputed", *map(str, words)])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    how = ("--axes", "zyx", "--resolution", "4,4,40", "--chunks", 4, "--threads", 1)
+    run(tmp_path / "a.npy", url, *how, "--verify")
+    check(url)
+    run(url, tmp_path / "copy", "--threads", 1)
+    check(tmp_path / "copy")
+    assert others(moto, url) == kept("4_4_40")
+    assert "voxel" not in run(tmp_path / "a.npy", url, *how, "--encoding", "raw", code=2)
+
+
+@pytest.mark.parametrize("kind", ["ours", "zarr", "obstore", "URL"])
+def test_other_stores(kind):
+    """Stores in memory, in which several threads add scales."""
+    store = {
+        "ours": MemoryStore,
+        "zarr": zarr.storage.MemoryStore,
+        "obstore": obstore.store.MemoryStore,
+        "URL": lambda: "memory://test-volumes/v",
+    }[kind]()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: write(store, resolution=(n,) * 3), (3, 1, 2)))
+    for key in ("1_1_1", "2_2_2", "3_3_3"):
+        check(store, scale=key)

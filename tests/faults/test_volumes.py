@@ -1,0 +1,50 @@
+"""Kills, failing calls and power cuts while a scale is added to a volume of Neuroglancer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forks import python
+
+sys.path.insert(0, str(Path(__file__).parent))
+import power_cut
+
+SCRIPT = Path(__file__).with_name("volumes.py")
+
+
+def run(tmp_path, *arguments):
+    """Run the cases in a process of its own, which has no threads when it forks."""
+    out = tmp_path / "out.json"
+    done = subprocess.run(
+        [*python(), SCRIPT, *arguments, "--json", out],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert out.exists(), done.stderr
+    found = json.loads(out.read_text())["summary"]
+    assert not found["troubles"], "\n".join(found["troubles"][:5])
+    return found
+
+
+@pytest.mark.parametrize("fault", ["kill", pytest.param("fail", marks=pytest.mark.long)])
+def test_a_few_of_each(tmp_path, fault):
+    found = run(tmp_path, "--fault", fault, "--cases", "5", "--seed", "4")
+    assert found["vacuous"] < 5, "something must be interrupted"
+    assert found["acked"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
+def test_more_of_each(tmp_path, fault):
+    """A sample: ``python tests/faults/volumes.py`` takes every effect."""
+    if fault == "cut" and (why := power_cut.missing("ext4")):
+        pytest.skip(why)
+    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "2")
+    assert found["vacuous"] < 10
+    assert found["acked"] > 0
