@@ -36,6 +36,10 @@ def _synced(row: Row) -> float:
     return row.rate(f"{OURS}-full") / row.rate("tensorstore-sync")
 
 
+def _as_hdf5(row: Row) -> float:
+    return row.rate(f"{OURS}-hdf5") / row.rate(OURS)
+
+
 def _memory_ratio(row: Row) -> float:
     return row.memory(OURS) / row.expected(OURS)
 
@@ -96,6 +100,7 @@ def aims_markdown(report: Report) -> str:
             1.0,
         ),
         _least("each shard synced, over tensorstore with each file synced", rows, _synced, 1.0),
+        _least("shards that are HDF5 files, over plain shards", rows, _as_hdf5, 0.9),
         _range("memory, measured over what the plan expects", rows, _memory_ratio),
         _most("memory, over the peer that takes least", rows, _memory_of_best_peer, 1.0),
     ]

@@ -61,6 +61,10 @@ class Contestant:
         Whether it is no writer that anybody could use, but what the machine gives; it counts as nobody's peer.
     whole_shards_only : bool
         Whether it can only take sources whose chunks are whole shards.
+    refuses : tuple of str
+        Codecs that it refuses, keys of `benchmarks.cases.CODECS`.
+    strategy : str
+        Write strategy of shardwrite.
     """
 
     name: str
@@ -72,10 +76,12 @@ class Contestant:
     is_asked_for: bool = False
     is_bar: bool = False
     whole_shards_only: bool = False
+    refuses: tuple[str, ...] = ()
+    strategy: str = "fixed-order"
 
     def takes(self, case: Case) -> bool:
         """Whether it can write a case."""
-        return case.whole_shards or not self.whole_shards_only
+        return case.codec not in self.refuses and (case.whole_shards or not self.whole_shards_only)
 
 
 def dask_array(source: ArraySource, case: Case) -> Any:
@@ -92,8 +98,8 @@ def zarr_codecs(case: Case) -> list[Any]:
     return [classes[codec["name"]].from_dict(codec) for codec in case.compressor.metadata()]
 
 
-def _with_durability(durability: str) -> Writer:
-    """Our own writer at a level."""
+def _with_durability(durability: str, strategy: str = "fixed-order") -> Writer:
+    """Our own writer at a level, with a strategy."""
 
     def write(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
         importlib.import_module("shardwrite").to_sharded_zarr(
@@ -103,6 +109,7 @@ def _with_durability(durability: str) -> Writer:
             chunks=case.chunks,
             compressors=zarr_codecs(case),
             fill_value=0,
+            strategy=strategy,
             durability=durability,
         )
 
@@ -154,7 +161,7 @@ def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) 
     store(x, target, lock=False)
 
 
-def expected_bytes(source: ArraySource, case: Case, compression_ratio: float) -> int:
+def expected_bytes(source: ArraySource, case: Case, compression_ratio: float, strategy: str) -> int:
     """Memory that our own plan says to expect of all processes together, on the scheduler that is active.
 
     Parameters
@@ -165,6 +172,8 @@ def expected_bytes(source: ArraySource, case: Case, compression_ratio: float) ->
         What is written.
     compression_ratio : float
         Decoded over encoded bytes.
+    strategy : str
+        Write strategy.
     """
     plan = importlib.import_module("shardwrite").plan(
         dask_array(source, case),
@@ -172,6 +181,7 @@ def expected_bytes(source: ArraySource, case: Case, compression_ratio: float) ->
         chunks=case.chunks,
         compressors=zarr_codecs(case),
         fill_value=0,
+        strategy=strategy,
         compression_ratio=compression_ratio,
     )
     return int(plan.expected_memory.total_nbytes) * max(1, case.workers)
@@ -256,6 +266,15 @@ CONTESTANTS: dict[str, Contestant] = {
             "shardwrite",
             note="durability full, journal switched off",
             is_asked_for=True,
+        ),
+        Contestant(
+            "shardwrite-hdf5",
+            _with_durability("none", "hdf5"),
+            "shardwrite",
+            note="shards that are HDF5 files",
+            is_asked_for=True,
+            refuses=("gzip",),
+            strategy="hdf5",
         ),
         Contestant(
             "dask+zarr-python",

@@ -80,7 +80,7 @@ def measure_one(
             seconds = time.perf_counter() - start
         encoded = tree_size(target)
         expected = (
-            expected_bytes(source, case, source.nbytes / encoded)
+            expected_bytes(source, case, source.nbytes / encoded, contestant.strategy)
             if name.startswith("shardwrite")
             else None
         )

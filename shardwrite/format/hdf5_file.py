@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ _REST_NBYTES = 8192
 _KEY_NBYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hdf5File:
     """What each shard of an array holds as a file of HDF5.
 
@@ -85,7 +85,14 @@ class Hdf5File:
     block_nbytes: int
     index_nbytes: int
 
-    @property
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Key of dictionaries, which is equal for files that hold the same."""
+        fill_value = self.fill_value.tobytes()
+        shapes = (self.shards, self.chunks, self.block_nbytes, self.index_nbytes)
+        return (self.dataset, *shapes, self.dtype.str, fill_value, self.filters)
+
+    @cached_property
     def chunks_per_shard(self) -> Shape:
         """Shape of the grid of inner chunks in a shard."""
         return tuple(s // c for s, c in zip(self.shards, self.chunks, strict=True))

@@ -122,8 +122,8 @@ class Hdf5:
         return place(nbytes, sequence, base)
 
     def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; False, as HDF5 needs the sizes of all inner chunks."""
-        return False
+        """See :meth:`Strategy.streams`; True, as room can be left for what HDF5 adds."""
+        return True
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """See :meth:`Strategy.revise`; a shard is written anew."""

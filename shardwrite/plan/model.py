@@ -210,10 +210,11 @@ class PlanFacts:
         """Bytes of a shard that a task holds.
 
         A fused task that does not stream holds the encoded inner chunks up to a limit, above which
-        they go to a file. All tasks hold what stands around the inner chunks in a file of HDF5.
+        they go to a file. All tasks hold what stands around the inner chunks in a file of HDF5, and
+        the process holds patterns of it.
         """
         file = check_fits_hdf5(self.metadata, self.strategy)
-        around = 0 if file is None else 2 * file.most_overhead_nbytes
+        around = 0 if file is None else 4 * file.most_overhead_nbytes
         if not self.partition.is_fused or self._streams:
             return around
         written = self.metadata.grid.whole if self._touched is None else self._touched

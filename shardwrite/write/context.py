@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
@@ -31,7 +32,7 @@ from shardwrite.journal import (
 from shardwrite.place.run_state import private_directory
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.presence import Presence
-from shardwrite.stores import TEMPORARY_SUFFIX, Store
+from shardwrite.stores import TEMPORARY_SUFFIX, Capability, Store
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
@@ -149,7 +150,13 @@ class WriteSpec:
 
     @property
     def streams(self) -> bool:
-        """Whether whole shards can be written while they are encoded."""
+        """Whether whole shards can be written while they are encoded.
+
+        A file of HDF5 can be if bytes that were written before can be filled in.
+        """
+        fills_in = isinstance(self.strategy, Hdf5)
+        if fills_in and Capability.PATCH not in self.store.capabilities:
+            return False
         return self.strategy.streams(self.fixed_nbytes)
 
     def encoding(self, order: str) -> EncodeOptions:

@@ -1,8 +1,8 @@
 """Emitter: writes each whole shard into a store as a prefix, the inner chunks, and a suffix.
 
-All shards that are not changed in place are written here. Where shards are files of HDF5, `place`
-has the library of HDF5 choose the offsets. The index tells where each inner chunk lies, so it is
-complete only when all of them are encoded. There are five ways to write a shard:
+All shards that are not changed in place are written here. Where shards are files of HDF5, their
+inner chunks lie where the library of HDF5 would place them. The index tells where each inner chunk
+lies, so it is complete only when all of them are encoded. There are five ways to write a shard:
 
 - `put` writes a shard that is encoded already.
 - `stream` writes inner chunks as they are encoded. For an index at the start, it leaves room, and
@@ -20,15 +20,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
-from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_file import Hdf5File, describe
+from shardwrite.format.hdf5_pattern import FileLayout
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
@@ -43,7 +47,8 @@ from shardwrite.stores import (
     copy_bytes,
 )
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
-from shardwrite.write.hdf5_layout import lay_out_file
+from shardwrite.write.hdf5_patterns import lay_out, lay_out_full
+from shardwrite.write.hdf5_room import Room
 
 __all__ = ["Emitter", "WriteChunks"]
 
@@ -97,6 +102,8 @@ class Emitter:
         """Write an encoded shard in one call."""
         if not shard.buffers:
             return self.nothing()
+        if isinstance(self.spec.strategy, Hdf5):
+            return self._put_hdf5(self.spec.strategy, shard)
         writer = self._create()
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
         writer.finish(self.guard)
@@ -108,8 +115,11 @@ class Emitter:
         Parameters
         ----------
         batches : iterable of EncodedBatch
-            Batches of encoded inner chunks. Their `ranks` are ranks in the shard.
+            Batches of encoded inner chunks. Their `ranks` are ranks in the shard, in the order in
+            which the strategy streams.
         """
+        if isinstance(self.spec.strategy, Hdf5):
+            return self._stream_hdf5(self.spec.strategy, batches)
         base = end = self._codec.base_nbytes
         offsets, nbytes = np.zeros(self._n_chunks, np.int64), np.full(self._n_chunks, -1, np.int64)
         writer, seal = None, None
@@ -197,31 +207,83 @@ class Emitter:
 
         Inner chunks beyond the end of the array are left out. Those that share bytes get their own.
         """
-        metadata = self.spec.metadata
-        file = describe(metadata, strategy)
+        file, extent = self._file(strategy)
         origin = np.arange(len(nbytes), dtype=np.int64)
         if shared is not None:
             nbytes, origin = shared.entered(nbytes), shared.entered(origin)
-        extent = metadata.grid.shard_box(self.index).intersect(metadata.grid.whole).shape
         nbytes = np.where(file.is_inside(extent), nbytes, -1)
         if not (nbytes >= 0).any():
             return self.nothing()
-        layout = lay_out_file(file, extent, nbytes)
-        sequence, around = layout.sequence, layout.around
+        layout = lay_out(file, extent, nbytes)
         seal = self._seal(layout.offsets, nbytes)
-        around[0][: len(seal.prefix)] = seal.prefix
         writer = self._create()
-        writer.write([around[0]])
-        ends = [number for number in range(1, len(around)) if around[number]]
-        for first, last in itertools.pairwise([0, *ends, len(sequence)]):
+        sequence = origin[layout.sequence]
+        ends = [*layout.breaks[1:], len(sequence)]
+        pieces = self._pieces(layout, seal)
+        for piece, first, last in zip(pieces, layout.breaks, ends, strict=True):
+            writer.write([piece])
             if first < last:
-                write(writer, origin[sequence[first:last]])
-            if last in ends:
-                writer.write([around[last]])
+                write(writer, sequence[first:last])
+        return self._finished_hdf5(writer, seal, layout)
+
+    def _put_hdf5(self, strategy: Hdf5, shard: EncodedShard) -> Written:
+        """Write an encoded shard, and what is around its chunks, in one call."""
+        # An empty chunk has the size 2^64-1, which is -1 as a signed integer.
+        nbytes = shard.seal.index.table[:, 1].astype(np.int64)
+        layout = lay_out(*self._file(strategy), nbytes)
+        seal = self._seal(layout.offsets, nbytes)
+        ends = [*layout.breaks[1:], len(shard.buffers)]
+        buffers: list[Buffer] = []
+        for piece, first, last in zip(self._pieces(layout, seal), layout.breaks, ends, strict=True):
+            buffers += [piece, *shard.buffers[first:last]]
+        writer = self._create()
+        writer.write(buffers)
+        return self._finished_hdf5(writer, seal, layout)
+
+    def _stream_hdf5(self, strategy: Hdf5, batches: Iterable[EncodedBatch]) -> Written:
+        """Leave room for what is around the inner chunks, and fill it in last.
+
+        Inner chunks beyond the end of the array are left out.
+        """
+        file, extent = self._file(strategy)
+        is_inside, room = file.is_inside(extent), Room(lay_out_full(file, extent))
+        nbytes, writer = np.full(len(is_inside), -1, np.int64), None
+        for whole in batches:
+            batch = _only(whole, is_inside[whole.ranks])
+            if not len(batch.ranks):
+                continue
+            if writer is None:
+                writer = self._create()
+            nbytes[batch.ranks] = batch.nbytes
+            writer.write(room.around(batch))
+        if writer is None:
+            return self.nothing()
+        layout = lay_out(file, extent, nbytes)
+        seal = self._seal(layout.offsets, nbytes)
+        room.fill(writer, layout, self._pieces(layout, seal))
+        return self._finished_hdf5(writer, seal, layout)
+
+    def _file(self, strategy: Hdf5) -> tuple[Hdf5File, Shape]:
+        """What the shard holds as a file of HDF5, and the shape of its dataset."""
+        metadata = self.spec.metadata
+        grid = metadata.grid
+        left = zip(grid.shape, self.index, grid.shards, strict=True)
+        return describe(metadata, strategy), tuple(min(s, n - i * s) for n, i, s in left)
+
+    def _pieces(self, layout: FileLayout, seal: Seal) -> list[Buffer]:
+        """What is around the inner chunks, with an index that comes first."""
+        if not seal.prefix:
+            return list(layout.around)
+        head = bytearray(layout.around[0])
+        head[: len(seal.prefix)] = seal.prefix
+        return [head, *layout.around[1:]]
+
+    def _finished_hdf5(self, writer: ObjectWriter, seal: Seal, layout: FileLayout) -> Written:
+        """Finish a file of HDF5, which programs must not write to."""
         if seal.suffix:
             writer.write([seal.suffix])
-        if isinstance(writer, Protectable):
-            writer.protect(True)
+        if _can_protect(type(writer)):
+            cast("Protectable", writer).protect(True)
         return self._finished(writer, seal, layout.nbytes)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
@@ -308,3 +370,17 @@ def _close(writer: ObjectWriter, seal: Seal) -> None:
         writer.write([seal.suffix])
     if seal.prefix:
         writer.write_at(0, seal.prefix)
+
+
+@cache
+def _can_protect(kind: type) -> bool:
+    """Whether writers of a class can protect objects; to look takes long for small shards."""
+    return issubclass(kind, Protectable)
+
+
+def _only(batch: EncodedBatch, wanted: npt.NDArray[np.bool_]) -> EncodedBatch:
+    """Some inner chunks of a batch."""
+    if wanted.all():
+        return batch
+    buffers = list(itertools.compress(batch.buffers, wanted))
+    return EncodedBatch(batch.ranks[wanted], batch.nbytes[wanted], buffers, batch.is_last)

@@ -10,20 +10,18 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import SIGNATURE, Hdf5File
+from shardwrite.format.hdf5_pattern import END, END_AT, NODE, FileLayout
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 
-__all__ = ["FileLayout", "lay_out_file", "require_h5py"]
+__all__ = ["lay_out_file", "require_h5py", "surprise"]
 
-# place of the end-of-file address in a superblock of version 0, and its size
-_END_AT, _END_NBYTES = 40, 8
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
 _FILTERS = ("blosc", "bzip2", "zstd")
@@ -31,28 +29,6 @@ _registered: list[Any] = []
 # first bytes of what stands for a chunk, by which it is told from the library's own data
 _MARK = bytes.fromhex("c5b1709e4dfa2836")
 _MARK_NBYTES = len(_MARK)
-
-
-@dataclass(frozen=True, slots=True)
-class FileLayout:
-    """Where the inner chunks lie in a file of HDF5, and what lies around them.
-
-    Attributes
-    ----------
-    sequence : numpy.ndarray of int64
-        Ranks of the stored inner chunks, in the sequence in which they lie in the file.
-    offsets : numpy.ndarray of int64, shape (n,)
-        Offset of each inner chunk by rank; 0 where it is not stored.
-    around : list of bytearray
-        Bytes before each chunk of `sequence`, and behind the last one.
-    nbytes : int
-        Size of the file, in bytes.
-    """
-
-    sequence: Ranks
-    offsets: Ranks
-    around: list[bytearray]
-    nbytes: int
 
 
 class _Recorder:
@@ -190,16 +166,25 @@ def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
         recorder.expected = memoryview(b"")
         del dataset, write
     if places and min(places) < 0:
-        raise _surprise("does not write a chunk at once")
+        raise surprise("does not write a chunk at once")
     offsets = np.zeros(len(nbytes), dtype=np.int64)
     offsets[ranks] = places
     sequence = ranks[np.argsort(offsets[ranks], kind="stable")]
-    around = _around(recorder, offsets[sequence], nbytes[sequence])
+    starts, pieces = _around(recorder, offsets[sequence], nbytes[sequence])
     if not file.block_nbytes:
-        _raise_end(around[0], recorder.nbytes, file.index_nbytes)
-    elif bytes(around[0][file.block_nbytes :][: len(SIGNATURE)]) != SIGNATURE:
-        raise _surprise("leaves no user block")
-    return FileLayout(sequence, offsets, around, recorder.nbytes)
+        _raise_end(pieces[0], recorder.nbytes, file.index_nbytes)
+    elif bytes(pieces[0][file.block_nbytes :][: len(SIGNATURE)]) != SIGNATURE:
+        raise surprise("leaves no user block")
+    breaks = [number for number, piece in enumerate(pieces) if piece]
+    return FileLayout(
+        sequence=sequence,
+        offsets=offsets,
+        around=[pieces[number] for number in breaks],
+        breaks=breaks,
+        begins=[starts[number] for number in breaks],
+        nodes=sorted({at for at, data in recorder.pieces if data.startswith(NODE)}),
+        nbytes=recorder.nbytes,
+    )
 
 
 def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
@@ -226,20 +211,20 @@ def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
     )
 
 
-def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> list[bytearray]:
-    """What the library has written before each chunk, and behind the last one."""
+def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> tuple[list[int], list[bytearray]]:
+    """What the library has written before each chunk, and behind the last one, and where."""
     starts = [0, *(begins + sizes).tolist()]
     stops = [*begins.tolist(), recorder.nbytes]
     if any(start > stop for start, stop in zip(starts, stops, strict=True)):
-        raise _surprise("writes chunks over each other")
+        raise surprise("writes chunks over each other")
     found = [bytearray(stop - start) for start, stop in zip(starts, stops, strict=True)]
     for at, data in recorder.pieces:
         gap = bisect.bisect_right(starts, at) - 1
         # A chunk of no bytes makes an empty gap, which has nothing to hold.
         if at + len(data) > stops[gap]:
-            raise _surprise("writes over a chunk")
+            raise surprise("writes over a chunk")
         found[gap][at - starts[gap] : at - starts[gap] + len(data)] = data
-    return found
+    return starts, found
 
 
 def _raise_end(head: bytearray, nbytes: int, index_nbytes: int) -> None:
@@ -247,14 +232,14 @@ def _raise_end(head: bytearray, nbytes: int, index_nbytes: int) -> None:
 
     A program that opens the file for writing, and changes nothing, then leaves the index there.
     """
-    end = slice(_END_AT, _END_AT + _END_NBYTES)
     is_known = head[: len(SIGNATURE)] == SIGNATURE and head[len(SIGNATURE)] == 0
-    if not is_known or int.from_bytes(head[end], "little") != nbytes:
-        raise _surprise("writes another superblock")
-    head[end] = (nbytes + index_nbytes).to_bytes(_END_NBYTES, "little")
+    if not is_known or END.unpack_from(head, END_AT) != (nbytes,):
+        raise surprise("writes another superblock")
+    END.pack_into(head, END_AT, nbytes + index_nbytes)
 
 
-def _surprise(what: str) -> StoreError:
+def surprise(what: str) -> StoreError:
+    """The error where the library of HDF5 does something else than it is known to do."""
     return StoreError(
         f"this version of the library of HDF5 {what}; install another version of h5py",
         key="",
