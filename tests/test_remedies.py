@@ -159,6 +159,9 @@ COVERED: dict[str, str] = {
         f"{_IN_PLACE}::test_a_disk_that_is_full_leaves_the_old_tree"
     ),
     "the new array differs from {}": f"{_IN_PLACE}::test_a_change_by_another_program_is_found",
+    "while the array is copied. Nothing is published": (
+        "tests/operations/test_convert.py::test_a_source_that_never_rests_is_an_error"
+    ),
     "another program has removed the array {} meanwhile": (
         "tests/operations/test_consume.py::test_an_array_that_was_consumed_since_it_was_planned"
     ),
@@ -1356,6 +1359,7 @@ ONLY_TOLD = (
     "{} began again",
     "was run again, because workers that ran it died",
     "tried again after {} s",
+    "is changed again and again",
 )
 """Pieces of texts that tell what happens or has happened, and ask for nothing."""
 

@@ -41,8 +41,8 @@ class CopiesObjects(Protocol):
 class SourceWatch:
     """The objects of an array in a directory, from which a session makes another array.
 
-    An object counts as changed if its file was, by the clock of its file system, after the run had
-    begun by the clock of the file system with the state of the run.
+    An object has changed if its file was changed after the run had begun. The first time is by the
+    clock of the file system of the object, the second by that of the state of the run.
 
     Parameters
     ----------
