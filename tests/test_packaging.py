@@ -30,7 +30,7 @@ EXTRAS = {
     "precomputed": "PIL",
     "netcdf3": "scipy",
     "cf": "xarray",
-    "cloud": "obstore",
+    "cloud": "obstore, botocore",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",
     "demo": "nibabel, zstandard",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import find_run
 from shardwrite.notebook.html import page_html
 from shardwrite.place.target import resolve_new
+from shardwrite.runs.array_plan import held_by
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["plan", "write"]
@@ -157,6 +159,8 @@ def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_j
     run = find_run(target)
     layout = {name: options[name] for name in options if name not in _OF_RUNS}
     made = shardwrite.plan(x, source_id=identity, **layout)
+    held = held_by(target.store, made.metadata)
+    made = replace(made, resources=replace(made.resources, held_nbytes=held))
     if as_json:
         echo(made.to_json())
         return

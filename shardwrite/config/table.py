@@ -26,6 +26,7 @@ __all__ = [
     "MEMORY_LIMIT",
     "PREFIX",
     "PROGRESS",
+    "PUT_LIMIT",
     "READ_LIMIT",
     "RETRY_PAUSES",
     "RUN_DIR",
@@ -106,6 +107,14 @@ STORAGE = Setting(
     "better kept in the environment.",
     keyword="storage_options",
     is_secret=True,
+)
+PUT_LIMIT = Setting(
+    "bucket.put-limit",
+    kinds.size,
+    "128 MiB",
+    "Largest shard that is put to S3 in one request, at least 16 MiB and at most 5 GiB. Larger "
+    "ones are uploaded in parts, and take less memory.",
+    travels=True,
 )
 DURABILITY = Setting(
     "durability",
@@ -272,6 +281,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DURABILITY,
     RUN_DIR,
     STORAGE,
+    PUT_LIMIT,
     MEMORY_LIMIT,
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,

@@ -100,6 +100,7 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
+from shardwrite.journal.uploads import abort_uploads, uploads_left
 from shardwrite.journal.volume_info import change_info, read_volume
 from shardwrite.journal.writer import (
     FarJournal,
@@ -151,6 +152,7 @@ __all__ = [
     "Timeline",
     "UpdateEntry",
     "Worker",
+    "abort_uploads",
     "admit",
     "all_listed",
     "begin_beside",
@@ -222,6 +224,7 @@ __all__ = [
     "timeline_of",
     "unfinished",
     "unfinished_append",
+    "uploads_left",
     "withdraw",
     "work_of",
     "write_note",

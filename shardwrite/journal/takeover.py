@@ -70,6 +70,7 @@ from shardwrite.journal.rundir import (
     run_in,
 )
 from shardwrite.journal.undo import recover_changes
+from shardwrite.journal.uploads import abort_uploads
 from shardwrite.journal.writer import TOKEN
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
@@ -208,6 +209,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
                 token.unlink(missing_ok=True)
             recover_changes(over.path, store, metadata)
             discard(store, metadata, unended(over, metadata, own_journals))
+            abort_uploads(over.target, metadata)
             discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
                 told = f"an unfinished run is given up: {over.target.label}"

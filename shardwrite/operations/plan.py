@@ -60,8 +60,9 @@ def plan(
         Identifier of the source. Runs with the same identifier have the same data. By default, it
         is derived from dask's name of `x`.
     compression_ratio : float, optional
-        Expected ratio of decoded to encoded size. Only the plan's `expected_memory` uses it; the
-        limit is checked for data that do not compress.
+        Expected ratio of decoded to encoded size. Only the plan's `expected_memory` uses it, and
+        the check whether a bucket takes such large shards. The memory limit is checked for data
+        that do not compress.
     max_graph_tasks : int
         Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
     max_source_reruns : float

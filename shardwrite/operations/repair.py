@@ -5,7 +5,7 @@ renamed over it. Until then readers get an error, never the fill value.
 
 The order of effects:
 
-1. Remove the temporaries of dead processes.
+1. Remove the temporaries of dead processes, and abort their uploads in parts.
 2. Salvage shards, if that was asked for.
 3. Keep copies of the bad shards in quarantine.
 4. Write the shards again.
@@ -34,6 +34,7 @@ from shardwrite.grid import ravel
 from shardwrite.journal import (
     Ledger,
     RunDirectory,
+    abort_uploads,
     drivers_on,
     give_up,
     give_up_passing,
@@ -42,6 +43,7 @@ from shardwrite.journal import (
     read_receipt,
     replay,
     require_trusted,
+    uploads_left,
 )
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.quarantine import keep_copy
@@ -109,6 +111,9 @@ class Repair:
         The shards that must be written again. If `result` is not None, they were written.
     n_temporaries : int
         Number of stale temporary files that were removed; if `is_look`, that were found.
+    n_uploads : int
+        Number of uploads in parts of dead processes that were aborted; if `is_look`, that were
+        found.
     quarantined : tuple of str
         Paths of the copies of bad shards.
     salvaged : tuple of str
@@ -136,6 +141,7 @@ class Repair:
     is_interrupted: bool = False
     changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    n_uploads: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -157,14 +163,13 @@ class Repair:
             if self.result is not None
             else "to write again; give the source to do it"
         )
+        left = counted(self.n_temporaries, "temporary file")
+        if self.n_uploads:
+            left += f", {counted(self.n_uploads, 'upload')}"
         rows = [
             ("array", self.path),
             ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "all are good"),
-            (
-                "leftovers",
-                counted(self.n_temporaries, "temporary file")
-                + (" to remove" if self.is_look else " removed"),
-            ),
+            ("leftovers", left + (" to remove" if self.is_look else " removed")),
         ]
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
         rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
@@ -298,12 +303,7 @@ def repair(
             check_updatable(target.store, as_strategy(strategy))
             require_trusted(target)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
-        drivers_alive = partial(drivers_on, target, looking=is_look)
-        stale = (
-            len(target.place.stale_temporaries(drivers_alive))
-            if is_look
-            else target.place.sweep(drivers_alive)
-        )
+        n_temporaries, n_uploads = _left_over(target, array, is_look=is_look)
         if not is_look:
             give_up_passing(target)
         before = (
@@ -326,12 +326,13 @@ def repair(
         found = Repair(
             path=target.label,
             tasks=tasks,
-            n_temporaries=stale,
+            n_temporaries=n_temporaries,
             quarantined=() if is_look else _quarantined(target, tasks, durability),
             salvaged=salvaged,
             is_look=is_look,
             changed=tuple(problem.key for problem in report.changed),
             warnings=report.warnings if is_look else (),
+            n_uploads=n_uploads,
         )
         is_open = run is not None and not run.makes_array
         if x is None:
@@ -363,6 +364,18 @@ def repair(
             task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced
         )
         return replace(found, tasks=written, result=result)
+
+
+def _left_over(target: Target, array: ShardedArray, *, is_look: bool) -> tuple[int, int]:
+    """Remove temporaries and uploads in parts of dead processes; how many there were of each.
+
+    With `is_look`, they are only counted.
+    """
+    drivers_alive = partial(drivers_on, target, looking=is_look)
+    if is_look:
+        n_uploads = len(uploads_left(target, array.metadata, looking=True))
+        return len(target.place.stale_temporaries(drivers_alive)), n_uploads
+    return target.place.sweep(drivers_alive), abort_uploads(target, array.metadata)
 
 
 def _replaced_since(target: Target, array: ShardedArray, report: Report) -> set[int]:

@@ -14,10 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
 from shardwrite.format.manifest import has_manifest
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
@@ -57,7 +62,7 @@ from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import result_from_receipt
 from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
-from shardwrite.stores import COPIED_NBYTES
+from shardwrite.stores import COPIED_NBYTES, part_nbytes_for
 
 __all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
 
@@ -360,7 +365,7 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         If the storage refuses.
     """
     tree, place = wanted.tree, wanted.place
-    arrays, memory = [], 0
+    arrays, memory, in_parts = [], 0, Requests()
     for name, source in tree.arrays:
         ranks = ranks_of_objects(source.array, source.label)
         sizes = stored_sizes(engine, source.array, ranks)
@@ -373,8 +378,12 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         )
         n_threads = plan_transfer_of(source, engine).resources.n_threads
         piece = min(largest, COPIED_NBYTES)
-        held = piece if isinstance(place, Directory) else largest + piece
-        memory = max(memory, n_threads * held)
+        limit, metadata = place.store.put_limit, source.array.metadata
+        held = largest
+        if limit is not None and largest > limit:
+            held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
+            in_parts += _parts(sizes[sizes > limit], metadata)
+        memory = max(memory, n_threads * (piece if isinstance(place, Directory) else held + piece))
     n_groups, n_volumes = len(tree.groups), len(wanted.infos)
     is_remote = tree.place.store.local_root is None
     return TransferPlan(
@@ -383,13 +392,21 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         arrays=tuple(arrays),
         n_groups=n_groups,
         requests_to_source=_reads(arrays, n_groups, n_volumes) if is_remote else None,
-        requests_to_target=_writes(arrays, n_groups + n_volumes)
+        requests_to_target=_writes(arrays, n_groups + n_volumes) + in_parts
         if place.store.local_root is None
         else None,
         memory_nbytes=memory,
         run_dir="" if wanted.run_dir is None else str(wanted.run_dir),
         left_out=wanted.left_out,
     )
+
+
+def _parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
+    """Requests that uploads in parts need besides one for each object."""
+    part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
+    # One to begin, one to complete, one look at what stands there; and lists of what is left over.
+    n_put = int((-(-sizes // part)).sum()) + len(sizes)
+    return Requests(n_put=n_put, n_get=len(sizes), n_list=2)
 
 
 def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> Requests:

@@ -237,7 +237,7 @@ def to_sharded_zarr(
     source_id : str, optional
         Identifier of the source. Runs with the same identifier have the same data.
     compression_ratio : float, optional
-        Expected ratio of decoded to encoded size. Only the memory estimate uses it.
+        Expected ratio of decoded to encoded size; see :func:`plan`.
     max_graph_tasks, max_source_reruns
         See :func:`plan`.
     keep_report : bool
@@ -349,10 +349,10 @@ def to_sharded_zarr(
         max_graph_tasks=max_graph_tasks,
         max_source_reruns=max_source_reruns,
     )
-    engine, given = active_engine(), take(x)
+    engine, given, into = active_engine(), take(x), resolve_new(store, name, run_dir, array.format)
     words.check(given.array)
-    made = plan_array(given.array, engine, given.described(array), options)
-    job = Job(ArrayChunks(given.array), made, resolve_new(store, name, run_dir, array.format), run)
+    made = plan_array(given.array, engine, given.described(array), options, into.store)
+    job = Job(ArrayChunks(given.array), made, into, run)
     if not compute:
         rest = as_delayed([job], engine)
         return stored_array(job, given.array, rest) if return_stored else rest
@@ -520,7 +520,8 @@ def store(
         if region is None:
             target, taken = resolve_new(*where_to, array.format), take(x)
             words.check(taken.array)
-            made = plan_array(taken.array, engine, taken.described(array), options)
+            described = taken.described(array)
+            made = plan_array(taken.array, engine, described, options, target.store)
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
             _refuse_for_region(array, run.mode, run.publish)

@@ -102,6 +102,15 @@ class TransformerStore(Store):
         """See :attr:`Store.token`."""
         return f"{self._inner.token.rstrip('/')}/{self._data}"
 
+    @property
+    def put_limit(self) -> int | None:
+        """See :attr:`Store.put_limit`."""
+        return self._inner.put_limit
+
+    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
+        """See :meth:`Store.held_nbytes`."""
+        return self._inner.held_nbytes(most_nbytes, head_nbytes)
+
     def at(self, path: str) -> Store:
         """See :meth:`Store.at`."""
         return self._inner.at(f"{self._data}/{path}") if path else self
@@ -115,6 +124,13 @@ class TransformerStore(Store):
         if key.startswith(("c/", "c.")):
             return f"{self._data}/c{key[2:]}"
         return f"{self._data}/{key}" if "/" in key else f"{self._meta}.{key}"
+
+    def _key_above(self, below: str) -> str:
+        """Key of today of an object below the data of the array."""
+        key = below.removeprefix(f"{self._data}/")
+        if key[:1] == "c" and key[1:2].isdigit():
+            return f"c.{key[1:]}" if "." in key else f"c/{key[1:]}"
+        return key
 
     def open(self, key: str) -> ObjectReader | None:
         """See :meth:`Readable.open`."""
@@ -142,9 +158,7 @@ class TransformerStore(Store):
             leaves = (DOCUMENT, RECEIPT_NAME, REPORT_NAME, MARK_NAME)
             yield from (leaf for leaf in leaves if self.version(leaf) is not None)
         for below in self._inner.list_keys(f"{self._data}/"):
-            key = below.removeprefix(f"{self._data}/")
-            if key[:1] == "c" and key[1:2].isdigit():
-                key = f"c.{key[1:]}" if "." in key else f"c/{key[1:]}"
+            key = self._key_above(below)
             if key.startswith(prefix) and "/" in key.replace(".", "/"):
                 yield key
 
@@ -173,6 +187,24 @@ class TransformerStore(Store):
     def edit(self, key: str) -> ObjectEditor:
         """See :meth:`Store.edit`."""
         return self._inner.edit(self.key_below(key))
+
+    def check_nbytes(
+        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
+    ) -> None:
+        """See :meth:`Store.check_nbytes`."""
+        self._inner.check_nbytes(most_nbytes, head_nbytes, replaces=replaces)
+
+    def uploads(self) -> Sequence[tuple[str, str]]:
+        """See :meth:`Store.uploads`."""
+        return [
+            (self._key_above(below), upload)
+            for below, upload in self._inner.uploads()
+            if below.startswith(f"{self._data}/")
+        ]
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """See :meth:`Store.abort_upload`."""
+        self._inner.abort_upload(self.key_below(key), upload)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""

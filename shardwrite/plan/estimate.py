@@ -34,7 +34,7 @@ _RESULT_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads and memory of the worker processes.
+    """Threads and memory of the worker processes, and what waits in memory for the store.
 
     Parameters
     ----------
@@ -47,12 +47,16 @@ class Resources:
     returns_through_parent : bool
         Whether results of tasks pass through a parent process. Encoded units then go from task to
         task in part files.
+    held_nbytes : int
+        Bytes of a shard that wait in memory until the store takes them; 0 if it takes them while
+        they are written.
     """
 
     n_threads: int
     memory_limit_nbytes: int
     n_processes: int = 1
     returns_through_parent: bool = False
+    held_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class MemoryEstimate:
     spool_ratio : float
         Ratio of encoded to decoded size above which a block is spooled to disk. It is 0 if every
         block is spooled, and infinite if none is.
+    held_nbytes : int
+        Shards, or parts of large ones, that wait until the store takes them.
     """
 
     source_nbytes: int
@@ -82,11 +88,13 @@ class MemoryEstimate:
     encode_nbytes: int
     waiting_nbytes: int
     spool_ratio: float
+    held_nbytes: int = 0
 
     @property
     def total_nbytes(self) -> int:
         """Sum of all parts, in bytes."""
-        return self.source_nbytes + self.border_nbytes + self.encode_nbytes + self.waiting_nbytes
+        encoding = self.encode_nbytes + self.waiting_nbytes + self.held_nbytes
+        return self.source_nbytes + self.border_nbytes + encoding
 
 
 def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:
@@ -197,6 +205,8 @@ class Assumptions:
         Elements that the source covers. All of the partition by default.
     touched : Box, optional
         The same, rounded out to whole inner chunks.
+    held_nbytes : int
+        Bytes of a shard that wait in memory until the store takes them.
     """
 
     wave: Shape
@@ -206,6 +216,7 @@ class Assumptions:
     shard_nbytes: int = 0
     region: Box | None = None
     touched: Box | None = None
+    held_nbytes: int = 0
 
 
 def estimate_memory(
@@ -256,6 +267,7 @@ def estimate_memory(
     batches_nbytes += n_tasks * assumed.shard_nbytes
     if assumed.touched != region:  # an old inner chunk, and the same encoded
         batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
+    held_nbytes = n_tasks * assumed.held_nbytes
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
     border_nbytes = (
         0
@@ -265,8 +277,9 @@ def estimate_memory(
         )
     )
     if partition.is_fused or assumed.is_staged:
+        spool_ratio = 0.0 if assumed.is_staged else math.inf
         return MemoryEstimate(
-            source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if assumed.is_staged else math.inf
+            source_nbytes, border_nbytes, batches_nbytes, 0, spool_ratio, held_nbytes
         )
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
     waiting_nbytes = min(partition.n_groups, 2) * itemsize
@@ -279,4 +292,5 @@ def estimate_memory(
         encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept),
         waiting_nbytes=int(waiting_nbytes * kept),
         spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,
+        held_nbytes=held_nbytes,
     )

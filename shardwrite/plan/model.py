@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwrite.errors import PlanError
+from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.hdf5_file import check_fits_hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
@@ -189,6 +190,7 @@ class PlanFacts:
                 self._shard_nbytes(ratio),
                 self.region,
                 self._touched,
+                self._held_nbytes(ratio),
             ),
         )
 
@@ -220,6 +222,11 @@ class PlanFacts:
         written = self.metadata.grid.whole if self._touched is None else self._touched
         n_elements = math.prod(map(min, self.metadata.grid.shards, written.shape))
         return around + int(min(n_elements * self.metadata.itemsize / ratio, HELD_NBYTES))
+
+    def _held_nbytes(self, ratio: float) -> int:
+        """Bytes of a shard that wait in memory until the store takes them."""
+        held = self.resources.held_nbytes
+        return held and min(held, int(most_nbytes_of(self.metadata) / ratio))
 
     @property
     def held_nbytes(self) -> int:
@@ -392,6 +399,7 @@ class PlanFacts:
             (self.memory.border_nbytes, "for those that wait for a second task"),
             (self.memory.encode_nbytes, "to encode inner chunks"),
             (self.memory.waiting_nbytes, "for encoded chunks that wait for their shard"),
+            (self.memory.held_nbytes, "for shards that wait until they are put"),
         ]
         told = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
         listed = " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))

@@ -180,6 +180,7 @@ def _memory_cell(plan: PlanFacts) -> str:
         ("source chunks that a later task needs, too", memory.border_nbytes),
         ("encoding", memory.encode_nbytes),
         ("encoded data that wait for their shard", memory.waiting_nbytes),
+        ("shards that wait until they are put", memory.held_nbytes),
     )
     return (
         f"at most {human(memory.total_nbytes)} per process "

@@ -19,6 +19,7 @@ from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting
 from shardwrite.config.values import refused, value_of
 from shardwrite.engines import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
+from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.hdf5_file import for_new_array
 from shardwrite.format.metadata import ArrayMetadata
@@ -32,9 +33,11 @@ from shardwrite.plan import (
 )
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_chunks import waves_reruns
+from shardwrite.stores import Store
 
 __all__ = [
     "BY_CHUNKS",
+    "held_by",
     "identity_of",
     "n_tasks_of",
     "naming_settings",
@@ -55,7 +58,11 @@ _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def plan_array(
-    x: dask.array.Array, engine: Engine, array: ArrayOptions, options: PlanOptions
+    x: dask.array.Array,
+    engine: Engine,
+    array: ArrayOptions,
+    options: PlanOptions,
+    store: Store | None = None,
 ) -> Plan:
     """Make the plan of a new array for an engine, and check that it fits.
 
@@ -69,6 +76,8 @@ def plan_array(
         Keywords that describe the array.
     options : PlanOptions
         Keywords that control the plan.
+    store : Store, optional
+        Where the array will lie. If it is not known, nothing waits for it in memory.
 
     Raises
     ------
@@ -94,7 +103,7 @@ def plan_array(
             identity_of(x, options.source_id),
             is_stable=options.source_id is not None,
         ),
-        resources_of(engine, options.memory_limit_nbytes),
+        resources_of(engine, options.memory_limit_nbytes, held_by(store, metadata)),
         options,
         notes=notes,
     )
@@ -151,7 +160,9 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
         raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
 
 
-def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:
+def resources_of(
+    engine: Engine, memory_limit_nbytes: int | None = None, held_nbytes: int = 0
+) -> Resources:
     """Threads and memory of an engine's workers.
 
     Parameters
@@ -160,13 +171,22 @@ def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Reso
         The engine.
     memory_limit_nbytes : int, optional
         Bytes that a worker process may use. The engine's limit by default.
+    held_nbytes : int
+        What `held_by` tells.
     """
     return Resources(
         engine.n_threads,
         memory_limit_nbytes or engine.memory_limit_nbytes,
         engine.n_processes,
         returns_through_parent=engine.returns_through_parent,
+        held_nbytes=held_nbytes,
     )
+
+
+def held_by(store: Store | None, metadata: ArrayMetadata) -> int:
+    """Bytes of a shard that wait in memory until a store takes them."""
+    most, head = most_nbytes_of(metadata), head_nbytes_of(metadata)
+    return 0 if store is None else store.held_nbytes(most, head)
 
 
 def plan_into(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwrite.engines import Engine
+from shardwrite.format.bounds import head_nbytes_of, plain_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.read.hdf5_shards import refuse_hdf5_among
+from shardwrite.runs.array_plan import held_by
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Store, require
 from shardwrite.write.hdf5_layout import require_h5py
@@ -20,14 +24,17 @@ def check_needs(job: Job, engine: Engine) -> None:
     Raises
     ------
     SpecError
-        If it cannot. The message names the capability and the remedy. Also if a library that the
-        strategy needs is not installed. Or if the first shard or the last one is a file of HDF5,
-        and the strategy would make something else of it.
+        If it cannot. The message names the capability and the remedy. Also if shards may become
+        too large for it, or if a library that the strategy needs is not installed. Or if the first
+        shard or the last one is a file of HDF5, and the strategy would make something else of it.
+    PlanError
+        If a process cannot hold the shards until the store takes them.
     StoreError
         If the store cannot be written or read. The message says what to set.
     """
     store, label = job.target.store, job.target.label
     store.prepare()
+    _check_size(job)
     if not engine.shares_memory:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
@@ -36,6 +43,29 @@ def check_needs(job: Job, engine: Engine) -> None:
             check_kind(job.plan.metadata, job.plan.strategy, store)
     _check_library(job.plan.strategy)
     _ = job.durability  # which refuses a level that the store cannot promise
+
+
+def _check_size(job: Job) -> None:
+    """Refuse shards that are larger than the store can take, or memory can hold until then.
+
+    How large encoded chunks are that another array gives is known when they are copied.
+
+    Raises
+    ------
+    SpecError
+        If the store cannot take them.
+    PlanError
+        If they do not fit into memory.
+    """
+    if job.source.is_encoded:
+        return
+    plan, store = job.plan, job.target.store
+    nbytes = int(plain_nbytes_of(plan.metadata) / (plan.compression_ratio or 1))
+    head = head_nbytes_of(plan.metadata)
+    store.check_nbytes(nbytes, head, replaces=not job.makes_array)
+    held = replace(plan.resources, held_nbytes=held_by(store, plan.metadata))
+    if held != plan.resources:
+        replace(plan, resources=held).check_fits()
 
 
 def check_updatable(store: Store, strategy: Strategy) -> None:

@@ -29,6 +29,7 @@ from shardwrite.journal import (
     DocumentChange,
     Ledger,
     RunDirectory,
+    abort_uploads,
     all_listed,
     cause_of,
     elements_in_shards,
@@ -427,6 +428,8 @@ class Session:
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
+        if may_list:
+            abort_uploads(self.job.target, metadata, {self.driver})
         if self.job.makes_array and is_resumed(self.directory.target, self.directory.run):
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger

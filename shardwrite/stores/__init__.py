@@ -2,6 +2,7 @@
 
 from shardwrite.stores.base import (
     DURABILITIES,
+    Bounded,
     Dated,
     ObjectEditor,
     ObjectReader,
@@ -13,7 +14,10 @@ from shardwrite.stores.base import (
     Transaction,
     Writable,
 )
-from shardwrite.stores.bucket import BucketStore, is_bucket
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_kinds import is_bucket
+from shardwrite.stores.bucket_parts import put_limit
+from shardwrite.stores.bucket_uploads import part_nbytes_for
 from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
@@ -74,6 +78,7 @@ __all__ = [
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
+    "Bounded",
     "BucketStore",
     "Capability",
     "Contents",
@@ -123,7 +128,9 @@ __all__ = [
     "owner_of",
     "parse_document",
     "parse_json",
+    "part_nbytes_for",
     "pread_all",
+    "put_limit",
     "pwrite_all",
     "read_blocks",
     "read_file",

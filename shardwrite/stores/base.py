@@ -23,6 +23,7 @@ from shardwrite.stores.tokens import token_of
 
 __all__ = [
     "DURABILITIES",
+    "Bounded",
     "Dated",
     "ObjectEditor",
     "ObjectReader",
@@ -140,6 +141,17 @@ class Overlapping(Protocol):
 
         An object that cannot be finished is then an error of a later `finish`, or of the end of the
         ``with`` block.
+        """
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A transaction that wants to know how large its objects may be."""
+
+    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
+        """Say how large the largest object may become, and how much of its beginning comes last.
+
+        Both are in bytes.
         """
 
 
@@ -309,6 +321,21 @@ class Store(Readable, Writable, Protocol):
         """URL of the objects, without credentials, if they have one."""
         return None
 
+    @property
+    def put_limit(self) -> int | None:
+        """Size in bytes above which an object is uploaded in parts; None if none is."""
+        return None
+
+    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
+        """Memory that an object takes, beside its pieces, until the store has it, in bytes.
+
+        Parameters
+        ----------
+        most_nbytes, head_nbytes : int
+            See :class:`Bounded`.
+        """
+        return 0
+
     def prepare(self) -> None:
         """Find out before a run whether the store can be written, and what it can do.
 
@@ -318,6 +345,25 @@ class Store(Readable, Writable, Protocol):
         ------
         StoreError
             If nothing can be written or removed. The message says what to set.
+        """
+        return
+
+    def check_nbytes(
+        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
+    ) -> None:
+        """Verify before a run that objects of this size can be put.
+
+        Parameters
+        ----------
+        most_nbytes, head_nbytes : int
+            See :class:`Bounded`.
+        replaces : bool
+            Whether they replace others, which other programs may change meanwhile.
+
+        Raises
+        ------
+        SpecError
+            If they cannot. The message says what to do.
         """
         return
 
@@ -334,6 +380,17 @@ class Store(Readable, Writable, Protocol):
     def edit(self, key: str) -> ObjectEditor:
         """Open an existing object to modify it in place (`EDIT`)."""
         raise _refusal(self, Capability.EDIT, key)
+
+    def uploads(self) -> Sequence[tuple[str, str]]:
+        """Keys and names of uploads in parts that were begun, not ended, and not by this process.
+
+        They are no objects, and no reader sees them.
+        """
+        return ()
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """Give an upload up that `uploads` has told. If it is gone, that is no error."""
+        return
 
     def discard_scope(self, key: str, scope: str) -> None:
         """Remove the temporaries of an object that all attempts of a scope have left behind."""

@@ -1,8 +1,9 @@
 """Object stores through the library obstore: S3, GCS, Azure, and obstore's own in memory or files.
 
-Each object is put in one request, so it is visible whole or not at all. Where the service can, an
-object is replaced only if it is still the version that was read. A request whose answer was lost is
-not assumed to have failed: what stands there is compared with what was to be put.
+Each object is put in one request, or on S3, if it is large, uploaded in parts (`bucket_parts`). So
+it is visible whole or not at all. Where the service can, an object is replaced only if it is still
+the version that was read. A request whose answer was lost is not assumed to have failed: what
+stands there is compared with what was to be put.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -21,14 +22,24 @@ from shardwrite.stores.bucket_errors import (
     is_missing_bucket,
     is_refused_condition,
 )
+from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, given_address
+from shardwrite.stores.bucket_parts import (
+    InParts,
+    PartedWriter,
+    cannot_replace,
+    check_size,
+    put_limit,
+)
 from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version
+from shardwrite.stores.bucket_uploads import MOST_NBYTES, Upload, held_nbytes
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.files import COPIED_NBYTES
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import WholeStore
+from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
-__all__ = ["BucketStore", "given_address", "is_bucket"]
+__all__ = ["BucketStore"]
 
 T = TypeVar("T")
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
@@ -37,101 +48,27 @@ _SMALL_NBYTES = 4096
 # Objects that show what a service can do. They lie among the state of runs; see `place.base`.
 _PROBES = "shardwrite-run/probes/"
 _MOST_PROBES = 2
-_CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
-_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Options that say where a store is. Others may be credentials, which change.
 _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of store of obstore.
+@dataclass(slots=True)
+class _Probed:
+    """What was found out about a service by trying it; the same for all parts of a store.
 
     Attributes
     ----------
-    scheme, container : str
-        Scheme of its URLs, and the option that names the bucket.
     can : frozenset of Capability
-        What it can do.
-    has_suffixes : bool
-        Whether the last bytes of an object can be read without knowing its size.
-    most_nbytes : int
-        Bytes that one request can put.
-    address : str
-        Option that names another address of the service; empty if there is none.
-    variables : tuple of str
-        Environment variables for the address; the first one that is set counts.
+        What the service can do.
+    is_done : bool
+        Whether it was tried.
+    completes_if : bool, optional
+        Whether it completes uploads in parts on conditions; None if that was not tried.
     """
-
-    scheme: str
-    container: str
-    can: frozenset[Capability]
-    has_suffixes: bool = True
-    most_nbytes: int = 2**63
-    address: str = ""
-    variables: tuple[str, ...] = ()
-
-
-_KINDS = {
-    "S3Store": _Kind(
-        "s3",
-        "bucket",
-        _BUCKET,
-        most_nbytes=5 * 2**30,
-        address="endpoint",
-        variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    ),
-    "GCSStore": _Kind(
-        "gs",
-        "bucket",
-        _BUCKET | _CONDITIONS,
-        most_nbytes=5 * 2**40,
-        address="base_url",
-        variables=("GOOGLE_BASE_URL",),
-    ),
-    "AzureStore": _Kind(
-        "az",
-        "container_name",
-        _BUCKET | _CONDITIONS,
-        has_suffixes=False,
-        most_nbytes=5000 * 2**20,
-        address="endpoint",
-        variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-    ),
-    "LocalStore": _Kind(
-        "file", "", frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE})
-    ),
-    "MemoryStore": _Kind("memory", "", frozenset({Capability.ATOMIC}) | _CONDITIONS),
-}
-
-
-def is_bucket(given: object) -> bool:
-    """Whether a value is a store of obstore that `BucketStore` knows."""
-    kind = type(given)
-    return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in _KINDS
-
-
-def given_address(kind: str, options: Mapping[str, Any]) -> str:
-    """Address of a service that is named by an option, or by the environment; empty if by neither.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the class of obstore.
-    options : mapping
-        Options of the store, in the words of obstore.
-    """
-    known = _KINDS[kind]
-    named = (os.environ.get(name, "") for name in known.variables)
-    return str(options.get(known.address) or next(filter(None, named), ""))
-
-
-@dataclass(slots=True)
-class _Probed:
-    """What was found out about a service by trying it; the same for all parts of a store."""
 
     can: frozenset[Capability] = frozenset()
     is_done: bool = False
+    completes_if: bool | None = None
 
 
 class BucketStore(WholeStore):
@@ -159,12 +96,14 @@ class BucketStore(WholeStore):
 
     def __init__(self, store: Any, *, is_read: bool = False) -> None:
         self._obstore = store
-        self._kind = _KINDS[type(store).__name__]
+        self._kind = KINDS[type(store).__name__]
         self._tails = Tails(keeps=is_read)
         self._probed = _Probed()
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
         if self._kind.scheme == "s3" and self._is_aws:
-            self._probed.can = _CONDITIONS
+            self._probed = _Probed(CONDITIONS, completes_if=True)
+        is_s3 = self._kind.scheme == "s3"
+        self._in_parts = InParts(store, self._endpoint, self.url) if is_s3 else None
 
     @property
     def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
@@ -238,6 +177,17 @@ class BucketStore(WholeStore):
         path = self.local_root or self._prefix
         return f"{' '.join([type(self._obstore).__qualname__, *where, str(path)])}/{self.prefix}"
 
+    @property
+    def put_limit(self) -> int | None:
+        """See :attr:`Store.put_limit`."""
+        return None if self._in_parts is None else put_limit()
+
+    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
+        """See :meth:`Store.held_nbytes`."""
+        if self._in_parts is None:
+            return most_nbytes if self.is_remote else 0
+        return held_nbytes(min(most_nbytes, MOST_NBYTES), head_nbytes, put_limit())
+
     def as_zarr(self) -> Any:
         """The store as one of zarr-python that is only read, with the path of the store as a whole.
 
@@ -259,11 +209,70 @@ class BucketStore(WholeStore):
         if self._probed.is_done or self.is_in_memory or self._kind.scheme == "file":
             return
         for _ in range(_MOST_PROBES):
-            if self._probe(f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"):
+            if self._probe(self._probe_name()):
                 break
         for left in list(self._listed(f"{self.prefix}{_PROBES}")):
             self.remove_object(left)
         self._probed.is_done = True
+
+    def _probe_name(self) -> str:
+        return f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+
+    def check_nbytes(
+        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
+    ) -> None:
+        """See :meth:`Store.check_nbytes`.
+
+        For services that are only like S3, an upload of a small object shows whether conditions on
+        its completion are kept.
+        """
+        check_size(self._kind, most_nbytes, head_nbytes)
+        if self._in_parts is None or most_nbytes <= put_limit():
+            return
+        in_parts = self._in_parts
+        _ = in_parts.uploads  # which refuses what it does not know
+        is_conditional = Capability.CONDITIONAL in self.capabilities
+        if is_conditional and not self._completes_if(in_parts) and replaces:
+            raise cannot_replace(self.url, most_nbytes)
+
+    def _completes_if(self, in_parts: InParts) -> bool:
+        """Whether uploads are completed on conditions; tried when it is first asked."""
+        if self._probed.completes_if is None:
+            found = None
+            for _ in range(_MOST_PROBES):
+                found = self._probe_upload(in_parts) if found is None else found
+            for left in in_parts.found(f"{self.prefix}{_PROBES}"):
+                in_parts.abort(left)
+            self._probed.completes_if = bool(found)
+        return self._probed.completes_if
+
+    def _probe_upload(self, in_parts: InParts) -> bool | None:
+        """Try the service with an upload; see `_probe`, also for what another process may do."""
+        name = self._probe_name()
+        try:
+            return in_parts.keeps_conditions(name, lambda: self._put(name, b"0", "overwrite"))
+        except _errors() as error:
+            raise self._failed(error, "put", name) from None
+        finally:
+            self.remove_object(name)
+
+    def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
+        """See :meth:`WholeStore.writer`: on S3, large objects are uploaded in parts."""
+        if self._in_parts is None:
+            return super().writer(transaction, key)
+        return PartedWriter(transaction, key, self._in_parts, self._completes_if)
+
+    def uploads(self) -> Sequence[tuple[str, str]]:
+        """See :meth:`Store.uploads`."""
+        if self._in_parts is None:
+            return ()
+        found = self._in_parts.found(self.prefix)
+        return [(upload.name.removeprefix(self.prefix), upload.id) for upload in found]
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """See :meth:`Store.abort_upload`."""
+        if self._in_parts is not None:
+            self._in_parts.abort(Upload(self.prefix + check_key(key), upload))
 
     def _probe(self, name: str) -> bool:
         """Try the service with an object, and return whether it keeps conditions.
@@ -275,7 +284,7 @@ class BucketStore(WholeStore):
                 self.put_object(name, b"1")
                 return True
             if self._keeps_conditions(name):
-                self._probed.can = _CONDITIONS
+                self._probed.can = CONDITIONS
                 return True
             return False
         finally:
@@ -485,11 +494,12 @@ class BucketStore(WholeStore):
                 for start in range(0, len(data), COPIED_NBYTES)
             )
 
-    def _put(self, name: str, data: bytearray | bytes, mode: Any) -> None:
+    def _put(self, name: str, data: bytearray | bytes, mode: Any) -> str | None:
+        """Put an object, and return its ETag."""
         import obstore
 
         _check_process()
-        obstore.put(self._obstore, name, data, mode=mode, use_multipart=False)
+        return obstore.put(self._obstore, name, data, mode=mode, use_multipart=False)["e_tag"]
 
     def _asked(self, doing: str, name: str, call: Callable[[], T]) -> T | None:
         """What a request gives; None if the object is missing."""

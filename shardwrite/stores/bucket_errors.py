@@ -135,21 +135,25 @@ _TROUBLES = (
 )
 
 
-def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
+def as_bucket_error(
+    error: BaseException, doing: str, name: str, where: str, text: str = ""
+) -> StoreError:
     """Error that says what went wrong in a bucket, and what to do.
 
     Parameters
     ----------
     error : BaseException
-        The error of obstore.
+        The error of obstore or botocore.
     doing : str
         What was attempted, for instance ``"read"``.
     name : str
         Name of the object; empty for the bucket as a whole.
     where : str
         URL of the store, without credentials.
+    text : str
+        What the service said, without names and credentials; by default the text of the error.
     """
-    text = _without_names(error)
+    text = text or _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
     for trouble in _TROUBLES:
         if trouble.pattern.search(text):

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
-from shardwrite.stores.bucket import BucketStore, given_address
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_kinds import given_address
 
 __all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket"]
 

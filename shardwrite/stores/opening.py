@@ -12,7 +12,8 @@ from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
-from shardwrite.stores.bucket import BucketStore, is_bucket
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.posix import PosixStore
 

@@ -13,7 +13,7 @@ from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.tokens import token_of
-from shardwrite.stores.whole_transaction import WholeTransaction
+from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
 __all__ = ["SnapshotReader", "WholeStore"]
 
@@ -60,6 +60,10 @@ class WholeStore(Store):
     @abstractmethod
     def list_names(self, prefix: str) -> Iterator[str]:
         """Names of all objects that begin with a prefix."""
+
+    def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
+        """Start to write an object of a transaction."""
+        return WholeWriter(transaction, key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.prefix})"

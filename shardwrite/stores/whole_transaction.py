@@ -43,6 +43,9 @@ class PutsWhole(Protocol):
     def remove_object(self, name: str) -> None:
         """Remove an object, which may be missing."""
 
+    def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
+        """Start to write an object."""
+
 
 class WholeTransaction(Transaction):
     """Objects that are put as they are finished, one by one or a few at a time."""
@@ -58,6 +61,7 @@ class WholeTransaction(Transaction):
         self.store = store
         self.is_fresh = is_fresh
         self.committed: set[str] = set()
+        self.bound = 0, 0
         self._guard = guard
         self._proof = proof
         self._writers: list[WholeWriter] = []
@@ -68,9 +72,13 @@ class WholeTransaction(Transaction):
         if self.store.is_remote:
             self._in_flight = InFlight(n_at_once)
 
+    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
+        """See :class:`Bounded`."""
+        self.bound = most_nbytes, head_nbytes
+
     def create(self, key: str) -> WholeWriter:
         """See :meth:`Transaction.create`."""
-        self._writers.append(WholeWriter(self, check_key(key)))
+        self._writers.append(self.store.writer(self, check_key(key)))
         return self._writers[-1]
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:

@@ -35,6 +35,7 @@ from typing import TypeVar
 from shardwrite.config.table import RETRY_PAUSES
 from shardwrite.config.values import value_of
 from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.events import SHARDS, is_told, tell
@@ -42,7 +43,7 @@ from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, shards_of, this_process
-from shardwrite.stores import Overlapping, Proof, Transaction
+from shardwrite.stores import Bounded, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
 __all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
@@ -313,6 +314,8 @@ def _try_shards(
     n_at_once = min(_N_AT_ONCE, _AT_ONCE_NBYTES // _shard_nbytes(spec.metadata))
     if n_at_once > 1 and isinstance(transaction, Overlapping):
         transaction.overlap(n_at_once)
+    if isinstance(transaction, Bounded):
+        transaction.expect_nbytes(most_nbytes_of(spec.metadata), head_nbytes_of(spec.metadata))
     try:
         with transaction:
             for number, index in enumerate(shards):

@@ -108,6 +108,26 @@ class Server:
         """Keys below a URL."""
         return self.keys(below_bucket(url))
 
+    def other_client(self):
+        """A client of botocore, which knows uploads in parts."""
+        import botocore.session
+        from botocore.config import Config
+
+        return botocore.session.Session().create_client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+    def uploads_of(self, url):
+        """Keys of the uploads that are kept below a URL."""
+        at = {"Bucket": self.bucket, "Prefix": below_bucket(url)}
+        found = self.other_client().list_multipart_uploads(**at)
+        return sorted(one["Key"] for one in found.get("Uploads") or [])
+
 
 @dataclass(frozen=True)
 class AzureServer(Server):
@@ -197,8 +217,8 @@ def _die_with_parent():
 
 @contextmanager
 def moto(host="127.0.0.1"):
-    """The server of moto, which takes any key and region, with an empty bucket, at an address of
-    this machine."""
+    """The server of moto, which takes any key and region, and parts of any size, with an empty
+    bucket, at an address of this machine."""
     pytest.importorskip("moto.server", reason="moto is not installed")
     process = subprocess.Popen(
         [sys.executable, "-c", _MOTO, host],
@@ -206,6 +226,7 @@ def moto(host="127.0.0.1"):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env={**os.environ, "S3_UPLOAD_PART_MIN_SIZE": "1"},
         preexec_fn=_die_with_parent,
     )
     try:

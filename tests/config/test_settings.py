@@ -39,6 +39,7 @@ BAD = {
     "durability": ["maybe", True],
     "run-dir": [5, ""],
     "storage": [3, "x", [1]],
+    "bucket.put-limit": ["much", 0],
     "memory-limit": ["much", 0, -1, True],
     "max-graph-tasks": [0, 1.5, "many"],
     "max-source-reruns": [0, -1, "often", float("nan")],

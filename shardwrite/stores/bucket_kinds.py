@@ -1,0 +1,100 @@
+"""Kinds of stores of obstore, and what each of them can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
+from shardwrite.stores.capabilities import Capability
+
+__all__ = ["CONDITIONS", "KINDS", "Kind", "given_address", "is_bucket"]
+
+CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
+"""What a service can do that knows conditions on requests."""
+_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of store of obstore.
+
+    Attributes
+    ----------
+    scheme, container : str
+        Scheme of its URLs, and the option that names the bucket.
+    can : frozenset of Capability
+        What it can do.
+    has_suffixes : bool
+        Whether the last bytes of an object can be read without knowing its size.
+    most_nbytes : int
+        Bytes that one request can put.
+    address : str
+        Option that names another address of the service; empty if there is none.
+    variables : tuple of str
+        Environment variables for the address; the first one that is set counts.
+    """
+
+    scheme: str
+    container: str
+    can: frozenset[Capability]
+    has_suffixes: bool = True
+    most_nbytes: int = 2**63
+    address: str = ""
+    variables: tuple[str, ...] = ()
+
+
+KINDS = {
+    "S3Store": Kind(
+        "s3",
+        "bucket",
+        _BUCKET,
+        most_nbytes=MOST_PUT_NBYTES,
+        address="endpoint",
+        variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    ),
+    "GCSStore": Kind(
+        "gs",
+        "bucket",
+        _BUCKET | CONDITIONS,
+        most_nbytes=5 * 2**40,
+        address="base_url",
+        variables=("GOOGLE_BASE_URL",),
+    ),
+    "AzureStore": Kind(
+        "az",
+        "container_name",
+        _BUCKET | CONDITIONS,
+        has_suffixes=False,
+        most_nbytes=5000 * 2**20,
+        address="endpoint",
+        variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    ),
+    "LocalStore": Kind(
+        "file", "", frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE})
+    ),
+    "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
+}
+
+
+def is_bucket(given: object) -> bool:
+    """Whether a value is a store of obstore that `BucketStore` knows."""
+    kind = type(given)
+    return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in KINDS
+
+
+def given_address(kind: str, options: Mapping[str, Any]) -> str:
+    """Address of a service that is named by an option, or by the environment; empty if by neither.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the class of obstore.
+    options : mapping
+        Options of the store, in the words of obstore.
+    """
+    known = KINDS[kind]
+    named = (os.environ.get(name, "") for name in known.variables)
+    return str(options.get(known.address) or next(filter(None, named), ""))
