@@ -113,6 +113,12 @@ PARTS: dict[str, Part] = {
         "Fresh processes from start to end, everything in the page cache.",
         ("benchmarks.first_call --dir MEMORY",),
     ),
+    "precomputed": Part(
+        "Volumes of Neuroglancer",
+        "128 MiB in shards of 16 MiB with the same parameters for all. Chunks are read one by one at random, and shards one by one, "
+        "by one thread. cloud-volume makes shards as igneous does, in two processes.",
+        ("benchmarks.precomputed --dir MEMORY",),
+    ),
     "refusals": Part(
         "How long a mistake waits for its message",
         "All mistakes of `tests/mistakes` in one process, after all imports; the fastest of five calls.",

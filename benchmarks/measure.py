@@ -12,10 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["PeakMemory", "anonymous_memory", "file_system", "machine", "tree_size", "versions"]
+__all__ = [
+    "PeakMemory",
+    "anonymous_memory",
+    "file_system",
+    "machine",
+    "processor_seconds",
+    "tree_size",
+    "versions",
+]
 
 _DISTRIBUTIONS = (
-    "shardwrite", "dask", "distributed", "zarr", "zarrs", "zarrista", "tensorstore", "numpy", "numcodecs", "isal", "zlib-ng", "zstandard",
+    "shardwrite", "dask", "distributed", "zarr", "zarrs", "zarrista", "tensorstore", "cloud-volume", "numpy", "numcodecs",
+    "isal", "zlib-ng", "zstandard",
     "crc32c",
 )  # fmt: skip
 
@@ -34,6 +43,21 @@ def anonymous_memory(pid: int | str = "self") -> int:
         return 0
     start = status.find(b"RssAnon:")
     return int(status[start + 8 : status.index(b"kB", start)]) * 1024 if start >= 0 else 0
+
+
+def processor_seconds(pids: Iterable[int | str]) -> float:
+    """Time on processors that processes which live have taken until now, all together.
+
+    Parameters
+    ----------
+    pids : iterable of int or "self"
+        Which processes.
+    """
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 class PeakMemory:
