@@ -26,7 +26,6 @@ from shardwrite.operations.hierarchy import put_document
 from shardwrite.operations.in_place import enter_above
 from shardwrite.operations.transferred import (
     PlannedTransfer,
-    Requests,
     Transfer,
     TransferPlan,
     TransferredArray,
@@ -45,6 +44,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
 from shardwrite.place.target import Target, document_of, resolve_place, target_at
 from shardwrite.place.transformer import TransformerPlace
+from shardwrite.plan.requests import Requests
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
