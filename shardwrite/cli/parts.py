@@ -34,6 +34,7 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.render import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission, status
+from shardwrite.stores import is_store_url
 
 __all__ = [
     "MEMORY_OF_A_THREAD",
@@ -136,8 +137,11 @@ def init(
     """
     x, identity = open_to_write(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
+    store = dst if dry_run and is_store_url(dst) else None
     with engine(threads, None, None):
-        plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
+        plan = shardwrite.plan(
+            x, source_id=identity, memory_limit=limit, store=store, name=name, **options
+        )
     if dry_run:
         echo(plan.to_json() if as_json else str(plan))
         return

@@ -26,11 +26,13 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal import find_run
+from shardwrite.journal import fetched, find_run
 from shardwrite.notebook.html import page_html
+from shardwrite.operations.traffic import with_traffic
 from shardwrite.place.target import resolve_new
 from shardwrite.runs.array_plan import held_by
 from shardwrite.runs.outcome import handling_signals
+from shardwrite.stores import is_store_url
 
 __all__ = ["plan", "write"]
 
@@ -52,18 +54,19 @@ _OF_RUNS = ("name", "restart", "recheck", "publish", "durability", "keep_report"
 @command
 def plan(
     src: str,
-    dst: str | None,  # noqa: ARG001 (accepted so that the arguments are those of write)
+    dst: str | None,
     as_json: bool,
     html_path: str | None,
     **options: Any,
 ) -> None:
     """Show how SRC would be written, without writing anything.
 
-    The table shows shards, files, tasks and memory. You may give DST, as in `write`, but it is not
-    looked at.
+    The table shows shards, files, tasks and memory. If you give a DST in a bucket, it also shows
+    requests, bytes and, with the settings cost.*, what they cost. Any other DST is not looked at.
     """
     x, identity = open_to_write(src, options)
-    made = shardwrite.plan(x, source_id=identity, **options)
+    store = dst if dst is not None and is_store_url(dst) else None
+    made = shardwrite.plan(x, source_id=identity, store=store, **options)
     if html_path:
         with open(html_path, "w") as page:
             page.write(page_html("plan", made._repr_html_()))
@@ -156,11 +159,12 @@ def write(
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:
     """Print the plan of a new array, and what stands at its place."""
     target = resolve_new(dst, options["name"], layout=options["format"])
-    run = find_run(target)
+    run = find_run(fetched(target))
     layout = {name: options[name] for name in options if name not in _OF_RUNS}
     made = shardwrite.plan(x, source_id=identity, **layout)
     held = held_by(target.store, made.metadata)
     made = replace(made, resources=replace(made.resources, held_nbytes=held))
+    made = with_traffic(made, target)
     if as_json:
         echo(made.to_json())
         return

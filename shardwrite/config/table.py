@@ -17,6 +17,9 @@ __all__ = [
     "CLAIM_WAIT",
     "CLUSTER_ATTEMPTS",
     "COMPRESSORS",
+    "COST_GET",
+    "COST_PUT",
+    "COST_STORED",
     "DURABILITY",
     "HEARTBEAT",
     "INNER_CHUNKS",
@@ -115,6 +118,25 @@ PUT_LIMIT = Setting(
     "Largest shard that is put to S3 in one request, at least 16 MiB and at most 5 GiB. Larger "
     "ones are uploaded in parts, and take less memory.",
     travels=True,
+)
+COST_PUT = Setting(
+    "cost.put",
+    kinds.or_null(kinds.positive),
+    None,
+    "Price of 1,000 requests that put or list, in your currency. With this and the next one, plans "
+    "for buckets show what their requests cost.",
+)
+COST_GET = Setting(
+    "cost.get",
+    kinds.or_null(kinds.positive),
+    None,
+    "Price of 1,000 requests that read, in the same currency.",
+)
+COST_STORED = Setting(
+    "cost.stored",
+    kinds.or_null(kinds.positive),
+    None,
+    "Price of a GB that lies in a bucket for a month, in the same currency.",
 )
 DURABILITY = Setting(
     "durability",
@@ -282,6 +304,9 @@ SETTINGS: tuple[Setting[Any], ...] = (
     RUN_DIR,
     STORAGE,
     PUT_LIMIT,
+    COST_PUT,
+    COST_GET,
+    COST_STORED,
     MEMORY_LIMIT,
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,

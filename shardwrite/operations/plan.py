@@ -10,6 +10,8 @@ from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.format.document import ArrayOptions
+from shardwrite.operations.traffic import with_traffic
+from shardwrite.place.target import resolve_new
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions, Sized
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.given import take
@@ -33,11 +35,15 @@ def plan(
     compression_ratio: float | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     max_source_reruns: float = MAX_SOURCE_RERUNS,
+    store: Any = None,
+    name: str | None = None,
+    run_dir: Any = None,
     **layout: Any,
 ) -> Plan:
     """Plan how an array would be written.
 
-    Nothing is computed, read or written.
+    Nothing is computed or written, and nothing is read but what stands in `store`, if that is in a
+    bucket.
 
     Parameters
     ----------
@@ -67,6 +73,9 @@ def plan(
         Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
     max_source_reruns : float
         How often a source task may run on average, if several waves need it.
+    store, name, run_dir : optional
+        Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan has
+        `traffic`: requests, bytes and cost. A run of the same plan that has not ended there counts.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
         `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `format`, `order` and
@@ -84,6 +93,8 @@ def plan(
     PlanError
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`. The error
         says what to change.
+    StoreError
+        If a bucket cannot be reached.
     TypeError
         If a keyword in `layout` is unknown.
 
@@ -107,4 +118,7 @@ def plan(
     )
     given = take(x)
     array = given.described(ArrayOptions.of(shards, chunks, layout))
-    return plan_array(given.array, active_engine(), array, options)
+    made = plan_array(given.array, active_engine(), array, options)
+    if store is None:
+        return made
+    return with_traffic(made, resolve_new(store, name, run_dir, array.format))

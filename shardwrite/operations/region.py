@@ -24,6 +24,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
+from shardwrite.operations.traffic import with_traffic
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_region
 from shardwrite.plan.limits import check_region
@@ -99,8 +100,9 @@ def plan_region(
         max_graph_tasks=max_graph_tasks,
     )
     where = Where(region, axis, casting)
-    _, made = region_plan(x, resolve_target(store, name, run_dir), where, active_engine(), options)
-    return made
+    target = resolve_target(store, name, run_dir)
+    _, made = region_plan(x, target, where, active_engine(), options)
+    return with_traffic(made, target_of_update(target, made))
 
 
 @overload

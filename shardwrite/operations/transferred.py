@@ -9,35 +9,12 @@ from typing import Any
 
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.plan.requests import Requests
 from shardwrite.runs.result import WriteResult
 
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
 
 _MAX_SHOWN = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Number of requests to an object store, as far as nothing must be repeated.
-
-    Attributes
-    ----------
-    n_put, n_get, n_list : int
-        Number of objects that are put, of objects and ranges that are read or looked at (GET and
-        HEAD), and of lists.
-    """
-
-    n_put: int = 0
-    n_get: int = 0
-    n_list: int = 0
-
-    def __add__(self, other: Requests) -> Requests:
-        return Requests(
-            self.n_put + other.n_put, self.n_get + other.n_get, self.n_list + other.n_list
-        )
-
-    def __str__(self) -> str:
-        return f"about {self.n_put:,} PUT, {self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +105,7 @@ class TransferPlan:
             ("target", self.requests_to_target),
         ):
             if requests is not None:
-                rows.append((f"requests to {side}", str(requests)))
+                rows.append((f"requests to {side}", f"about {requests}"))
         rows.append(("memory", f"{human(self.memory_nbytes)} a process at worst"))
         if self.run_dir:
             rows.append(("run state", self.run_dir))

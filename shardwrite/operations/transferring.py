@@ -31,7 +31,6 @@ from shardwrite.operations.hierarchy import put_document
 from shardwrite.operations.in_place import enter_above
 from shardwrite.operations.transferred import (
     PlannedTransfer,
-    Requests,
     Transfer,
     TransferPlan,
     TransferredArray,
@@ -50,6 +49,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
 from shardwrite.place.target import Target, document_of, resolve_place, target_at
 from shardwrite.place.transformer import TransformerPlace
+from shardwrite.plan.requests import Requests
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
@@ -402,11 +402,11 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
 
 
 def _parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
-    """Requests that uploads in parts need besides one for each object."""
+    """Requests that uploads in parts need besides one PUT for each object."""
     part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
     # One to begin, one to complete, one look at what stands there; and lists of what is left over.
-    n_put = int((-(-sizes // part)).sum()) + len(sizes)
-    return Requests(n_put=n_put, n_get=len(sizes), n_list=2)
+    n_parts = int((-(-sizes // part)).sum()) + len(sizes)
+    return Requests(n_parts=n_parts, n_get=len(sizes), n_list=2)
 
 
 def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> Requests:

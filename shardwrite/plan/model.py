@@ -28,6 +28,7 @@ from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
+from shardwrite.plan.requests import Traffic
 from shardwrite.plan.waves import Wave, cut_waves
 
 __all__ = ["PlanFacts", "SourceLayout"]
@@ -86,6 +87,7 @@ class PlanFacts:
     notes: tuple[str, ...] = field(default=())
     region: Box | None = None
     append_axis: int | None = None
+    traffic: Traffic | None = None
 
     @property
     def first_shard(self) -> Shape:
@@ -358,6 +360,7 @@ class PlanFacts:
             "memory_limit_nbytes": self.resources.memory_limit_nbytes,
             "threads_per_process": self.resources.n_threads,
             "notes": list(self.notes),
+            **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }
 
     def to_json(self, indent: int | None = 2) -> str:

@@ -73,6 +73,8 @@ class Plan(PlanFacts):
         of the region and of the partition are relative to this window.
     append_axis : int, optional
         Axis along which the array grows by the region.
+    traffic : Traffic, optional
+        Requests, bytes and cost, if the plan is for an array in a bucket.
     """
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ import textwrap
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
+from shardwrite.plan.requests import Requests, Traffic
 
 __all__ = ["counted", "duration", "human", "index_text", "plan_rows", "plan_text", "table_text"]
 
@@ -155,8 +156,31 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
                 ),
             )
         )
+    if plan.traffic is not None:
+        rows += _traffic_rows(plan.traffic)
     rows.append(("digest", plan.digest))
     return rows
+
+
+def _traffic_rows(traffic: Traffic) -> list[tuple[str, str]]:
+    """Rows of what a run asks of an object store."""
+    requests = f"at most {traffic.requests}"
+    if traffic.hourly != Requests():
+        requests += f"\nand in each hour {traffic.hourly}, for the state of the run"
+    put = f"{'about' if traffic.is_expected else 'at most'} {human(traffic.put_nbytes)} put"
+    if traffic.get_nbytes:
+        put += f", at most {human(traffic.get_nbytes)} read"
+    rows = [("requests", requests), ("transferred", put)]
+    told = [
+        f"{amount:,.4g} {what}"
+        for amount, what in (
+            (traffic.cost, "for the requests"),
+            (traffic.hourly_cost if traffic.hourly != Requests() else None, "for each hour"),
+            (traffic.monthly_cost, "a month for what is put"),
+        )
+        if amount is not None
+    ]
+    return [*rows, ("cost", ", ".join(told))] if told else rows
 
 
 def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:

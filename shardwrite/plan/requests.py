@@ -1,0 +1,120 @@
+"""Requests to an object store, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from shardwrite.codecs.documents import JSON
+
+__all__ = ["Prices", "Requests", "Traffic"]
+
+_GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Number of requests to an object store, as far as nothing must be repeated.
+
+    Attributes
+    ----------
+    n_put, n_get, n_list : int
+        Number of objects that are put, of objects and ranges that are read or looked at (GET and
+        HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services
+        take nothing for them.
+    n_parts : int
+        Number of requests for uploads in parts, besides one PUT for each object.
+    """
+
+    n_put: int = 0
+    n_get: int = 0
+    n_list: int = 0
+    n_parts: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(
+            self.n_put + other.n_put,
+            self.n_get + other.n_get,
+            self.n_list + other.n_list,
+            self.n_parts + other.n_parts,
+        )
+
+    def times(self, n: int) -> Requests:
+        """As many requests for each of `n` things."""
+        return Requests(n * self.n_put, n * self.n_get, n * self.n_list, n * self.n_parts)
+
+    def __str__(self) -> str:
+        parts = f"{self.n_parts:,} for parts, " if self.n_parts else ""
+        return f"{self.n_put:,} PUT, {parts}{self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a service takes, in a currency of the user's. None where it is not known.
+
+    Attributes
+    ----------
+    put : float, optional
+        For 1,000 requests that put or list.
+    get : float, optional
+        For 1,000 requests that read or look.
+    stored : float, optional
+        For a GB (10^9 bytes) in a month.
+    """
+
+    put: float | None = None
+    get: float | None = None
+    stored: float | None = None
+
+    def of(self, requests: Requests) -> float | None:
+        """Price of some requests; None if one of the two prices is not known."""
+        if self.put is None or self.get is None:
+            return None
+        n_put = requests.n_put + requests.n_list + requests.n_parts
+        return (n_put * self.put + requests.n_get * self.get) / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a run asks of an object store, at most, if nothing must be repeated.
+
+    Attributes
+    ----------
+    requests : Requests
+        Requests that do not depend on how long the run takes.
+    hourly : Requests
+        Requests that keep the state of the run, for each hour that it takes.
+    put_nbytes, get_nbytes : int
+        Bytes that are put and read.
+    is_expected : bool
+        Whether the bytes are those expected at the compression that was given, and not the most.
+    prices : Prices
+        What the service takes.
+    """
+
+    requests: Requests
+    hourly: Requests = Requests()
+    put_nbytes: int
+    get_nbytes: int = 0
+    is_expected: bool = False
+    prices: Prices = Prices()
+
+    @property
+    def cost(self) -> float | None:
+        """Price of the requests; None if it is not known."""
+        return self.prices.of(self.requests)
+
+    @property
+    def hourly_cost(self) -> float | None:
+        """Price of the requests of each hour; None if it is not known."""
+        return self.prices.of(self.hourly)
+
+    @property
+    def monthly_cost(self) -> float | None:
+        """Price of the bytes that are put, for a month; None if it is not known."""
+        stored = self.prices.stored
+        return None if stored is None else stored * self.put_nbytes / _GB
+
+    def to_dict(self) -> dict[str, JSON]:
+        """All facts as values that JSON can hold."""
+        costs = {"requests": self.cost, "per_hour": self.hourly_cost, "a_month": self.monthly_cost}
+        return {**asdict(self), "cost": costs}
