@@ -22,6 +22,7 @@ from shardwrite.stores.directories import (
     fsync_directory,
     make_directories,
     make_directory,
+    walk,
 )
 from shardwrite.stores.exchange import exchange
 from shardwrite.stores.files import (
@@ -135,6 +136,7 @@ __all__ = [
     "set_aside",
     "sync_entry",
     "token_of",
+    "walk",
     "write_all",
     "write_file",
     "write_new",
