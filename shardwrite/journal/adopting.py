@@ -56,6 +56,7 @@ from shardwrite.stores import (
     pread_all,
     pwrite_all,
     read_file,
+    walk,
     write_file,
 )
 
@@ -334,7 +335,7 @@ class Adoption:
                 self._give_back(number)
         with as_store_error(str(self.tree), "cannot remove"):
             self._sweep()
-            for directory, _, _ in os.walk(self.tree, topdown=False, followlinks=False):
+            for directory, _, _ in walk(self.tree, upwards=True):
                 os.rmdir(directory)
 
     def _check_way_back(self, number: int) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
-from shardwrite.stores import TEMPORARY_SUFFIX, parse_json
+from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, parse_json, walk
 
 __all__ = ["Mirror", "Step", "decode", "encode", "restore"]
 
@@ -185,20 +185,28 @@ class Mirror:
         return all(seen.is_directory for _, seen in self._look())
 
     def _look(self) -> Iterator[tuple[str, _Seen]]:
-        for above, directories, files in os.walk(self._directory):
-            directories[:] = [name for name in directories if not name.startswith(_PASSING)]
-            inside = Path(above).relative_to(self._directory)
-            for name in directories:
-                yield (inside / name).as_posix(), _Seen(is_directory=True)
-            for name in files:
-                if name.startswith(_PASSING) or name.endswith(TEMPORARY_SUFFIX):
-                    continue
-                try:
-                    found = os.stat(Path(above) / name, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                seen = _Seen(False, found.st_mtime_ns, found.st_ino, found.st_size)
-                yield (inside / name).as_posix(), seen
+        """What is in the directory.
+
+        Raises
+        ------
+        StoreError
+            If the storage refuses. What cannot be listed does not count as removed.
+        """
+        with as_store_error(str(self._directory), "cannot list"):
+            for above, directories, files in walk(self._directory):
+                directories[:] = [name for name in directories if not name.startswith(_PASSING)]
+                inside = Path(above).relative_to(self._directory)
+                for name in directories:
+                    yield (inside / name).as_posix(), _Seen(is_directory=True)
+                for name in files:
+                    if name.startswith(_PASSING) or name.endswith(TEMPORARY_SUFFIX):
+                        continue
+                    try:
+                        found = os.stat(Path(above) / name, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    seen = _Seen(False, found.st_mtime_ns, found.st_ino, found.st_size)
+                    yield (inside / name).as_posix(), seen
 
     def _renamed(self, there: dict[str, _Seen]) -> Iterator[Step]:
         """Runs that have ended, whose directories have new names."""

@@ -65,6 +65,7 @@ from shardwrite.stores import (
     read_blocks,
     read_file,
     remove_data,
+    walk,
     write_all,
     write_file,
 )
@@ -363,7 +364,7 @@ class Consumption:
         if is_there(self.path):
             self.remove(line, [ATTRIBUTES_OF_V2, RECEIPT_NAME])
             with as_store_error(str(self.path), "cannot remove"):
-                for directory, _, _ in os.walk(self.path, topdown=False, followlinks=False):
+                for directory, _, _ in walk(self.path, upwards=True):
                     try:
                         os.rmdir(directory)
                     except OSError as error:

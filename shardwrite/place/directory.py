@@ -31,6 +31,7 @@ from shardwrite.stores import (
     read_file,
     rights_of,
     set_aside,
+    walk,
     write_file,
 )
 
@@ -219,7 +220,7 @@ class Directory(Place):
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> list[str]:
         """See :meth:`Place.stale_temporaries`; links are not followed."""
         found = []
-        for directory, _, leaves in os.walk(self.path, onerror=_raise, followlinks=False):
+        for directory, _, leaves in walk(self.path):
             found += [
                 Path(directory) / leaf
                 for leaf in leaves
@@ -321,9 +322,3 @@ def _losing(*numbers: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in numbers:
             raise
-
-
-def _raise(error: OSError) -> None:
-    """Raise an error that `os.walk` would ignore, unless the directory has been removed."""
-    if not isinstance(error, FileNotFoundError):
-        raise error

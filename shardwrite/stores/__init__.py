@@ -27,6 +27,7 @@ from shardwrite.stores.directories import (
     fsync_directory,
     make_directories,
     make_directory,
+    walk,
 )
 from shardwrite.stores.exchange import exchange
 from shardwrite.stores.files import (
@@ -144,6 +145,7 @@ __all__ = [
     "set_aside",
     "sync_entry",
     "token_of",
+    "walk",
     "write_all",
     "write_file",
     "write_new",

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.stores.looking import is_there, mode_of
@@ -18,6 +19,7 @@ __all__ = [
     "fsync_directory",
     "make_directories",
     "make_directory",
+    "walk",
 ]
 
 CONVERSION_SUFFIX = ".conversion.shardwrite"
@@ -37,6 +39,31 @@ def fsync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def walk(path: Path, *, upwards: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Go through a tree as `os.walk` does, but raise errors that it would ignore.
+
+    Links are not followed. A directory that was removed in the meantime is left out.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Top of the tree.
+    upwards : bool
+        Whether a directory comes after those in it.
+
+    Raises
+    ------
+    OSError
+        If a directory cannot be listed.
+    """
+    return os.walk(path, topdown=not upwards, onerror=_raise, followlinks=False)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:

@@ -83,10 +83,8 @@ def operate(path: Path, operation: str) -> None:
         shardwrite.reshard(src, dst, CONVERSIONS[operation])
         return
     if operation in CONSUMING:
-        source = path.with_name("source")
-        shardwrite.reshard(source, path, CONSUMING[operation], consume=True, memory_limit="10kB")
-        left = sorted(path.parent.glob("source*"))
-        assert not left, left
+        source, shards = path.with_name("source"), CONSUMING[operation]
+        shardwrite.reshard(source, path, shards, consume=True, memory_limit="10kB")
         return
     if operation in UPDATES:
         x = da.from_array(NEW[REGION], chunks=13)
@@ -142,6 +140,8 @@ def run_case(library, case: Case, directory: Path) -> Case:
         check(path, case.operation)
         if case.call != "rmdir":  # empty directories may stay
             oracle.check_tidy(path)
+            left = sorted(directory.glob("source*")) if case.operation in CONSUMING else []
+            assert not left, left
     except Exception as trouble:
         case.trouble = f"{type(trouble).__name__}: {trouble}"
     return case

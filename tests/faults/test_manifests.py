@@ -60,8 +60,8 @@ def test_power_cuts(tmp_path):
     if why := power_cut.missing("ext4"):
         pytest.skip(why)
     names = ("append", "erase", "reshard in place")
-    found = run(tmp_path, "--operations", *names, "--cases", "6", "--seed", "1", script=CUTS)
-    assert len(found) >= 5
+    found = run(tmp_path, "--operations", *names, "--cases", "3", "--seed", "1", script=CUTS)
+    assert len(found) == 3
 
 
 @pytest.mark.long

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import dask
 import pytest
 
-from shardwrite import JournalError
+from shardwrite import JournalError, StoreError
 from shardwrite.journal import bucket_lease
 from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
 from shardwrite.journal.bucket_log import Mirror, Step, decode, encode, restore
@@ -162,6 +163,29 @@ def test_a_log_makes_the_directory_again(tmp_path):
         path.rmdir() if path.is_dir() else path.unlink()
     assert follow() == ["remove"]
     assert mirror.is_empty
+
+
+def test_what_cannot_be_listed_does_not_count_as_removed(tmp_path, monkeypatch):
+    """A run counted as ended, and its state was removed from the bucket."""
+    (tmp_path / "run-a").mkdir()
+    (tmp_path / "run-a" / "plan.json").write_bytes(b"{}")
+    mirror, real = Mirror(tmp_path), os.scandir
+    assert [step.what for step in mirror.changes()] == ["directory", "file"]
+    for broken in (tmp_path, tmp_path / "run-a"):
+
+        def scandir(path, broken=broken):
+            if path == str(broken):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        with pytest.raises(StoreError, match="cannot list"):
+            mirror.changes()
+        with pytest.raises(StoreError, match="cannot list"):
+            _ = mirror.is_empty
+    monkeypatch.undo()
+    assert mirror.changes() == []
+    assert not mirror.is_empty
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path):

@@ -21,6 +21,7 @@ def codec(config):
 def make(told):
     """Write one array, or only a part of it, and what it holds then beside it."""
     values = np.load(told["values"])
+    fill = {"none": lambda: None, "zero": lambda: 0, "first": lambda: values.flat[0]}[told["fill"]]
     x = zarr.create(
         values.shape,
         chunks=told["chunks"],
@@ -28,7 +29,7 @@ def make(told):
         compressor=codec(told["compressor"]),
         filters=[codec(one) for one in told["filters"]] or None,
         order=told["order"],
-        fill_value=values.flat[0] if told["is_filled"] else None,
+        fill_value=fill(),
         store=zarr.DirectoryStore(told["path"]),
         dimension_separator=told["separator"],
         write_empty_chunks=told["write_empty_chunks"],

@@ -296,6 +296,27 @@ def test_a_record_that_cannot_be_synced(tmp_path, monkeypatch):
     assert payloads(dst) == before
 
 
+def test_a_directory_that_cannot_be_listed_in_the_end(tmp_path, monkeypatch):
+    """It was left, and the call ended as if all was removed."""
+    src, dst, real = flat(tmp_path / "a"), tmp_path / "b", os.scandir
+    before, struck = payloads(src), []
+
+    def scandir(path):
+        if path == str(src / "c") and not chunks_in(src) and not struck:
+            struck.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        with pytest.raises(StoreError, match="cannot remove"):
+            again(src, dst)
+    assert struck
+    again(src, dst)
+    assert tidy(tmp_path) == ["b"]
+    assert payloads(dst) == before
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_given_up_before_anything_is_removed(tmp_path, monkeypatch, zarr_format):
     src, dst = tmp_path / "a", tmp_path / "b"
