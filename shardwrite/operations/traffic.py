@@ -31,6 +31,7 @@ __all__ = ["with_traffic"]
 # for the lease and the journal of a run; for a new array, one that is resumed, and an update; and
 # for each group above. `tests/buckets/test_traffic.py` compares them with what a server counts.
 _TRIED = Requests(n_put=4, n_get=2, n_list=1)
+_TRIED_IN_PARTS = Requests(n_parts=6)
 _STATE = Requests(n_put=16, n_get=16, n_list=3)
 _NEW = Requests(n_put=4, n_get=48, n_list=12)
 _RESUMED = Requests(n_get=10, n_list=10)
@@ -102,7 +103,9 @@ def _for_shards(store: BucketStore, plan: Plan, run: RunDirectory | None) -> Req
     is_done = None if run is None else replay(run, plan.metadata).ledger.is_done
     if is_done is not None:
         n_left -= int(is_done.sum())
-    found = Requests(n_put=n_left) + _in_parts(store, plan.metadata).times(n_left)
+    found, in_parts = Requests(n_put=n_left), _in_parts(store, plan.metadata)
+    if in_parts.n_parts:
+        found += _TRIED_IN_PARTS + in_parts.times(n_left)
     if plan.region is not None:
         return found + _for_shared(plan, n_opens)
     if is_done is not None and plan.metadata.is_sharded:  # shards that no journal names are read
