@@ -17,7 +17,7 @@ from shardwrite.cli.logs import log_option, logging_to_terminal
 from shardwrite.cli.terminal import telling_warnings
 from shardwrite.cli.values import fill_of
 from shardwrite.cli.wording import in_options, text_in_options
-from shardwrite.engines import Stopped
+from shardwrite.engines import Stopped, new_client
 from shardwrite.entry.public import configured
 from shardwrite.errors import (
     ClusterError,
@@ -156,7 +156,7 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
         with dask.config.set({"scheduler": "threads", **chosen}):
             yield
         return
-    from distributed import Client, LocalCluster
+    from distributed import LocalCluster
 
     with contextlib.ExitStack() as stack:
         if address is not None:
@@ -172,7 +172,7 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
                 memory_limit=memory_limit_nbytes() // (workers or 1),
                 local_directory=scratch_directory(),
             )
-            stack.enter_context(Client(stack.enter_context(cluster)))
+            stack.enter_context(new_client(stack.enter_context(cluster)))
         yield
 
 

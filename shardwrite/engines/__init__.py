@@ -15,10 +15,10 @@ from dask.base import get_scheduler, named_schedulers
 from dask.local import get_sync
 
 from shardwrite.engines.base import Engine, Stopped
-from shardwrite.engines.cluster import ClusterEngine
+from shardwrite.engines.cluster import ClusterEngine, new_client
 from shardwrite.engines.local import LocalEngine
 
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine"]
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "new_client"]
 
 
 def active_engine() -> Engine:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import dask
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.config.table import CLUSTER_ATTEMPTS
@@ -20,11 +21,34 @@ from shardwrite.host.events import RUNS, tell
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import is_draining, n_busy
 
-__all__ = ["ClusterEngine"]
+__all__ = ["ClusterEngine", "new_client"]
 
 _POLL_SECONDS = 0.02
 _QUIET_SECONDS = 60.0
 """Time without a result after which the cluster is asked whether it has workers at all."""
+
+
+def new_client(scheduler: Any, **keywords: Any) -> Any:
+    """Client that dask uses from now on. If it cannot be had, dask goes on with what it used.
+
+    On its own, `distributed` leaves a client that could not start as the one to use. Whatever dask
+    computes later in this process would then fail.
+
+    Parameters
+    ----------
+    scheduler : str or distributed.deploy.Cluster
+        Address of the scheduler, or the cluster.
+    **keywords
+        Those of `distributed.Client`.
+    """
+    from distributed import Client
+
+    used = dask.config.get("scheduler", None)
+    try:
+        return Client(scheduler, **keywords)
+    except BaseException:
+        dask.config.set(scheduler=used)
+        raise
 
 
 class ClusterEngine:

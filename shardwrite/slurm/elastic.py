@@ -30,6 +30,7 @@ from typing import Any
 
 import dask
 
+from shardwrite.engines import new_client
 from shardwrite.errors import (
     ClusterError,
     IncompleteError,
@@ -156,7 +157,6 @@ def cluster(
 def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]:
     """Start a cluster, and yield its client once it has a worker; see :func:`cluster`."""
     jobqueue = package()
-    from distributed import Client
     from distributed.scheduler import NoWorkerError
 
     workers.log_directory.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
         try:
             watch.first_worker()
             adaptive.minimum = workers.minimum_jobs
-            yield stack.enter_context(Client(made))
+            yield stack.enter_context(new_client(made))
         except Exception as error:
             if jobs.is_cancelled:
                 raise _cancelled(error) from error

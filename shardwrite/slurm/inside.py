@@ -21,7 +21,7 @@ from typing import Any
 
 from shardwrite.config.table import SLURM_START
 from shardwrite.config.values import value_of
-from shardwrite.engines import Stopped
+from shardwrite.engines import Stopped, new_client
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.host.environment import LOOPBACK, configured
 from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
@@ -316,12 +316,10 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
     WorkersLostError
         If the scheduler file or the first worker does not appear in time.
     """
-    from distributed import Client
     from distributed.comm.addressing import parse_address, parse_host_port
 
     is_file = "://" not in where and ("/" in where or where.endswith(".json"))
     if not is_file:
-        # A client that is refused an address stays dask's default scheduler all the same.
         scheme, location = parse_address(where)
         try:
             if scheme in ("tcp", "tls"):
@@ -333,12 +331,12 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
                 value=where,
                 remedy="give one such as tcp://host:8786, or the path of the scheduler file",
             ) from None
-        return Client(where)
+        return new_client(where)
     environ = os.environ if environ is None else environ
     path = Path(where)
     address = _address_in(path)
     security = security_of(path.parent) if (path.parent / KEY).exists() else None
-    client = Client(address, security=security, timeout="60s")
+    client = new_client(address, security=security, timeout="60s")
     try:
         _wait_for_workers(
             client, int(environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES") or 1)

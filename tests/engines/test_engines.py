@@ -25,7 +25,7 @@ from distributed import Client, LocalCluster, wait, worker_client
 
 import shardwrite
 from shardwrite import SourceError, SpecError
-from shardwrite.engines import LocalEngine
+from shardwrite.engines import LocalEngine, new_client
 from shardwrite.format.document import ArrayOptions
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import PlanOptions
@@ -54,6 +54,13 @@ def cluster():
 @pytest.fixture
 def array():
     return np.random.default_rng(0).integers(0, 99, (70, 65, 40)).astype("i2")
+
+
+def test_a_client_that_cannot_start_is_not_used_by_dask():
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(OSError, match="Timed out"):
+            new_client("tcp://127.0.0.1:1", timeout="100ms")
+        assert da.ones(3, chunks=3).sum().compute() == 3
 
 
 @pytest.fixture(params=["threads", "sync", "processes", "distributed"])
