@@ -111,8 +111,8 @@ WALKS = {
             "format/hdf5_file.py": "for_new_array",
             "format/hdf5.py": "filters_of",
             "runs/needs.py": "check_needs",
-            "write/emitter.py": "Emitter.place",
-            "write/hdf5_layout.py": "lay_out_file",
+            "write/emitter.py": "Emitter.put",
+            "write/hdf5_patterns.py": "lay_out",
         },
     ),
     "`durability=`": (

@@ -28,7 +28,8 @@ def most_nbytes_of(metadata: ArrayMetadata) -> int:
     """Upper bound of the size of a shard, in bytes, unless elements have a variable length."""
     plain = plain_nbytes_of(metadata)
     added = 0 if metadata.pipeline.encoded_nbytes is not None else plain // 8
-    return plain + added + _AROUND_NBYTES * metadata.grid.n_chunks_per_shard + _REST_NBYTES
+    rest = min(_REST_NBYTES, plain)
+    return plain + added + _AROUND_NBYTES * metadata.grid.n_chunks_per_shard + rest
 
 
 def head_nbytes_of(metadata: ArrayMetadata) -> int:

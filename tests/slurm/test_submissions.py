@@ -369,6 +369,7 @@ def test_what_of_a_conversion_is_refused(cluster, hierarchy):
     assert not Path("m").exists()
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("axes", [pytest.param("zyx", marks=pytest.mark.long), "xyz"])
 def test_a_scale_of_a_volume(cluster, axes):
     """The tasks write its parts, and the job after them enters it into the info."""
