@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from shardwrite.stores.posix import PosixStore
 __all__ = ["Opened", "is_icechunk", "is_store_url", "open_store"]
 
 _MEMORY = "memory://"
+_lock = threading.Lock()
+_stores_in_memory: dict[str, object] = {}
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:{1,2}/")
 
@@ -110,11 +113,17 @@ def is_store_url(text: str) -> bool:
 
 
 def _in_memory(url: str) -> Any:
-    """Objects in the memory of this process, which zarr-python finds by the same URL."""
+    """Objects in the memory of this process, which zarr-python finds by the same URL.
+
+    All threads get the same store, so that they find the same run state.
+    """
     from zarr.storage import FsspecStore
 
     try:
-        return FsspecStore.from_url(url)
+        with _lock:
+            if url not in _stores_in_memory:
+                _stores_in_memory[url] = FsspecStore.from_url(url)
+            return _stores_in_memory[url]
     except ImportError:
         raise SpecError(
             "needs the library fsspec, which is not installed",
