@@ -20,7 +20,7 @@ from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbyte
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.plan import PlanOptions
 from shardwrite.runs.array_plan import plan_array
-from shardwrite.stores import BucketStore, Capability, bucket_parts, bucket_uploads
+from shardwrite.stores import BucketStore, Capability, bucket_parts, bucket_s3, bucket_uploads
 from shardwrite.stores.bucket_parts import InParts, PartedWriter, put_limit
 from shardwrite.stores.bucket_uploads import (
     MOST_NBYTES,
@@ -342,6 +342,7 @@ def client_of(config=None, **given):
     return BucketStore(S3Store("bucket", config=config or SITE, **given))._in_parts.uploads._client
 
 
+@pytest.mark.compat
 def test_the_client_reaches_the_same_service(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "of-a-file-that-obstore-does-not-read")
     meta = client_of(
@@ -438,7 +439,9 @@ def test_encryption_and_payer_are_those_of_the_store(monkeypatch):
     }
 
 
+@pytest.mark.compat
 def test_without_botocore_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(bucket_s3, "_clients", {})
     monkeypatch.setitem(__import__("sys").modules, "botocore.session", None)
     made = BucketStore(S3Store("bucket", config=SITE))
     made.check_nbytes(2**20)
