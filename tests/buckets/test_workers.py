@@ -222,9 +222,10 @@ def test_workers_that_reach_another_service_are_refused_before_anything_is_put(m
 
 @LONG
 def test_a_plan_that_needs_files_names_the_remedy(moto, url):
-    x = da.from_array(np.random.default_rng(0).random((256, 256)), chunks=(256, 8))
-    with cluster(moto, 1), pytest.raises(SpecError, match="larger memory_limit"):
-        x.to_sharded_zarr(url, shards=(256, 256), chunks=32, memory_limit="300kB")
+    x = da.zeros((4096, 4096), chunks=(4096, 8))
+    limit = {"shardwrite.bucket.put-limit": "16 MiB"}
+    with cluster(moto, 1), dask.config.set(limit), pytest.raises(SpecError, match="larger memory"):
+        x.to_sharded_zarr(url, shards=4096, chunks=512, memory_limit="120MB")
     assert moto.keys(prefix_of(url)) == []
 
 
