@@ -181,7 +181,7 @@ def _by_zarrs(source: Path, target: Path, case: Case) -> None:
 
 
 def _sharded(case: Case, codecs: list[Any]) -> dict[str, Any]:
-    """What two contestants want to know of the new array."""
+    """Keyword arguments with which both contestants create the new array."""
     inner = {
         "chunk_shape": list(case.chunks),
         "codecs": codecs,
@@ -202,7 +202,7 @@ def _sharded(case: Case, codecs: list[Any]) -> dict[str, Any]:
 
 
 def _shard_by_shard(case: Case, copy: Callable[[tuple[slice, ...]], None]) -> None:
-    """Have threads copy the region of each shard, so that memory stays bounded."""
+    """Copy the region of each shard in threads. So the memory needed does not grow with the array."""
     regions = [
         tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, case.shard_shape, strict=True))
         for at in np.ndindex(*(n // s for n, s in zip(case.counts, case.shards, strict=True)))

@@ -35,7 +35,7 @@ Box = tuple[slice, slice, slice]
 
 @dataclass(frozen=True)
 class Case:
-    """What is written.
+    """A volume, and how it is written.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Case:
     encoding : str
         Encoding of the chunks, as in ``info``.
     data_encoding : {"raw", "gzip"}
-        What the shards add.
+        Compression of the chunks in the shards.
     kind : {"image", "segmentation"}
         Type of the volume.
     """
@@ -99,7 +99,7 @@ def make_source(path: Path, case: Case, side: int) -> None:
     path : Path
         The file.
     case : Case
-        What is written.
+        The volume that is written.
     side : int
         Side of the cube in voxels.
     """
@@ -132,7 +132,7 @@ class Work:
     Attributes
     ----------
     case : Case
-        What is written or read.
+        The volume that is written or read.
     source : Path
         File of the voxels, along z, y and x.
     volume : Path

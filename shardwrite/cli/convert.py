@@ -24,7 +24,13 @@ from shardwrite.cli.convert_options import (
 from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
 from shardwrite.cli.elastic import cluster_options, convert_with_jobs, taken
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import engine_options, json_option, placing_option, requeue_option
+from shardwrite.cli.options import (
+    engine_options,
+    json_option,
+    placing_option,
+    recheck_option,
+    requeue_option,
+)
 from shardwrite.cli.terminal import echo
 from shardwrite.runs.outcome import handling_signals
 
@@ -50,11 +56,7 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
                 "Convert only the steps that are complete.",
             ),
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
-            click.option(
-                "--recheck",
-                is_flag=True,
-                help="Before an interrupted run continues, decode the shards that it has written.",
-            ),
+            recheck_option,
             engine_options,
             cluster_options,
             parts_options,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.cli.options import manifest_option
+from shardwrite.cli.options import durability_option, manifest_option, restart_option
 from shardwrite.cli.values import Json, Names, Sizes
 
 __all__ = [
@@ -116,17 +116,8 @@ def begin_options(function: _Command) -> _Command:
     for decorate in reversed(
         (
             click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
-            click.option(
-                "--restart",
-                is_flag=True,
-                help="Remove what an interrupted run has written, and start over.",
-            ),
-            click.option(
-                "--durability",
-                type=click.Choice(["full", "batch", "none"]),
-                help="What survives a power cut: full and batch sync shards to the disk, none does "
-                "not. Default: full.",
-            ),
+            restart_option,
+            durability_option,
         )
     ):
         function = decorate(function)

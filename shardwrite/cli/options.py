@@ -11,7 +11,9 @@ from shardwrite.cli.completion import files, formats, one_of
 from shardwrite.cli.values import Attributes, Extents, Json, Names, Sizes
 
 __all__ = [
+    "combined",
     "dry_run_option",
+    "durability_option",
     "engine_options",
     "json_option",
     "keep_report_option",
@@ -19,13 +21,17 @@ __all__ = [
     "manifest_option",
     "name_option",
     "placing_option",
+    "recheck_option",
     "requeue_option",
+    "restart_option",
     "scheduler_option",
     "source_options",
 ]
 
 
-def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """One decorator that adds the options of several, in the order given."""
+
     def decorate(function: Any) -> Any:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -34,7 +40,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-source_options = _options(
+source_options = combined(
     click.option(
         "--format",
         "source_format",
@@ -70,7 +76,7 @@ placing_option = click.option(
     help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
     "hdf5, which makes each shard a file of HDF5, too.",
 )
-layout_options = _options(
+layout_options = combined(
     click.option(
         "--shards",
         type=Sizes(),
@@ -136,6 +142,22 @@ layout_options = _options(
         "array, 1 GiB for each thread.",
     ),
 )
+restart_option = click.option(
+    "--restart",
+    is_flag=True,
+    help="Remove what an interrupted run has written, and start over.",
+)
+recheck_option = click.option(
+    "--recheck",
+    is_flag=True,
+    help="Before an interrupted run continues, decode the shards that it has written.",
+)
+durability_option = click.option(
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
+)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
@@ -160,7 +182,7 @@ requeue_option = click.option(
     help="In a SLURM job that USR1 stops: put the job back into the queue, at most N times, if it "
     "has written shards.",
 )
-engine_options = _options(
+engine_options = combined(
     click.option(
         "--threads", type=click.IntRange(1), help="Number of threads. Default: one for each core."
     ),

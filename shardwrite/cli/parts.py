@@ -17,11 +17,13 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     json_option,
     keep_report_option,
     layout_options,
     name_option,
     requeue_option,
+    restart_option,
     source_options,
 )
 from shardwrite.cli.terminal import echo
@@ -100,17 +102,8 @@ class PartOf(Value):
     help="Threads that each process will have.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
+@restart_option
+@durability_option
 @stripe_option
 @dry_run_option
 @json_option

@@ -13,10 +13,13 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     engine_options,
     json_option,
     keep_report_option,
+    recheck_option,
     requeue_option,
+    restart_option,
     source_options,
 )
 from shardwrite.cli.terminal import echo
@@ -37,22 +40,9 @@ _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
     "--memory-limit",
     help="Memory of each worker process, such as 4GB. Default: what it may use.",
 )
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-@click.option(
-    "--recheck",
-    is_flag=True,
-    help="Before an interrupted run continues, decode the shards that it has written.",
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
+@restart_option
+@recheck_option
+@durability_option
 @keep_report_option
 @engine_options
 @requeue_option

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,19 +21,22 @@ from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.slurm_options import settings_from, settings_options
-from shardwrite.cli.slurm_submit import parts_settings, scripts_of, show_scripts, submit_scripts
+from shardwrite.cli.slurm_submit import (
+    absolute,
+    parts_settings,
+    scripts_directory,
+    scripts_of,
+    show_scripts,
+    submit_scripts,
+    usual_parts,
+)
 from shardwrite.engines import LocalEngine
 from shardwrite.journal import refuse_in_store
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
-    check_directory,
-    default_directory,
-    max_array_size,
-    parts_for,
     refuse_second,
     root_of,
 )
@@ -76,16 +77,10 @@ def _submit(
     options["memory_limit"] = options["memory_limit"] or settings.cores * MEMORY_OF_A_THREAD
     engine = LocalEngine("threads")
     parts = plan_parts(src, call_of(dst, **run, **options), engine)
-    if n_parts is None:
-        n_parts = parts_for(
-            parts.raw_nbytes,
-            parts.n_groups,
-            parse_nbytes(throughput, "throughput"),
-            max_array_size(),
-        )
+    n_parts = n_parts or usual_parts(parts.raw_nbytes, parts.n_groups, throughput)
     scripts = scripts_of(
         ArrayJob(
-            src=_absolute(src),
+            src=absolute(src),
             dst=root_of(target),
             n_parts=n_parts,
             at_once=at_once,
@@ -94,8 +89,7 @@ def _submit(
         ),
         settings,
     )
-    where = Path(directory or default_directory(target)).absolute()
-    check_directory(where, target)
+    where = scripts_directory(directory, target)
     if dry_run:
         show_scripts(where, scripts)
         return
@@ -103,12 +97,6 @@ def _submit(
     parts.begin(engine)
     runs = {parts.target_of(one): among for one, among in parts.stretches()}
     submit_scripts(target, runs, where, n_parts, as_json, scripts)
-
-
-def _absolute(src: str) -> str:
-    """Path of a source as the nodes find it; what is no path stays."""
-    path = src.rpartition("::")[0] or src
-    return os.path.abspath(src) if os.path.exists(path) else src
 
 
 @click.command(cls=Grouped)

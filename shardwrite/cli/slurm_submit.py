@@ -17,9 +17,11 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     json_option,
     layout_options,
     name_option,
+    restart_option,
     source_options,
 )
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
@@ -53,7 +55,17 @@ from shardwrite.slurm import (
     write_scripts,
 )
 
-__all__ = ["parts_settings", "resubmit", "scripts_of", "show_scripts", "submit", "submit_scripts"]
+__all__ = [
+    "absolute",
+    "parts_settings",
+    "resubmit",
+    "scripts_directory",
+    "scripts_of",
+    "show_scripts",
+    "submit",
+    "submit_scripts",
+    "usual_parts",
+]
 
 
 def parts_settings(function: Any) -> Any:
@@ -90,17 +102,8 @@ def parts_settings(function: Any) -> Any:
 @source_options
 @layout_options
 @click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
+@restart_option
+@durability_option
 @stripe_option
 @parts_settings
 @settings_options
@@ -144,15 +147,9 @@ def submit(
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
             **options,
         )
-    if n_parts is None:
-        n_parts = parts_for(
-            plan.raw_nbytes,
-            plan.partition.n_groups,
-            parse_nbytes(throughput, "throughput"),
-            max_array_size(),
-        )
+    n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)
     job = ArrayJob(
-        src=os.path.abspath(src),
+        src=absolute(src),
         dst=root_of(target),
         n_parts=n_parts,
         at_once=at_once,
@@ -160,8 +157,7 @@ def submit(
         name=name or "",
     )
     scripts = scripts_of(job, settings)
-    where = Path(directory or default_directory(target)).absolute()
-    check_directory(where, target)
+    where = scripts_directory(directory, target)
     if dry_run:
         show_scripts(where, scripts)
         return
@@ -178,6 +174,40 @@ def submit(
         stripe_count=stripe_count,
     )
     submit_scripts(target, {target: None}, where, n_parts, as_json, scripts)
+
+
+def usual_parts(nbytes: int, n_groups: int, throughput: str) -> int:
+    """Number of parts that let each task last long enough, as far as SLURM takes so many.
+
+    Parameters
+    ----------
+    nbytes : int
+        Decoded bytes of all parts.
+    n_groups : int
+        Number of groups of shards, which are not divided.
+    throughput : str
+        Decoded bytes per second of a task, such as 200MB.
+    """
+    return parts_for(nbytes, n_groups, parse_nbytes(throughput, "throughput"), max_array_size())
+
+
+def scripts_directory(directory: str | None, target: Target) -> Path:
+    """Directory of scripts and logs: that of the user, or the usual one of the array.
+
+    Raises
+    ------
+    SpecError
+        If scripts of another array are there.
+    """
+    where = Path(directory or default_directory(target)).absolute()
+    check_directory(where, target)
+    return where
+
+
+def absolute(src: str) -> str:
+    """Path of a source as the nodes find it; what is no path stays."""
+    path = src.rpartition("::")[0] or src
+    return os.path.abspath(src) if os.path.exists(path) else src
 
 
 def scripts_of(job: ArrayJob, settings: Settings) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,21 +11,30 @@ import shardwrite
 from shardwrite.cli.common import command, engine
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import dry_run_option, json_option, source_options
+from shardwrite.cli.options import (
+    dry_run_option,
+    durability_option,
+    json_option,
+    restart_option,
+    source_options,
+)
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import settings_from, settings_options, source_arguments
-from shardwrite.cli.slurm_submit import parts_settings, scripts_of, show_scripts, submit_scripts
+from shardwrite.cli.slurm_submit import (
+    absolute,
+    parts_settings,
+    scripts_directory,
+    scripts_of,
+    show_scripts,
+    submit_scripts,
+    usual_parts,
+)
 from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
 from shardwrite.journal import refuse_in_store
 from shardwrite.place.target import resolve_new
-from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
-    check_directory,
-    default_directory,
-    max_array_size,
-    parts_for,
     refuse_second,
     root_of,
 )
@@ -44,17 +52,8 @@ __all__ = ["precomputed"]
     "--memory-limit",
     help="Memory of each task for the plan, such as 4GB. Default: 1 GiB for each core.",
 )
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-@click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
+@restart_option
+@durability_option
 @stripe_option
 @parts_settings
 @settings_options
@@ -98,23 +97,16 @@ def precomputed(
     store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
     target = resolve_new(store, None)
     refuse_in_store(target)
-    if n_parts is None:
-        n_parts = parts_for(
-            plan.raw_nbytes,
-            plan.partition.n_groups,
-            parse_nbytes(throughput, "throughput"),
-            max_array_size(),
-        )
+    n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)
     job = ArrayJob(
-        src=os.path.abspath(src),
+        src=absolute(src),
         dst=root_of(target),
         n_parts=n_parts,
         at_once=at_once,
         source_options=(*arguments, *([] if axes == options["axes"] else ["--axes", axes])),
     )
     scripts = scripts_of(job, settings)
-    where = Path(directory or default_directory(target)).absolute()
-    check_directory(where, target)
+    where = scripts_directory(directory, target)
     if dry_run:
         show_scripts(where, scripts)
         return

@@ -13,6 +13,7 @@ from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     engine_options,
     json_option,
     keep_report_option,
@@ -73,12 +74,6 @@ in_place_option = click.option(
     "--in-place",
     is_flag=True,
     help="Change shards in place. This writes less, but readers may see a change half done.",
-)
-durability_option = click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
 )
 drop_option = click.option(
     "--drop-hdf5",

@@ -2,97 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from shardwrite.cli.common import open_to_write
+from shardwrite.cli.options import combined
 from shardwrite.cli.values import Json, Numbers, Sizes
 from shardwrite.format.precomputed.new import ENCODINGS, KINDS, checked_axes, row_major
 
 __all__ = ["in_order", "open_volume", "volume_options"]
 
-_Command = Callable[..., None]
-
-
-def volume_options(function: _Command) -> _Command:
-    """Add the options that describe a scale to a command."""
-    for option in reversed(
-        (
-            click.option(
-                "--axes",
-                help="Axes of SRC, the letters x, y and z in any order, with c for channels if "
-                "there are any. Default: the names of its dimensions.",
-            ),
-            click.option(
-                "--resolution",
-                type=Numbers(),
-                help="Size of a voxel in nanometres along x, y and z, such as 4,4,40. Default: "
-                "that of SRC, if it is a volume of Neuroglancer.",
-            ),
-            click.option(
-                "--voxel-offset",
-                type=Numbers(),
-                help="Position of the first voxel along x, y and z. Default: that of SRC, or 0.",
-            ),
-            click.option(
-                "--type",
-                type=click.Choice(KINDS),
-                help="Kind of the volume. Default: that of SRC, or image.",
-            ),
-            click.option(
-                "--encoding",
-                type=click.Choice(ENCODINGS),
-                help="Encoding of the chunks. compressed_segmentation is for labels of uint32 or"
-                " uint64, png for uint8 or uint16, and jpeg for uint8. jpeg changes values."
-                " Default: what --sharding says, or gzip.",
-            ),
-            click.option(
-                "--compressed-segmentation-block-size",
-                type=Sizes(),
-                help="Size of a block along x, y and z, in voxels, for --encoding "
-                "compressed_segmentation. Default: 8,8,8.",
-            ),
-            click.option(
-                "--jpeg-quality",
-                type=click.IntRange(1, 100),
-                help="Quality, for --encoding jpeg. Default: 75.",
-            ),
-            click.option(
-                "--chunks",
-                type=Sizes(),
-                default="64",
-                help="Size of a chunk along x, y and z, in voxels: 64 or 64,64,16.",
-            ),
-            click.option(
-                "--sharding",
-                type=Json('{"preshift_bits": 0, "minishard_bits": 6, "shard_bits": 2}'),
-                default="auto",
-                help="Parameters of the shards, as a JSON object such as info has under sharding, "
-                "or auto.",
-            ),
-            click.option(
-                "--shard-nbytes",
-                default="128 MiB",
-                help="Largest decoded size of a shard, if its parameters are chosen.",
-            ),
-            click.option(
-                "--index-nbytes",
-                default="12.5 kB",
-                help="Largest index that a reader fetches before a chunk, if parameters are "
-                "chosen.",
-            ),
-            click.option(
-                "--key", help="Name of the scale. Default: made of the resolution, such as 4_4_40."
-            ),
-            click.option(
-                "--write-empty-chunks", is_flag=True, help="Also store chunks that hold only zeros."
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+volume_options = combined(
+    click.option(
+        "--axes",
+        help="Axes of SRC, the letters x, y and z in any order, with c for channels if "
+        "there are any. Default: the names of its dimensions.",
+    ),
+    click.option(
+        "--resolution",
+        type=Numbers(),
+        help="Size of a voxel in nanometres along x, y and z, such as 4,4,40. Default: "
+        "that of SRC, if it is a volume of Neuroglancer.",
+    ),
+    click.option(
+        "--voxel-offset",
+        type=Numbers(),
+        help="Position of the first voxel along x, y and z. Default: that of SRC, or 0.",
+    ),
+    click.option(
+        "--type",
+        type=click.Choice(KINDS),
+        help="Kind of the volume. Default: that of SRC, or image.",
+    ),
+    click.option(
+        "--encoding",
+        type=click.Choice(ENCODINGS),
+        help="Encoding of the chunks. compressed_segmentation is for labels of uint32 or"
+        " uint64, png for uint8 or uint16, and jpeg for uint8. jpeg changes values."
+        " Default: what --sharding says, or gzip.",
+    ),
+    click.option(
+        "--compressed-segmentation-block-size",
+        type=Sizes(),
+        help="Size of a block along x, y and z, in voxels, for --encoding "
+        "compressed_segmentation. Default: 8,8,8.",
+    ),
+    click.option(
+        "--jpeg-quality",
+        type=click.IntRange(1, 100),
+        help="Quality, for --encoding jpeg. Default: 75.",
+    ),
+    click.option(
+        "--chunks",
+        type=Sizes(),
+        default="64",
+        help="Size of a chunk along x, y and z, in voxels: 64 or 64,64,16.",
+    ),
+    click.option(
+        "--sharding",
+        type=Json('{"preshift_bits": 0, "minishard_bits": 6, "shard_bits": 2}'),
+        default="auto",
+        help="Parameters of the shards, as a JSON object such as info has under sharding, or auto.",
+    ),
+    click.option(
+        "--shard-nbytes",
+        default="128 MiB",
+        help="Largest decoded size of a shard, if its parameters are chosen.",
+    ),
+    click.option(
+        "--index-nbytes",
+        default="12.5 kB",
+        help="Largest index that a reader fetches before a chunk, if parameters are chosen.",
+    ),
+    click.option(
+        "--key", help="Name of the scale. Default: made of the resolution, such as 4_4_40."
+    ),
+    click.option(
+        "--write-empty-chunks", is_flag=True, help="Also store chunks that hold only zeros."
+    ),
+)
+"""Options that describe a scale."""
 
 
 def open_volume(src: str, options: dict[str, Any]) -> Any:

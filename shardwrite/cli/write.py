@@ -16,12 +16,15 @@ from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     engine_options,
     json_option,
     keep_report_option,
     layout_options,
     name_option,
+    recheck_option,
     requeue_option,
+    restart_option,
     source_options,
 )
 from shardwrite.cli.terminal import echo
@@ -80,28 +83,15 @@ def plan(
 @source_options
 @layout_options
 @click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-@click.option(
-    "--recheck",
-    is_flag=True,
-    help="Before an interrupted run continues, decode the shards that it has written.",
-)
+@restart_option
+@recheck_option
 @click.option(
     "--publish",
     type=click.Choice(["last", "first"]),
     default="last",
     help="Whether zarr.json appears at the end of the run or at its start.",
 )
-@click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
+@durability_option
 @keep_report_option
 @engine_options
 @cluster_options

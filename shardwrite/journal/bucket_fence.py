@@ -99,10 +99,10 @@ class BucketFence:
         if self._distance == "far":
             found = read_lease(self.store)
             if found is None or found[0].holder != self.holder:
-                raise self._ended("it has ended, or another process has taken it over")
+                raise _ended(self.label, "it has ended, or another process has taken it over")
             return
         if self._distance == "near" and not lives(self.driver, this_process(), 0.0):
-            raise self._ended("its driver is gone")
+            raise _ended(self.label, "its driver is gone")
         ensure_current(run_path, driver)
 
     def probe(self) -> tuple[str, int | None] | None:
@@ -122,9 +122,6 @@ class BucketFence:
         if found is not None and found[0].holder == self.holder:
             return None
         return f"{LEASE} is missing here, so this may be another bucket or service", errno.ENOENT
-
-    def _ended(self, why: str) -> RunEndedError:
-        return RunEndedError(f"the run on {self.label} does not go on: {why}", path=self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +181,7 @@ class SharedFence:
         elif run not in _runs_after(self.store, found[0].state):
             why = "it has ended, or was given up"
         if why or found is None:
-            raise RunEndedError(f"the run on {self.label} does not go on: {why}", path=self.label)
+            raise _ended(self.label, why)
         return found[0].state
 
     def probe(self) -> tuple[str, int | None] | None:
@@ -200,3 +197,7 @@ def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
 
 
 Fence = BucketFence | SharedFence
+
+
+def _ended(label: str, why: str) -> RunEndedError:
+    return RunEndedError(f"the run on {label} does not go on: {why}", path=label)

@@ -153,7 +153,7 @@ class _Share:
             raise JournalError(
                 f"runs on {self.target.label} begin and end all the time", path=self.target.label
             )
-        self._run = next((run.name[4:] for run in listed(beside, "run-")), "")
+        self._run = next((run.name.removeprefix("run-") for run in listed(beside, "run-")), "")
         self._mirror.changes()
         if self._run:
             self._thread.start()

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.config.table import COST_GET, COST_PUT, COST_STORED
 from shardwrite.config.values import value_of
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
+from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
 from shardwrite.journal import RunDirectory, fetched, find_run, replay
@@ -25,12 +26,12 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.stores import BucketStore, part_nbytes_for
 
-__all__ = ["with_traffic"]
+__all__ = ["LISTED_AT_ONCE", "TAIL_NBYTES", "TRIED", "requests_in_parts", "with_traffic"]
 
 # Requests that do not depend on the number of shards, at most: to find out what a service can do;
 # for the lease and the journal of a run; for a new array, one that is resumed, and an update; and
 # for each group above. `tests/buckets/test_traffic.py` compares them with what a server counts.
-_TRIED = Requests(n_put=4, n_get=2, n_list=1)
+TRIED = Requests(n_put=4, n_get=2, n_list=1)
 _TRIED_IN_PARTS = Requests(n_parts=6)
 _STATE = Requests(n_put=16, n_get=16, n_list=3)
 _NEW = Requests(n_put=4, n_get=48, n_list=12)
@@ -38,8 +39,8 @@ _RESUMED = Requests(n_get=10, n_list=10)
 _UPDATE = Requests(n_put=3, n_get=36, n_list=4)
 _GROUP = Requests(n_put=1, n_get=26)
 _MOST_LISTS = 4  # of all objects, when a run is resumed
-_LISTED_AT_ONCE = 1000
-_TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
+LISTED_AT_ONCE = 1000
+TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
 
 
 def with_traffic(plan: Plan, target: Target) -> Plan:
@@ -67,12 +68,12 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     requests = _fixed(target, plan, run) + _for_shards(store, plan, run)
     ratio = plan.compression_ratio or 1.0
     per_index = plan.metadata.index_codec.encoded_nbytes
-    read = 0 if plan.region is None else len(plan.shared_shards) * _shard_nbytes(plan)
+    read = 0 if plan.region is None else len(plan.shared_shards) * plain_nbytes_of(plan.metadata)
     prices = Prices(value_of(COST_PUT), value_of(COST_GET), value_of(COST_STORED))
     traffic = Traffic(
         requests=requests,
         hourly=_hourly() if target.in_store else Requests(),
-        put_nbytes=int(_data_nbytes(plan) / ratio) + plan.n_shards * per_index,
+        put_nbytes=int(plan.metadata.raw_nbytes / ratio) + plan.n_shards * per_index,
         get_nbytes=read,
         is_expected=plan.compression_ratio is not None,
         prices=prices,
@@ -82,7 +83,7 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
 
 def _fixed(target: Target, plan: Plan, run: RunDirectory | None) -> Requests:
     """Requests that do not depend on the number of shards."""
-    found = _TRIED + (_NEW if plan.region is None else _UPDATE)
+    found = TRIED + (_NEW if plan.region is None else _UPDATE)
     found += _GROUP.times(len(target.place.groups))
     if target.in_store:
         found += _STATE
@@ -110,25 +111,40 @@ def _for_shards(store: BucketStore, plan: Plan, run: RunDirectory | None) -> Req
         return found + _for_shared(plan, n_opens)
     if is_done is not None and plan.metadata.is_sharded:  # shards that no journal names are read
         there = ranks_of_objects(ShardedArray(plan.metadata, store), store.url)
-        n_lists = _MOST_LISTS * (len(there) // _LISTED_AT_ONCE)
+        n_lists = _MOST_LISTS * (len(there) // LISTED_AT_ONCE)
         found += Requests(n_get=int((~is_done[there]).sum()) * n_opens, n_list=n_lists)
     return found
 
 
 def _in_parts(store: BucketStore, metadata: ArrayMetadata) -> Requests:
     """Requests for an upload of a shard in parts, besides one PUT; none if it takes only that."""
-    limit, most, head = store.put_limit, most_nbytes_of(metadata), head_nbytes_of(metadata)
+    limit, most = store.put_limit, most_nbytes_of(metadata)
     if limit is None or most <= limit:
         return Requests()
+    return requests_in_parts(np.array([most]), metadata)
+
+
+def requests_in_parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
+    """Requests for uploads in parts, besides one PUT for each object.
+
+    Parameters
+    ----------
+    sizes : numpy.ndarray of int64, shape (n,)
+        Sizes of the objects, in bytes.
+    metadata : ArrayMetadata
+        The array whose objects they are.
+    """
+    part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
     # One for each part, one to begin, and one look at what stands there.
-    return Requests(n_parts=ceil_div(most, part_nbytes_for(most, head)) + 1, n_get=1)
+    n_parts = int((-(-sizes // part)).sum()) + len(sizes)
+    return Requests(n_parts=n_parts, n_get=len(sizes))
 
 
 def _for_shared(plan: Plan, n_opens: int) -> Requests:
     """Requests that read what an update keeps of shards that it covers in part."""
     grid, n_get = plan.metadata.grid, 0
     sequence = plan.strategy.sequence(grid.chunks_per_shard, [])
-    has_small = _shard_nbytes(plan) <= _TAIL_NBYTES
+    has_small = plain_nbytes_of(plan.metadata) <= TAIL_NBYTES
     for spans, n_shards in _spans(plan):
         if all(span.is_whole for span in spans):
             continue
@@ -140,7 +156,7 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
             n_stretches = int(kept[0]) + int((kept[1:] & ~kept[:-1]).sum())
             n_touched = math.prod(span.stop - span.start for span in spans)
             n_cut = n_touched - math.prod(span.n_covered for span in spans)
-            has_large_index = plan.metadata.index_codec.encoded_nbytes > _TAIL_NBYTES
+            has_large_index = plan.metadata.index_codec.encoded_nbytes > TAIL_NBYTES
             per_shard += n_stretches + n_cut + has_large_index
         n_get += n_shards * per_shard
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
@@ -195,16 +211,3 @@ def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:
         axes.append(found.items())
     for each in itertools.product(*axes):
         yield tuple(span for span, _ in each), math.prod(n for _, n in each)
-
-
-def _data_nbytes(plan: Plan) -> int:
-    """Decoded bytes of all shards that are written, in bytes."""
-    return plan.metadata.grid.whole.size * plan.metadata.itemsize
-
-
-def _shard_nbytes(plan: Plan) -> int:
-    """Size of a shard that does not compress, in bytes."""
-    grid = plan.metadata.grid
-    return (
-        math.prod(grid.shards) * plan.metadata.itemsize + plan.metadata.index_codec.encoded_nbytes
-    )

@@ -14,21 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
+from shardwrite.format.bounds import head_nbytes_of
 from shardwrite.format.manifest import has_manifest
-from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
 from shardwrite.operations.in_place import enter_above
+from shardwrite.operations.traffic import (
+    LISTED_AT_ONCE,
+    TAIL_NBYTES,
+    TRIED,
+    requests_in_parts,
+)
 from shardwrite.operations.transferred import (
     PlannedTransfer,
     Transfer,
@@ -62,19 +64,17 @@ from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import result_from_receipt
 from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
-from shardwrite.stores import COPIED_NBYTES, part_nbytes_for
+from shardwrite.stores import COPIED_NBYTES
 
 __all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
 
-# Requests that do not depend on the number of objects: to try what a bucket can do, for an array
-# that is written (its mark, document and receipt are put, and it is looked at step by step), for an
-# array that is read, and for a group or a volume.
-_TRIED = Requests(n_put=4, n_get=2, n_list=1)
+# Requests that do not depend on the number of objects: for an array that is written (its mark,
+# document and receipt are put, and it is looked at step by step), for an array that is read, for a
+# group or a volume, and to find uploads in parts that were left over.
 _WRITTEN = Requests(n_put=3, n_get=22, n_list=10)
 _READ = Requests(n_get=8, n_list=1)
 _GROUP = Requests(n_put=1, n_get=6)
-_LISTED_AT_ONCE = 1000
-_TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
+_LEFT_OVER = Requests(n_list=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         held = largest
         if limit is not None and largest > limit:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
-            in_parts += _parts(sizes[sizes > limit], metadata)
+            in_parts += requests_in_parts(sizes[sizes > limit], metadata) + _LEFT_OVER
         memory = max(memory, n_threads * (piece if isinstance(place, Directory) else held + piece))
     n_groups, n_volumes = len(tree.groups), len(wanted.infos)
     is_remote = tree.place.store.local_root is None
@@ -401,30 +401,22 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
     )
 
 
-def _parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
-    """Requests that uploads in parts need besides one PUT for each object."""
-    part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
-    # One to begin, one to complete, one look at what stands there; and lists of what is left over.
-    n_parts = int((-(-sizes // part)).sum()) + len(sizes)
-    return Requests(n_parts=n_parts, n_get=len(sizes), n_list=2)
-
-
 def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> Requests:
     """Requests that read all objects."""
-    n_listed = sum(array.n_objects for array in arrays) // _LISTED_AT_ONCE
+    n_listed = sum(array.n_objects for array in arrays) // LISTED_AT_ONCE
     found = Requests(n_get=n_groups * _GROUP.n_get + n_volumes, n_list=1 + n_listed)
     for array in arrays:
         n_get = 2 * array.n_objects
-        if array.largest_nbytes > _TAIL_NBYTES:
+        if array.largest_nbytes > TAIL_NBYTES:
             n_get += array.n_objects + array.nbytes // COPIED_NBYTES
-        found += _READ + Requests(n_get=n_get, n_list=array.n_objects // _LISTED_AT_ONCE)
+        found += _READ + Requests(n_get=n_get, n_list=array.n_objects // LISTED_AT_ONCE)
     return found
 
 
 def _writes(arrays: Sequence[PlannedTransfer], n_documents: int) -> Requests:
     """Requests that put all objects and the documents around them, and look at them again."""
-    found = _TRIED + Requests(n_documents * _GROUP.n_put, n_documents * _GROUP.n_get)
+    found = TRIED + Requests(n_documents * _GROUP.n_put, n_documents * _GROUP.n_get)
     for array in arrays:
         n = array.n_objects
-        found += _WRITTEN + Requests(n, n, n // _LISTED_AT_ONCE)
+        found += _WRITTEN + Requests(n, n, n // LISTED_AT_ONCE)
     return found

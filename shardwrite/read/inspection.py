@@ -30,7 +30,7 @@ __all__ = [
 ORDERS = ("any", "C", "F", "morton", "other")
 _BATCH_SHARDS = 256
 _N_BATCHES_AIMED_AT = 64
-_BATCH_SIZES = 4096
+_BATCH_OBJECTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +273,36 @@ def stored_sizes(
     StoreError
         If the storage refuses.
     """
+    return of_objects(engine, array, ranks, _sizes_of)
+
+
+def of_objects(
+    engine: Engine,
+    array: ShardedArray,
+    ranks: npt.NDArray[np.int64],
+    look: Callable[[ShardedArray, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+) -> npt.NDArray[np.int64]:
+    """One number for the object of each shard, which tasks find out in batches.
+
+    Parameters
+    ----------
+    engine, array, ranks
+        See `stored_sizes`.
+    look : callable
+        Function that finds the numbers for some ranks.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
     if not engine.shares_memory:
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))
-    found = np.full(len(ranks), -1, dtype=np.int64)
-    step = max(1, min(_BATCH_SIZES, len(ranks) // _N_BATCHES_AIMED_AT))
-    name = f"shardwrite-sizes-{id(found)}"
+    found = np.zeros(len(ranks), dtype=np.int64)
+    step = max(1, min(_BATCH_OBJECTS, len(ranks) // _N_BATCHES_AIMED_AT))
+    name = f"shardwrite-{look.__name__}-{id(found)}"
     layer: dict[Any, Any] = {
-        (name, first): (_sizes_of, array, ranks[first : first + step])
+        (name, first): (look, array, ranks[first : first + step])
         for first in range(0, len(ranks), step)
     }
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
 from shardwrite.errors import StoreError
@@ -20,13 +19,12 @@ from shardwrite.grid import ravel, unravel
 from shardwrite.journal import begun_at
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import of_objects
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.session import Session
 from shardwrite.stores import Dated
 
 __all__ = ["CopiesObjects", "SourceWatch"]
-
-_BATCH_OBJECTS = 4096
 
 
 @runtime_checkable
@@ -79,7 +77,7 @@ class SourceWatch:
             return 0
         session, source = self.session, self._source
         ranks = ranks_of_objects(source, str(source.store.local_root))
-        times = _changed_at(engine, source, ranks)
+        times = of_objects(engine, source, ranks, _times_of)
         is_again = self._since is not None
         since = begun_at(session.directory.path) if self._since is None else self._since
         changed = ranks[times > since]
@@ -117,26 +115,8 @@ class SourceWatch:
         )
 
 
-def _changed_at(
-    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Times at which the files of some objects were changed, in nanoseconds; 0 if one is gone."""
-    found = np.zeros(len(ranks), np.int64)
-    name = f"shardwrite-changed-{id(found)}"
-    layer: dict[Any, Any] = {
-        (name, first): (_times_of, array, ranks[first : first + _BATCH_OBJECTS])
-        for first in range(0, len(ranks), _BATCH_OBJECTS)
-    }
-
-    def collect(key: Any, part: npt.NDArray[np.int64]) -> None:
-        found[key[1] : key[1] + len(part)] = part
-
-    if layer:
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
-    return found
-
-
 def _times_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Times at which the files of some objects were changed, in nanoseconds; 0 if one is gone."""
     return np.fromiter(_times(array, ranks.tolist()), np.int64, len(ranks))
 
 

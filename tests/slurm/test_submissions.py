@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.cli.slurm_submit import absolute
 from shardwrite.journal import find_run
 from shardwrite.place.target import resolve_target
 from shardwrite.slurm import jobs, record_jobs, status
@@ -351,6 +352,14 @@ def words_of(script):
         ["bash"], input=text, env=environ, capture_output=True, text=True, check=True
     )
     return done.stdout.splitlines()
+
+
+def test_jobs_find_a_source_wherever_they_run(tmp_path, monkeypatch):
+    """What is no path, as a URL, stays."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.h5").touch()
+    assert absolute("x.h5::a/b") == f"{tmp_path}/x.h5::a/b"
+    assert absolute("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
 
 
 HERE = ["--parts", 2, "--directory", "here"]
