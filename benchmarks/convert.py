@@ -3,8 +3,9 @@
 Contestants convert the same array in turn, each in a fresh process, and without waiting for the
 disk unless its name says so. The result is compared with the source, and its layout is checked.
 ``--count-calls`` runs each contestant once more under strace and counts its system calls.
-``--image`` converts on an ext4 of its own in a file of DIR, which only root can mount; so other
-files and inodes of the machine play no part.
+``--image`` converts on a file system of its own in a file of DIR, which only root can mount; so
+other files and inodes of the machine play no part. It is ext4, or ``--image xfs``, which can have
+files share blocks.
 
 zarrista takes part only if it is named, and must be installed (``pip install zarrista``).
 
@@ -372,7 +373,7 @@ def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def place(options: argparse.Namespace) -> Iterator[Path]:
-    """Directory for the arrays: a temporary one, or an ext4 that is mounted from a file."""
+    """Directory for the arrays: a temporary one, or a file system that is mounted from a file."""
     case = case_of(options.case, options.files)
     with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         top = Path(directory)
@@ -386,7 +387,8 @@ def place(options: argparse.Namespace) -> Iterator[Path]:
         with image.open("wb") as file:
             file.truncate(nbytes)
         inodes = str(2 * case.n_chunks + 50_000)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", inodes, str(image)], check=True)
+        make = {"ext4": ["-F", "-m", "0", "-N", inodes], "xfs": ["-f"]}[options.image]
+        subprocess.run([f"mkfs.{options.image}", "-q", *make, str(image)], check=True)
         subprocess.run(["mount", "-o", "loop", str(image), str(root)], check=True)
         try:
             yield root
@@ -407,7 +409,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--count-calls", action="store_true", help="count system calls by strace")
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")
-    parser.add_argument("--image", action="store_true", help="on ext4 in a file of DIR (as root)")
+    parser.add_argument(
+        "--image",
+        nargs="?",
+        const="ext4",
+        choices=("ext4", "xfs"),
+        help="on a file system of its own in a file of DIR (as root)",
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)

@@ -44,6 +44,7 @@ def pytest_configure(config):
     All of them collect everything, and what pytest compiles of a test file is kept. On a clean
     clone each process would otherwise compile every file, because all would be at the same one.
     """
+    gc.disable()  # what is collected stays; a fifth of the time would go into looking at it
     if "not long" in config.option.markexpr and has_room(MEMORY, 2**33):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     names = getattr(config, "workerinput", {})
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Leave what has been collected out of all further collections of garbage, and so of what a
     forked process copies."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -133,6 +135,18 @@ def forked_workers(lean_children):
         get_mp_context()  # it sets, once, what it would have preloaded
         multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
         yield
+
+
+@pytest.fixture(autouse=True)
+def computed_as_before():
+    """No test leaves dask with other threads or another scheduler, which later tests would use."""
+
+    def settings():
+        return [dask.config.get(name, None) for name in ("scheduler", "num_workers", "pool")]
+
+    before = settings()
+    yield
+    assert settings() == before, "the test has changed how dask computes"
 
 
 @pytest.fixture

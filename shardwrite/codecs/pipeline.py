@@ -30,6 +30,8 @@ __all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline", "m
 
 Array = npt.NDArray[Any]
 _VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
+# A setting of zarr holds for all threads. Two that set it at the same time would leave it changed.
+_setting = threading.Lock()
 
 
 class Pipeline(Protocol):
@@ -252,7 +254,7 @@ class ForeignPipeline:
             memory: dict[str, Any] = {
                 "zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())
             }
-            with zarr.config.set({"array.write_empty_chunks": True}):
+            with _setting, zarr.config.set({"array.write_empty_chunks": True}):
                 self._local.array = zarr.open_array(
                     zarr.storage.MemoryStore(memory), mode="r+", zarr_format=3
                 )

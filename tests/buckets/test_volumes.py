@@ -51,9 +51,15 @@ def source(values=VALUES):
     return da.from_array(values, chunks=4)
 
 
-def write(url, values=VALUES, **more):
+@pytest.fixture(autouse=True)
+def one_after_the_other():
+    """Shards of a call are written in one thread. The setting holds for all threads."""
     with dask.config.set(scheduler="sync"):
-        return shardwrite.to_precomputed(source(values), url, **{**NEW, **more})
+        yield
+
+
+def write(url, values=VALUES, **more):
+    return shardwrite.to_precomputed(source(values), url, **{**NEW, **more})
 
 
 def info_of(service, url):
@@ -72,8 +78,7 @@ def kept(*keys):
 
 def check(url, values=VALUES, **which):
     found = shardwrite.from_precomputed(url, axes="zyx", **which)
-    with dask.config.set(scheduler="sync"):
-        np.testing.assert_array_equal(found.compute(), values)
+    np.testing.assert_array_equal(found.compute(), values)
 
 
 @on("moto", long=["seaweed", "azurite", "gcs"])

@@ -9,8 +9,10 @@ import math
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numcodecs
@@ -360,6 +362,29 @@ def test_numcodecs_filters(name, rest):
     shape = (24,) if name == "packbits" else (6, 5)
     pipeline = check_compatible([array_codec, LITTLE, *rest], dtype, shape, exact=exact)
     assert isinstance(pipeline, ForeignPipeline)
+
+
+def test_threads_leave_the_configuration_of_zarr_as_it_was(monkeypatch):
+    """Threads open the array of such a pipeline at the same time, and zarr's settings are global."""
+    pipeline, _ = pipeline_for([FILTERS["delta"][0], LITTLE], (4,), "int32")
+    before, opened, seen = zarr.config.get("array.write_empty_chunks"), zarr.open_array, []
+
+    def slow(*args, **kwargs):
+        time.sleep(0.02)
+        seen.append(zarr.config.get("array.write_empty_chunks"))
+        return opened(*args, **kwargs)
+
+    monkeypatch.setattr(zarr, "open_array", slow)
+    started = threading.Barrier(4)
+
+    def encode(_):
+        started.wait()
+        return bytes(pipeline.encode(np.zeros((1, 4), "int32"))[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(encode, range(4)))) == 1
+    assert seen == [True] * 4
+    assert zarr.config.get("array.write_empty_chunks") == before
 
 
 @pytest.mark.compat

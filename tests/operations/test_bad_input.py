@@ -339,13 +339,14 @@ def test_a_plan_over_its_memory(tmp_path, x):
 
 def test_a_plan_over_its_reruns(tmp_path, x):
     y = x - x.mean()
-    with refused(
+    refusal = refused(
         tmp_path,
         field="max_source_reruns",
         value="1.25",
         remedy="raise max_graph_tasks",
         error=PlanError,
-    ):
+    )
+    with dask.config.set(num_workers=2), refusal:
         y.to_sharded_zarr(
             tmp_path / "x", shards=4, chunks=4, max_graph_tasks=5, memory_limit="10kB"
         )

@@ -293,12 +293,11 @@ def test_scales_that_end_at_once(tmp_path):
     """All of them are in the info in the end."""
 
     def write(n):
-        with dask.config.set(scheduler="synchronous"):
-            shardwrite.to_precomputed(
-                source(), tmp_path / "v", **{**NEW, "resolution": (n, n, n)}, durability="none"
-            )
+        shardwrite.to_precomputed(
+            source(), tmp_path / "v", **{**NEW, "resolution": (n, n, n)}, durability="none"
+        )
 
-    with ThreadPoolExecutor(6) as pool:
+    with dask.config.set(scheduler="synchronous"), ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(1, 7)))
     keys = [scale["key"] for scale in info_of(tmp_path / "v")["scales"]]
     assert keys == [f"{n}_{n}_{n}" for n in range(1, 7)]

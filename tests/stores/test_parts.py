@@ -405,8 +405,8 @@ def test_the_client_gets_the_same_keys(monkeypatch):
 def test_what_the_client_does_not_know_is_refused():
     with pytest.raises(SpecError, match="default_headers"):
         client_of(client_options={"default_headers": {"x-secret": "CANARY"}})
-    with pytest.raises(SpecError, match="role_arn") as caught:
-        client_of({**SITE, "role_arn": "CANARY"})
+    with pytest.raises(SpecError, match="metadata_endpoint") as caught:
+        client_of({**SITE, "metadata_endpoint": "CANARY"})
     assert "CANARY" not in str(caught.value)
 
     async def later():
@@ -418,8 +418,8 @@ def test_what_the_client_does_not_know_is_refused():
 
 def test_encryption_and_payer_are_those_of_the_store(monkeypatch):
     asked = []
-    config = {**SITE, "server_side_encryption": "aws:kms", "sse_kms_key_id": "it"}
-    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    config = {**SITE, "aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": "it"}
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "true")
     uploads = BucketStore(S3Store("bucket", prefix="a", config=config))._in_parts.uploads
 
     def create(**given):
