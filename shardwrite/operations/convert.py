@@ -352,6 +352,7 @@ def plan_reshard(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     min_chunks: int = 2,
+    strategy: Any = "fixed-order",
     memory_limit: int | str | None = None,
 ) -> ConversionPlan:
     """Plan what :func:`shard`, :func:`unshard` and :func:`reshard` would do. Nothing is written.
@@ -365,7 +366,7 @@ def plan_reshard(
         See :func:`reshard`. ``shards=None`` plans what :func:`unshard` would do.
     manifest, include, exclude, min_chunks
         See :func:`shard`.
-    memory_limit
+    strategy, memory_limit
         See :func:`to_sharded_zarr`.
 
     Returns
@@ -403,6 +404,7 @@ def plan_reshard(
         include=include,
         exclude=exclude,
         min_chunks=min_chunks,
+        strategy=strategy,
         memory_limit=memory_limit,
     )
     engine = active_engine()

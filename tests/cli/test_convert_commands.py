@@ -54,6 +54,14 @@ def test_how_chunks_are_placed(tmp_path, command):
     assert (placed.exit_code, "nowhere" in placed.output) == (2, True), placed.output
 
 
+def test_a_plan_knows_how_chunks_are_placed(array):
+    """A dry run refuses what the run would refuse."""
+    pytest.importorskip("h5py")
+    assert run("shard", array, "--dry-run", "--strategy", "append-only").exit_code == 0
+    done = run("shard", array, "--dry-run", "--strategy", "hdf5")
+    assert (done.exit_code, "crc32c" in done.output) == (2, True), done.output
+
+
 def test_verify_against_the_source(tmp_path, array):
     assert run("shard", array, tmp_path / "b", "--shards", "5").exit_code == 0
     done = run("verify", tmp_path / "b", "--against", array)
