@@ -9,10 +9,30 @@ import shutil
 import sys
 from pathlib import Path
 
-import dask
-import hypothesis
-import pytest
-from xdist.scheduler import LoadScopeScheduling
+N_CORES = 2
+
+
+def keep_to_some_cores():
+    """Have a process in which tests run, and all that it starts, see two cores.
+
+    A plan of a process with many threads needs more memory than the small limits of tests allow.
+    The first process of pytest-xdist runs no tests, and hands its cores on to the others.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    has_others = any(word.startswith(("-n", "--numprocesses", "--dist")) for word in sys.argv)
+    if not hasattr(os, "sched_setaffinity") or (has_others and not worker):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    first = N_CORES * int(worker.removeprefix("gw") or 0)
+    os.sched_setaffinity(0, {cores[(first + n) % len(cores)] for n in range(N_CORES)})
+
+
+keep_to_some_cores()  # before dask counts them
+
+import dask  # noqa: E402
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 
 HERE = Path(__file__).parent
 LEAN = str(HERE / "lean")
