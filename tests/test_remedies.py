@@ -602,9 +602,9 @@ LATER = {
 @pytest.mark.parametrize(
     ("first", "later"),
     [
-        (first, later)
-        for first in IN_THE_WAY
-        for later in LATER
+        pytest.param(first, later, marks=pytest.mark.long if (n + m) % 2 else ())
+        for n, first in enumerate(IN_THE_WAY)
+        for m, later in enumerate(LATER)
         if "compaction" not in later
         or first == "compaction"  # elsewhere there is nothing to compact
     ],

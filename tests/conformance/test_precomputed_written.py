@@ -12,7 +12,7 @@ import tensorstore as ts
 
 import shardwrite
 
-CASES = [pytest.param(n, marks=() if n < 24 else pytest.mark.long) for n in range(320)]
+CASES = [pytest.param(n, marks=() if n < 12 else pytest.mark.long) for n in range(320)]
 AXES = ["zyx", "xyz", "czyx", "xyzc", "yxz", "zcxy"]
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "int16", "int32", "float32"]
 

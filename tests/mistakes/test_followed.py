@@ -422,13 +422,25 @@ def workplace(tmp_path, monkeypatch):
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize("mistake", IN_PYTHON)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(mistake, marks=() if n % 2 else pytest.mark.long)
+        for n, mistake in enumerate(IN_PYTHON)
+    ],
+)
 def test_in_python(workplace, mistake):
     call, is_right = IN_PYTHON[mistake]
     assert is_right(call(workplace))
 
 
-@pytest.mark.parametrize("line", ON_THE_COMMAND_LINE)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.long if n % 2 else ())
+        for n, line in enumerate(ON_THE_COMMAND_LINE)
+    ],
+)
 def test_on_the_command_line(workplace, line):
     *steps, is_right = ON_THE_COMMAND_LINE[line]
     for step in steps:

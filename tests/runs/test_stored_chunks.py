@@ -94,9 +94,15 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("compressors", ["auto", None])
-@pytest.mark.parametrize("source", [(16, 16), None, (24, 48)])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "source", "compressors"),
+    [
+        pytest.param(form, source, compressors, marks=pytest.mark.long if (n + m + k) % 2 else ())
+        for n, form in enumerate(FORMS)
+        for m, source in enumerate([(16, 16), None, (24, 48)])
+        for k, compressors in enumerate(["auto", None])
+    ],
+)
 def test_chunks_pass_undecoded(tmp_path, monkeypatch, source, form, compressors):
     x = da.from_array(array(), chunks=(20, 50))
     x.to_sharded_zarr(tmp_path / "a", shards=source, **layout(compressors=compressors))
