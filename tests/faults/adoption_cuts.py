@@ -183,12 +183,15 @@ class Bench:
     def _fail(
         self, disk: lossy_device.Disk, case: Case, home: Path, rng: np.random.Generator
     ) -> None:
-        """Have writes fail under an adoption, and show what the disk has."""
+        """Have writes fail under an adoption, and in half of the cases show what the disk has.
+
+        A file system whose own log could not be written is read-only until it is mounted again.
+        """
         pattern = PATTERNS[rng.integers(len(PATTERNS))]
         disk.arm(pattern, skip=int(rng.integers(4)), times=int(rng.choice([1, 2, -1])))
         case.error = self._in_child(lambda: adoptions.adopt(home, case.how))
         case.failed = disk.heal()[1]
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 or os.statvfs(home).f_flag & os.ST_RDONLY:
             disk.remount()
 
     def _remount(self) -> None:
