@@ -70,7 +70,7 @@ def check(path: Path) -> None:
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("how", ["move", "link", "copy"])
+@pytest.mark.parametrize("how", ["move", "copy", pytest.param("link", marks=pytest.mark.long)])
 def test_files_in_a_grid(tmp_path, how):
     files = make(tmp_path / "f")
     before, inodes = digests(files), [os.stat(file).st_ino for file in files]
@@ -86,7 +86,7 @@ def test_files_in_a_grid(tmp_path, how):
     assert shardwrite.adopt(files, tmp_path / "x", grid=GRID, how=how).is_skipped
 
 
-@pytest.mark.parametrize("how", ["move", "link"])
+@pytest.mark.parametrize("how", ["move", pytest.param("link", marks=pytest.mark.long)])
 def test_an_interrupted_grid_is_finished_or_given_up(tmp_path, monkeypatch, how):
     files = make(tmp_path / "f")
     before, take = digests(files), Adoption.take
