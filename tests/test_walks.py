@@ -111,8 +111,9 @@ WALKS = {
             "format/hdf5_file.py": "for_new_array",
             "format/hdf5.py": "filters_of",
             "runs/needs.py": "check_needs",
+            "write/hdf5_batches.py": "Hdf5Completion.complete",
+            "write/hdf5_patterns.py": "lay_out_all",
             "write/emitter.py": "Emitter.put",
-            "write/hdf5_patterns.py": "lay_out",
         },
     ),
     "`durability=`": (

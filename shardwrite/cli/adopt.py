@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import dry_run_option, engine_options, json_option
 from shardwrite.cli.terminal import echo
+from shardwrite.cli.values import Extents
 from shardwrite.operations.adopt import preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
@@ -26,8 +28,13 @@ __all__ = ["adopt"]
 @click.option(
     "--axis",
     type=int,
-    default=0,
-    help="The axis along which the files follow one another, counted from 0.",
+    help="The axis along which the files follow one another, counted from 0. Default: 0.",
+)
+@click.option(
+    "--grid",
+    type=Extents(),
+    help="Number of files along each axis, such as 2,3, in place of --axis. The last axis runs "
+    "fastest.",
 )
 @click.option("--move", is_flag=True, help="Move the files into ARRAY, and copy nothing.")
 @click.option(
@@ -43,7 +50,8 @@ def adopt(
     paths: tuple[str, ...],
     array: str,
     dataset: str | None,
-    axis: int,
+    axis: int | None,
+    grid: int | tuple[int, ...] | None,
     move: bool,
     link: bool,
     dry_run: bool,
@@ -54,9 +62,9 @@ def adopt(
 ) -> None:
     """Make ARRAY of HDF5 or NetCDF-4 files, of which each becomes a shard.
 
-    FILE... are in their order along an axis. Nothing is decoded. By default, the files stay as they
-    are, and their chunks are copied. With --move or --link, each file gets an index of Zarr, and
-    stays a valid HDF5 file.
+    FILE... are in their order along an axis, or in row-major order of a grid. Nothing is decoded.
+    By default, the files stay as they are, and their chunks are copied. With --move or --link, each
+    file gets an index of Zarr, and stays a valid HDF5 file.
 
     If the command was interrupted, run it again: it continues where it stopped. `shardwrite abandon
     ARRAY` restores the files instead, as long as ARRAY has not appeared.
@@ -64,13 +72,14 @@ def adopt(
     if move and link:
         raise click.UsageError("give --move or --link, not both")
     how = "move" if move else "link" if link else "copy"
+    counts = (grid,) if isinstance(grid, int) else grid
+    given: dict[str, Any] = {"dataset": dataset, "axis": axis, "grid": counts, "how": how}
     with contextlib.ExitStack() as stack:
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            done = preview_adopt(paths, array, dataset=dataset, axis=axis, how=how)
-        elif how == "copy":
-            done = shardwrite.adopt(paths, array, dataset=dataset, axis=axis, progress=not as_json)
+            done = preview_adopt(paths, array, **given)
         else:
-            done = shardwrite.adopt(paths, array, dataset=dataset, axis=axis, how=how)
+            shows = not as_json and how == "copy"
+            done = shardwrite.adopt(paths, array, progress=shows, **given)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,10 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["EncodedShard", "ShardBatches"]
+__all__ = ["Completion", "EncodedShard", "ShardBatches", "Tables"]
+
+Tables = npt.NDArray[np.uint64]
+"""Tables of shards as in `ShardIndex`, shape (n, chunks per shard, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +39,72 @@ class EncodedShard:
     Attributes
     ----------
     buffers : sequence of buffer
-        Encoded inner chunks, in the order of the file; no buffers if the shard is empty.
+        Encoded inner chunks in the order of the file, and what may stand between them; no buffers
+        if the shard is empty.
     seal : Seal
-        Bytes before and after the inner chunks.
+        Bytes before and after these buffers.
     nbytes : int
         Size of the file, in bytes.
+    n_chunks : int
+        Number of inner chunks that hold data.
     """
 
     buffers: Sequence[Buffer]
     seal: Seal
     nbytes: int
+    n_chunks: int
+
+
+class Completion(Protocol):
+    """What makes whole shards of encoded inner chunks.
+
+    Attributes
+    ----------
+    around_nbytes : int
+        Memory that a shard takes beside its inner chunks, at most, in bytes.
+    """
+
+    around_nbytes: int
+
+    def complete(
+        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
+    ) -> list[EncodedShard]:
+        """Complete n shards.
+
+        Parameters
+        ----------
+        places : sequence of tuple of int
+            Positions of the shards.
+        tables : numpy.ndarray of uint64, shape (n, chunks per shard, 2)
+            The table of each shard, with its inner chunks end to end. It may be changed.
+        buffers : sequence of sequence of buffer
+            Encoded inner chunks of each shard, in the order of the file.
+        """
+
+
+class _EndToEnd:
+    """Shards whose inner chunks lie end to end, with an index before or behind them."""
+
+    around_nbytes = 0
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._metadata = metadata
+
+    def complete(
+        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
+    ) -> list[EncodedShard]:
+        """See :meth:`Completion.complete`."""
+        metadata = self._metadata
+        if metadata.placed is None:
+            seals = metadata.index_codec.seals(tables)
+        else:
+            made = zip(places, tables, strict=True)
+            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
+        sizes = tables[:, :, 1].sum(axis=1, where=tables[:, :, 1] != EMPTY).tolist()
+        return [
+            EncodedShard(own, seal, size + len(seal.prefix) + len(seal.suffix), len(own))
+            for own, seal, size in zip(buffers, seals, sizes, strict=True)
+        ]
 
 
 class ShardBatches:
@@ -64,6 +124,8 @@ class ShardBatches:
         How they are encoded.
     skip : collection of tuple of int
         Positions of shards in the group that are not needed. The pieces need not cover them.
+    completion : Completion, optional
+        What makes whole shards, by default those whose inner chunks lie end to end.
     """
 
     def __init__(
@@ -73,15 +135,18 @@ class ShardBatches:
         pieces: Pieces,
         options: EncodeOptions,
         skip: Collection[Shape] = (),
+        completion: Completion | None = None,
     ) -> None:
         self._metadata, self._group, self._pieces = metadata, group, pieces
         self._options, self._skip = options, skip
+        self._completion = completion or _EndToEnd(metadata)
         shards = metadata.grid.shards
         first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        per_batch = options.batch_nbytes // max(1, math.prod(shards) * metadata.itemsize)
+        shard_nbytes = math.prod(shards) * metadata.itemsize + self._completion.around_nbytes
+        per_batch = options.batch_nbytes // max(1, shard_nbytes)
         self._batch_of: dict[Shape, Box] = {}
         for box in boxes(counts, "C", per_batch):
             batch = Box(
@@ -167,29 +232,15 @@ class ShardBatches:
         rank: npt.NDArray[np.int64],
     ) -> dict[Shape, EncodedShard]:
         metadata = self._metadata
-        codec = metadata.index_codec
         nbytes = np.fromiter(map(len, buffers), np.int64, len(buffers))
         edges = np.searchsorted(shard, np.arange(batch.size + 1))
         ends = np.concatenate([[0], np.cumsum(nbytes)])
-        offsets = ends[:-1] - ends[edges[shard]] + codec.base_nbytes
+        offsets = ends[:-1] - ends[edges[shard]] + metadata.index_codec.base_nbytes
         tables = np.full((batch.size, metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64)
         tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
         places = list(itertools.product(*map(range, batch.start, batch.stop)))
-        if metadata.placed is None:
-            seals = codec.seals(tables)
-        else:
-            made = zip(places, tables, strict=True)
-            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
-        sizes = np.diff(ends[edges]).tolist()
-        cuts = edges.tolist()
-        return {
-            index: EncodedShard(
-                buffers[cuts[i] : cuts[i + 1]],
-                seals[i],
-                sizes[i] + len(seals[i].prefix) + len(seals[i].suffix),
-            )
-            for i, index in enumerate(places)
-        }
+        own = [buffers[start:stop] for start, stop in itertools.pairwise(edges.tolist())]
+        return dict(zip(places, self._completion.complete(places, tables, own), strict=True))
 
 
 @lru_cache(maxsize=64)

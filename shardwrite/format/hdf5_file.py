@@ -104,6 +104,17 @@ class Hdf5File:
         keys = 2 * n_chunks * (_KEY_NBYTES + 8 * (len(self.chunks) + 1))
         return self.block_nbytes + self.index_nbytes + _REST_NBYTES + len(self.dataset) + keys
 
+    def around_nbytes(self, batch_nbytes: int) -> int:
+        """Memory of a task for what is not inner chunks, in bytes.
+
+        Parameters
+        ----------
+        batch_nbytes : int
+            Size of the shards that are encoded together, if several fit.
+        """
+        shard_nbytes = math.prod(self.shards) * self.dtype.itemsize + self.most_overhead_nbytes
+        return max(4, batch_nbytes // shard_nbytes) * self.most_overhead_nbytes
+
     def positions(self, ranks: Ranks) -> list[Shape]:
         """Positions in the dataset, in elements, of inner chunks with the given ranks."""
         places = np.stack(np.unravel_index(ranks, self.chunks_per_shard), axis=1)

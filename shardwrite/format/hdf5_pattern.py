@@ -135,7 +135,7 @@ class FilePattern:
         if not len(ranks) or (np.diff(ranks) <= 0).any():
             raise ValueError("the chunks do not lie in row-major order")
         sums = _sums(nbytes[ranks])
-        self._file, self._ranks, self._breaks = file, ranks, layout.breaks
+        self._file, self._ranks, self._breaks = file, ranks, list(layout.breaks)
         self._flat = b"".join(layout.around)
         self._cuts = [0, *itertools.accumulate(map(len, layout.around))]
         # An address is a place in the pieces, and the sizes of all chunks before it.
@@ -157,7 +157,7 @@ class FilePattern:
             self._entries["corner"][:, :-1], _corners(file, ranks)[self._keys]
         ):
             raise ValueError("the tree does not lead to the chunks")
-        if not self.fill(nbytes).is_same(layout):
+        if not self.fill(nbytes[np.newaxis])[0].is_same(layout):
             raise ValueError("there is another number")
 
     @property
@@ -166,44 +166,58 @@ class FilePattern:
         vectors = (self._entries, self._keys, self._before, self._rests, self._places)
         return len(self._flat) + sum(vector.nbytes for vector in vectors)
 
-    def fill(self, nbytes: Ranks) -> FileLayout:
-        """Lay out a file with as many inner chunks.
+    def fill(self, nbytes: Ranks) -> list[FileLayout]:
+        """Lay out files with as many inner chunks, all of them at once.
 
         Parameters
         ----------
-        nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
+        nbytes : numpy.ndarray of int64, shape (m, n)
+            Encoded size of each inner chunk of m files by rank, in bytes; negative where it is
+            empty.
         """
-        ranks, block_nbytes = np.flatnonzero(nbytes >= 0), self._file.block_nbytes
-        sizes = nbytes[ranks]
-        sums = _sums(sizes)
-        entries = self._entries.copy()
-        entries["address"] = self._rests + sums[self._before]
-        entries["nbytes"] = np.append(sizes, 0)[self._keys]
-        if not np.array_equal(ranks, self._ranks):
-            entries["corner"][:, :-1] = _corners(self._file, ranks)[self._keys]
-        flat, data = bytearray(self._flat), entries.tobytes()
-        addresses = [node.place + int(sums[node.before]) - block_nbytes for node in self._nodes]
-        addresses.append(_NOBODY)
+        m, block_nbytes = len(nbytes), self._file.block_nbytes
+        ranks = np.nonzero(nbytes >= 0)[1].reshape(m, -1)
+        sizes = np.zeros((m, ranks.shape[1] + 1), np.int64)
+        sizes[:, :-1] = np.take_along_axis(nbytes, ranks, 1)
+        sums = _sums(sizes[:, :-1])
+        entries = np.tile(self._entries, (m, 1))
+        entries["address"] = self._rests + sums[:, self._before]
+        entries["nbytes"] = sizes[:, self._keys]
+        for number in np.flatnonzero((ranks != self._ranks).any(axis=1)).tolist():
+            corners = _corners(self._file, ranks[number])
+            entries["corner"][number, :, :-1] = corners[self._keys]
+        flat = np.tile(np.frombuffer(self._flat, np.uint8), (m, 1))
+        data = entries.view(np.uint8)
+        # A neighbour that is not there has the last address.
+        addresses = np.full((m, len(self._nodes) + 1), _NOBODY, "<u8")
+        for number, node in enumerate(self._nodes):
+            addresses[:, number] = node.place - block_nbytes + sums[:, node.before]
         for node in self._nodes:
             start, at = node.place + _HEAD.size, node.place + _NEIGHBOURS_AT
-            flat[start : start + node.stop - node.start] = data[node.start : node.stop]
-            _NEIGHBOURS.pack_into(flat, at, addresses[node.left], addresses[node.right])
-        chunks_nbytes = int(sums[-1])
-        END.pack_into(flat, block_nbytes + END_AT, self._end + chunks_nbytes)
-        offsets = np.zeros(len(nbytes), np.int64)
-        offsets[ranks] = self._places + sums[:-1]
-        pieces = memoryview(flat)
-        before = sums[list(self._breaks)].tolist()
-        return FileLayout(
-            sequence=ranks,
-            offsets=offsets,
-            around=[pieces[start:stop] for start, stop in itertools.pairwise(self._cuts)],
-            breaks=self._breaks,
-            begins=list(map(operator.add, self._cuts, before)),
-            nodes=(),
-            nbytes=len(flat) + chunks_nbytes,
-        )
+            flat[:, start : start + node.stop - node.start] = data[:, node.start : node.stop]
+            if len(self._nodes) > 1:
+                beside = addresses.take([node.left, node.right], axis=1)
+                flat[:, at : at + _NEIGHBOURS.size] = beside.view(np.uint8)
+        end, at = (self._end + sums[:, -1:]).astype("<u8"), block_nbytes + END_AT
+        flat[:, at : at + END.size] = end.view(np.uint8)
+        offsets = np.zeros(nbytes.shape, np.int64)
+        np.put_along_axis(offsets, ranks, self._places + sums[:, :-1], 1)
+        begins = np.array(self._cuts[:-1]) + sums[:, self._breaks]
+        cuts = list(itertools.pairwise(self._cuts))
+        found = []
+        for number, chunks_nbytes in enumerate(sums[:, -1].tolist()):
+            pieces = flat[number].data
+            layout = FileLayout(
+                sequence=ranks[number],
+                offsets=offsets[number],
+                around=[pieces[start:stop] for start, stop in cuts],
+                breaks=self._breaks,
+                begins=begins[number].tolist(),
+                nodes=(),
+                nbytes=len(self._flat) + chunks_nbytes,
+            )
+            found.append(layout)
+        return found
 
 
 class _Tree:
@@ -314,9 +328,9 @@ class _Found:
 
 
 def _sums(sizes: Ranks) -> Ranks:
-    """Sum of the first sizes, from none to all of them."""
-    sums = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=sums[1:])
+    """Sums of the first sizes, from none to all of them, along the last axis."""
+    sums = np.zeros((*sizes.shape[:-1], sizes.shape[-1] + 1), np.int64)
+    np.cumsum(sizes, axis=-1, out=sums[..., 1:])
     return sums
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.grid import Shape, ceil_div
+from shardwrite.grid import Shape, ceil_div, unravel
 
 __all__ = ["Joined", "join"]
 
@@ -31,7 +31,7 @@ _SAME = {
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Arrays that follow one another along an axis, as one array.
+    """Arrays that lie side by side in a grid, as one array.
 
     Attributes
     ----------
@@ -47,6 +47,18 @@ class Joined:
     shards: Shape
     left_out: tuple[str, ...]
 
+    @property
+    def counts(self) -> Shape:
+        """Number of arrays along each axis."""
+        return tuple(
+            ceil_div(n, s) for n, s in zip(self.whole.grid.shape, self.shards, strict=True)
+        )
+
+    @property
+    def chunks_per_part(self) -> Shape:
+        """Number of chunks along each axis in all arrays but the last."""
+        return tuple(s // c for s, c in zip(self.shards, self.whole.grid.chunks, strict=True))
+
     def sharded(self, index_location: str) -> ArrayMetadata:
         """Metadata of the array with shards, whose indexes lie at a place."""
         grid = self.whole.grid
@@ -56,49 +68,48 @@ class Joined:
         return converted(self.whole, layout)
 
 
-def join(parts: Iterable[tuple[str, ArrayMetadata]], axis: int) -> Joined:
-    """Join arrays without shards along an axis.
+def join(
+    parts: Iterable[tuple[str, ArrayMetadata]], n_parts: int, arrangement: int | Shape
+) -> Joined:
+    """Join arrays without shards that lie side by side.
 
     Parameters
     ----------
     parts : iterable of (str, ArrayMetadata)
-        Name and metadata of each array, at least of one. The arrays are looked at one by one.
-    axis : int
-        The axis. Along it all arrays but the last have the same length, a multiple of the length of
-        a chunk, and the last is not longer.
+        Name and metadata of each array, in row-major order of the grid that they form. The arrays
+        are looked at one by one.
+    n_parts : int
+        Number of the arrays.
+    arrangement : int or tuple of int
+        The axis along which the arrays follow one another, or the number of arrays along each axis.
+        Along an axis with several arrays, all but the last have the same length, a multiple of the
+        length of a chunk, and the last is not longer.
 
     Raises
     ------
     SpecError
-        If the arrays do not fit each other. The error names the first that does not.
+        If there are no arrays, or they do not fit each other. The error names the first that does
+        not.
     """
     first: ArrayMetadata | None = None
     attributes: Document = {}
     differing: set[str] = set()
-    lengths: list[int] = []
-    name = ""
-    for name, part in parts:
+    fit: _Fit | None = None
+    for number, (name, part) in enumerate(parts):
         own = part.document.get("attributes", {})
-        if first is None:
+        if first is None or fit is None:
             first, attributes = part, own
-            _check_axis(first, axis)
-        else:
-            _check_length(name, first, lengths, axis)
-            _check_same(name, first, part, axis)
-            differing |= _differing(name, attributes, own)
-        lengths.append(part.grid.shape[axis])
-    if first is None:
+            fit = _Fit(name, first, _counts_of(arrangement, n_parts, len(first.grid.shape)))
+        _check_same(name, first, part)
+        fit.check(name, part.grid.shape, number)
+        differing |= _differing(name, attributes, own)
+    if first is None or fit is None:
         raise SpecError(
             "no file is given", field="files", value=[], remedy="give the files in their order"
         )
-    if lengths[-1] > lengths[0] or not all(first.grid.shape) or not lengths[-1]:
-        why = "longer than the others" if lengths[-1] > lengths[0] else "without elements"
-        raise _misfit(name, f"{why} along axis {axis}" if lengths[-1] else why)
-    shape = list(first.grid.shape)
-    shape[axis] = sum(lengths)
     document = {
         **first.document,
-        "shape": shape,
+        "shape": list(fit.shape),
         "attributes": {name: attributes[name] for name in attributes if name not in differing},
     }
     shards = tuple(
@@ -108,44 +119,106 @@ def join(parts: Iterable[tuple[str, ArrayMetadata]], axis: int) -> Joined:
     return Joined(whole, shards, tuple(sorted(differing)))
 
 
-def _check_axis(first: ArrayMetadata, axis: int) -> None:
-    ndim = len(first.grid.shape)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < ndim:
+def _counts_of(arrangement: int | Shape, n_parts: int, ndim: int) -> Shape:
+    """Number of arrays along each axis."""
+    if isinstance(arrangement, tuple):
+        if len(arrangement) != ndim:
+            raise SpecError(
+                f"the dataset has {ndim} axes, and this is a grid of {len(arrangement)}",
+                field="grid",
+                value=arrangement,
+                remedy=f"give {ndim} numbers: how many files lie along each axis",
+            )
+        return arrangement
+    if isinstance(arrangement, bool) or not 0 <= arrangement < ndim:
         raise SpecError(
             "no axis of the dataset",
             field="axis",
-            value=axis,
+            value=arrangement,
             remedy=f"give a number from 0 to {ndim - 1}",
         )
+    return tuple(n_parts if axis == arrangement else 1 for axis in range(ndim))
 
 
-def _check_length(name: str, first: ArrayMetadata, lengths: Sequence[int], axis: int) -> None:
-    """Refuse a file before another one whose end is no end of a shard."""
-    chunk = first.grid.chunks[axis]
-    if lengths[-1] != lengths[0] or lengths[0] % chunk:
-        why = (
-            f"the file before it is {lengths[-1]:,} long along axis {axis}, and the first is "
-            f"{lengths[0]:,} long; only the last file may be shorter"
-            if lengths[-1] != lengths[0]
-            else f"the files are {lengths[0]:,} long along axis {axis}, which is no multiple of "
-            f"the length of a chunk, {chunk}"
+class _Fit:
+    """Shapes of arrays that lie side by side, looked at one by one.
+
+    Parameters
+    ----------
+    name : str
+        Name of the first array.
+    first : ArrayMetadata
+        Its metadata.
+    counts : tuple of int
+        Number of arrays along each axis.
+    """
+
+    def __init__(self, name: str, first: ArrayMetadata, counts: Shape) -> None:
+        self._counts, self._first = counts, first.grid.shape
+        # For each axis, the last array along it that was seen first, and its length.
+        self._last: list[tuple[str, int] | None] = [None] * len(counts)
+        several = zip(self._first, first.grid.chunks, counts, strict=True)
+        for axis, (n, chunk, count) in enumerate(several):
+            if count > 1 and n % chunk:
+                raise _misfit(
+                    name,
+                    f"it is {n:,} long along axis {axis}, which is no multiple of the length of a "
+                    f"chunk, {chunk}, and other files follow it",
+                )
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of all arrays together."""
+        return tuple(
+            (count - 1) * n + (n if last is None else last[1])
+            for n, count, last in zip(self._first, self._counts, self._last, strict=True)
         )
-        raise _misfit(name, why)
+
+    def check(self, name: str, shape: Shape, number: int) -> None:
+        """Refuse an array whose shape does not fit its place."""
+        if not all(shape):
+            raise _misfit(name, "without elements")
+        place = unravel(number, self._counts)
+        for axis, (n, first, at) in enumerate(zip(shape, self._first, place, strict=True)):
+            if self._counts[axis] == 1:
+                if n != first:
+                    raise _misfit(
+                        name, f"its shape is {shape}, and that of the first file {self._first}"
+                    )
+            elif at + 1 < self._counts[axis]:
+                if n != first:
+                    raise _misfit(
+                        name,
+                        f"it is {n:,} long along axis {axis}, and the first file is {first:,} "
+                        "long; only the last file along an axis may be shorter",
+                    )
+            else:
+                self._check_last(name, axis, n)
+
+    def _check_last(self, name: str, axis: int, n: int) -> None:
+        """Refuse an array at the end of an axis that is longer than others, or none of one row."""
+        first, last = self._first[axis], self._last[axis]
+        if n > first:
+            raise _misfit(
+                name,
+                f"it is {n:,} long along axis {axis}, longer than the others, which are {first:,} "
+                "long",
+            )
+        if last is None:
+            self._last[axis] = name, n
+        elif n != last[1]:
+            raise _misfit(
+                name,
+                f"it is {n:,} long along axis {axis}, and {last[0]} is {last[1]:,} long; both lie "
+                "at the end of this axis",
+            )
 
 
-def _check_same(name: str, first: ArrayMetadata, part: ArrayMetadata, axis: int) -> None:
+def _check_same(name: str, first: ArrayMetadata, part: ArrayMetadata) -> None:
     """Refuse a file whose dataset is of another kind than that of the first."""
-    shapes = [list(one.grid.shape) for one in (first, part)]
-    if len(shapes[0]) != len(shapes[1]):
-        raise _misfit(
-            name, f"it has {len(shapes[1])} axes, and the first file has {len(shapes[0])}"
-        )
-    for shape in shapes:
-        shape[axis] = 0
-    if shapes[0] != shapes[1]:
-        raise _misfit(
-            name, f"its shape is {part.grid.shape}, and that of the first file {first.grid.shape}"
-        )
+    n_axes = [len(one.grid.shape) for one in (first, part)]
+    if n_axes[0] != n_axes[1]:
+        raise _misfit(name, f"it has {n_axes[1]} axes, and the first file has {n_axes[0]}")
     for field, why in _SAME.items():
         if _text(first.document.get(field)) != _text(part.document.get(field)):
             raise _misfit(name, f"it has {why} than the first file")

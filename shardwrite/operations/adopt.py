@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
+from shardwrite.grid import Shape
 from shardwrite.operations.adopted import Adopted
 from shardwrite.operations.adopting import Call, adopt_files, look
 from shardwrite.operations.adopting_copies import Copying, copy_files, look_for_copies
@@ -27,7 +29,8 @@ def adopt(
     array: Any,
     *,
     dataset: str | None = None,
-    axis: int = 0,
+    axis: int | None = None,
+    grid: Sequence[int] | None = None,
     how: str = "copy",
     strategy: Any = None,
     durability: str | None = None,
@@ -42,17 +45,20 @@ def adopt(
     Parameters
     ----------
     files : path or sequence of path
-        The files, in their order along `axis`. All have a dataset of the same kind: the same data
-        type, chunks, filters and fill value, and the same shape except along `axis`. There, all
-        but the last file have the same length, a multiple of the length of a chunk. The last file
-        may be shorter.
+        The files, in their order along `axis` or in row-major order of `grid`. All have a dataset
+        of the same kind: the same data type, chunks, filters and fill value. Along an axis with one
+        file, all have the same length. Along an axis with several, all but the last have the same
+        length, a multiple of the length of a chunk. The last may be shorter.
     array : str, path, or store or node of zarr-python
         Where the new array goes. With ``how="move"`` or ``how="link"`` it must be a directory in
         the file system of the files.
     dataset : str, optional
         Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
-    axis : int
-        The axis along which the files follow one another.
+    axis : int, optional
+        The axis along which the files follow one another, by default the first.
+    grid : sequence of int, optional
+        The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``, the
+        first three files lie side by side along axis 1, and the next three follow along axis 0.
     how : {"copy", "move", "link"}
         ``"copy"`` leaves the files as they are, and writes new shards with their encoded chunks.
         ``"move"`` moves the files into the array. ``"link"`` gives each file a second name there,
@@ -106,7 +112,7 @@ def adopt(
     >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
     [0, 0, 1, 1, 2, 2]
     """
-    call = _call_of(files, dataset, axis, how)
+    call = _call_of(files, dataset, _arrangement(axis, grid), how)
     if how != "copy":
         for field, value in (
             ("strategy", strategy),
@@ -126,16 +132,23 @@ def adopt(
 
 
 def preview_adopt(
-    files: Sequence[AnyPath], array: Any, *, dataset: str | None, axis: int, how: str
+    files: Sequence[AnyPath],
+    array: Any,
+    *,
+    dataset: str | None,
+    axis: int | None,
+    grid: Sequence[int] | None,
+    how: str,
 ) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything.
 
     Parameters
     ----------
-    files, array, dataset, axis, how
+    files, array, dataset, axis, grid, how
         See :func:`adopt`.
     """
-    call, target = _call_of(files, dataset, axis, how), resolve_target(array, None)
+    call = _call_of(files, dataset, _arrangement(axis, grid), how)
+    target = resolve_target(array, None)
     if how == "copy":
         found = look_for_copies(call)
         found.check_fits_hdf5()
@@ -143,7 +156,33 @@ def preview_adopt(
     return replace(look(call, target).told(target.label, how), is_plan=True)
 
 
-def _call_of(files: Any, dataset: Any, axis: int, how: str) -> Call:
+def _arrangement(axis: Any, grid: Any) -> int | Shape:
+    """How files lie: along an axis, or in a grid."""
+    if grid is None:
+        if axis is None:
+            return 0
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise SpecError("no axis", field="axis", value=axis, remedy="give a number, such as 0")
+        return axis
+    if axis is not None:
+        raise SpecError(
+            "says where files lie, and so does grid",
+            field="axis",
+            value=axis,
+            remedy="leave one of the two out",
+        )
+    counts = tuple(grid) if isinstance(grid, Sequence) else (grid,)
+    if not counts or not all(type(count) is int and count > 0 for count in counts):
+        raise SpecError(
+            "no grid of files",
+            field="grid",
+            value=grid,
+            remedy="give the number of files along each axis, such as (2, 3)",
+        )
+    return counts
+
+
+def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Call:
     if how not in ("copy", "move", "link"):
         raise SpecError(
             "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
@@ -159,6 +198,13 @@ def _call_of(files: Any, dataset: Any, axis: int, how: str) -> Call:
             "no paths of files",
             field="files",
             value=files,
-            remedy="give a list of paths, in their order along the axis",
+            remedy="give a list of paths, in their order",
         ) from None
-    return Call(paths, dataset, axis, how)
+    if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
+        raise SpecError(
+            f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
+            field="grid",
+            value=arrangement,
+            remedy="give as many files as the grid has places, or another grid",
+        )
+    return Call(paths, dataset, arrangement, how)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.grid import ceil_div
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 
@@ -77,9 +78,12 @@ class Adopted:
         return "to adopt" if self.is_plan else "adopted before" if self.is_skipped else "adopted"
 
     def _rows(self) -> list[tuple[str, str]]:
+        counts = tuple(ceil_div(n, s) for n, s in zip(self.shape, self.shards, strict=True))
+        is_grid = sum(count > 1 for count in counts) > 1
+        where = f", in a grid of {' x '.join(map(str, counts))}" if is_grid else ""
         rows = [
             ("array", f"{self.path}, {self.shape}"),
-            ("files", f"{self.n_shards:,}, {human(self.nbytes)}, {_HOW[self.how]}"),
+            ("files", f"{self.n_shards:,}{where}, {human(self.nbytes)}, {_HOW[self.how]}"),
             ("shards", f"{self.shards}, index at the {self.index_location}"),
             ("inner chunks", f"{self.chunks}, of the dataset {self.dataset!r}"),
         ]

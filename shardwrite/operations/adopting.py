@@ -23,7 +23,7 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
-from shardwrite.grid import unravel
+from shardwrite.grid import Shape, unravel
 from shardwrite.journal import (
     ADOPTS,
     AdoptedFile,
@@ -63,24 +63,24 @@ class Call:
     Attributes
     ----------
     files : tuple of str
-        Absolute paths of the files, in their order along `axis`.
+        Absolute paths of the files, in their order.
     dataset : str, optional
         Name of the dataset in each file.
-    axis : int
-        The axis.
+    arrangement : int or tuple of int
+        The axis along which the files follow one another, or the number of files along each axis.
     how : {"move", "link", "copy"}
         What becomes of the files.
     """
 
     files: tuple[str, ...]
     dataset: str | None
-    axis: int
+    arrangement: int | Shape
     how: str
 
     @property
     def digest(self) -> str:
         """Digest of the call."""
-        facts = [self.files, (self.dataset or "").strip("/"), self.axis, self.how]
+        facts = [self.files, (self.dataset or "").strip("/"), self.arrangement, self.how]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -164,7 +164,7 @@ def inspect(call: Call) -> Found:
             seen.append(_Seen(file, found.room_nbytes, found.why_not_end, found.dataset))
             yield path, found.metadata
 
-    joined = join(each(), call.axis)
+    joined = join(each(), len(call.files), call.arrangement)
     index_nbytes = joined.sharded("end").index_codec.encoded_nbytes
     location = "start" if all(index_nbytes <= one.block_nbytes for one in seen) else "end"
     for one in seen:

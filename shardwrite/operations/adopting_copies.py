@@ -120,9 +120,8 @@ def look_for_copies(call: Call) -> Copies:
             sizes.append(files[-1][1][1])
             yield path, found.metadata
 
-    joined = join(each(), call.axis)
-    n_chunks = joined.shards[call.axis] // joined.whole.grid.chunks[call.axis]
-    store = JoinedStore(files, names[0], call.axis, n_chunks, joined.whole.text)
+    joined = join(each(), len(call.files), call.arrangement)
+    store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
     return Copies(joined, store, names[0], len(files), sum(sizes))
 
 
@@ -151,10 +150,9 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
     strategy = Hdf5(dataset=found.dataset) if how.strategy is None else how.strategy
     options = PlanOptions(strategy=strategy, memory_limit=how.memory_limit)
     run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
-    grid = found.joined.whole.grid
-    counts = [s // c for s, c in zip(found.joined.shards, grid.chunks, strict=True)]
     source = stored_at(InStore(found.store))
-    made = convert_array(source, engine, ConversionOptions(shards=tuple(counts)), options)
+    layout = ConversionOptions(shards=found.joined.chunks_per_part)
+    made = convert_array(source, engine, layout, options)
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
         (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
     is_skipped = not result.seconds  # the run had ended before

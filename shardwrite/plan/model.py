@@ -18,6 +18,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.plan.estimate import (
+    BATCH_NBYTES,
     HELD_NBYTES,
     Assumptions,
     MemoryEstimate,
@@ -218,7 +219,7 @@ class PlanFacts:
         the process holds patterns of it.
         """
         file = check_fits_hdf5(self.metadata, self.strategy)
-        around = 0 if file is None else 4 * file.most_overhead_nbytes
+        around = 0 if file is None else file.around_nbytes(BATCH_NBYTES)
         if not self.partition.is_fused or self._streams:
             return around
         written = self.metadata.grid.whole if self._touched is None else self._touched

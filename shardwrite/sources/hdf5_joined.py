@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
+from shardwrite.grid import Shape, ravel, unravel
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.stores import Capability, ObjectReader, Store
 from shardwrite.stores.whole import SnapshotReader
@@ -21,18 +22,18 @@ Version = tuple[int, int, int]
 
 
 class JoinedStore(Store):
-    """The chunks of datasets that follow one another along an axis.
+    """The chunks of datasets that lie side by side.
 
     Parameters
     ----------
     files : sequence of (str, tuple)
-        The files in their order, each with its version; see `file_of`.
+        The files in row-major order of their grid, each with its version; see `file_of`.
     dataset : str
         Name of the dataset in each of them.
-    axis : int
-        The axis.
-    n_chunks : int
-        Number of chunks along the axis in each file but the last.
+    counts : tuple of int
+        Number of files along each axis.
+    n_chunks : tuple of int
+        Number of chunks along each axis in all files but the last.
     document : str
         Metadata document of the array.
     """
@@ -43,12 +44,12 @@ class JoinedStore(Store):
         self,
         files: Sequence[tuple[str, Version]],
         dataset: str,
-        axis: int,
-        n_chunks: int,
+        counts: Shape,
+        n_chunks: Shape,
         document: str,
     ) -> None:
         self._files = tuple(files)
-        self._dataset, self._axis, self._n_chunks = dataset, axis, n_chunks
+        self._dataset, self._counts, self._n_chunks = dataset, counts, n_chunks
         self._document = document
 
     @staticmethod
@@ -64,7 +65,7 @@ class JoinedStore(Store):
         return str(store.path), store.file_version
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = self._files, self._dataset, self._axis, self._n_chunks, self._document
+        fields = self._files, self._dataset, self._counts, self._n_chunks, self._document
         return type(self), fields
 
     def __repr__(self) -> str:
@@ -74,7 +75,9 @@ class JoinedStore(Store):
     def token(self) -> str:
         """See :attr:`Store.token`."""
         names = [path for path, _ in self._files]
-        return f"{names[0]}:{_digest(names, self._dataset, self._axis)}"
+        axes = [axis for axis, count in enumerate(self._counts) if count > 1]
+        where = self._counts if len(axes) > 1 else sum(axes)
+        return f"{names[0]}:{_digest(names, self._dataset, where)}"
 
     @cached_property
     def _metadata(self) -> ArrayMetadata:
@@ -85,9 +88,9 @@ class JoinedStore(Store):
         index = self._metadata.shard_index(key)
         if index is None:
             return None
-        number, place = divmod(index[self._axis], self._n_chunks)
-        inside = (*index[: self._axis], place, *index[self._axis + 1 :])
-        path, version = self._files[number]
+        pairs = list(map(divmod, index, self._n_chunks))
+        path, version = self._files[ravel([file for file, _ in pairs], self._counts)]
+        inside = tuple(place for _, place in pairs)
         return _opened(path, version, self._dataset), self._metadata.shard_key(inside)
 
     def open(self, key: str) -> ObjectReader | None:
@@ -109,13 +112,13 @@ class JoinedStore(Store):
         if DOCUMENT.startswith(prefix):
             yield DOCUMENT
         for number, (path, version) in enumerate(self._files):
+            file = unravel(number, self._counts)
             for key in _opened(path, version, self._dataset).list_keys():
                 index = self._metadata.shard_index(key)
                 if index is None:
                     continue
-                at = index[self._axis] + number * self._n_chunks
-                whole = (*index[: self._axis], at, *index[self._axis + 1 :])
-                name = self._metadata.shard_key(whole)
+                places = zip(file, self._n_chunks, index, strict=True)
+                name = self._metadata.shard_key(tuple(f * n + i for f, n, i in places))
                 if name.startswith(prefix):
                     yield name
 

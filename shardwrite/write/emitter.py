@@ -26,7 +26,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
@@ -47,6 +46,7 @@ from shardwrite.stores import (
     copy_bytes,
 )
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
+from shardwrite.write.hdf5_batches import extent_of, pieces_of
 from shardwrite.write.hdf5_patterns import lay_out, lay_out_full
 from shardwrite.write.hdf5_room import Room
 
@@ -102,12 +102,12 @@ class Emitter:
         """Write an encoded shard in one call."""
         if not shard.buffers:
             return self.nothing()
-        if isinstance(self.spec.strategy, Hdf5):
-            return self._put_hdf5(self.spec.strategy, shard)
         writer = self._create()
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
+        if isinstance(self.spec.strategy, Hdf5):
+            _protect(writer)
         writer.finish(self.guard)
-        return Written(shard.nbytes, shard.seal.index.checksum, len(shard.buffers))
+        return Written(shard.nbytes, shard.seal.index.checksum, shard.n_chunks)
 
     def stream(self, batches: Iterable[EncodedBatch]) -> Written:
         """Write inner chunks end to end, as they are encoded.
@@ -219,25 +219,11 @@ class Emitter:
         writer = self._create()
         sequence = origin[layout.sequence]
         ends = [*layout.breaks[1:], len(sequence)]
-        pieces = self._pieces(layout, seal)
+        pieces = pieces_of(layout, seal)
         for piece, first, last in zip(pieces, layout.breaks, ends, strict=True):
             writer.write([piece])
             if first < last:
                 write(writer, sequence[first:last])
-        return self._finished_hdf5(writer, seal, layout)
-
-    def _put_hdf5(self, strategy: Hdf5, shard: EncodedShard) -> Written:
-        """Write an encoded shard, and what is around its chunks, in one call."""
-        # An empty chunk has the size 2^64-1, which is -1 as a signed integer.
-        nbytes = shard.seal.index.table[:, 1].astype(np.int64)
-        layout = lay_out(*self._file(strategy), nbytes)
-        seal = self._seal(layout.offsets, nbytes)
-        ends = [*layout.breaks[1:], len(shard.buffers)]
-        buffers: list[Buffer] = []
-        for piece, first, last in zip(self._pieces(layout, seal), layout.breaks, ends, strict=True):
-            buffers += [piece, *shard.buffers[first:last]]
-        writer = self._create()
-        writer.write(buffers)
         return self._finished_hdf5(writer, seal, layout)
 
     def _stream_hdf5(self, strategy: Hdf5, batches: Iterable[EncodedBatch]) -> Written:
@@ -260,30 +246,19 @@ class Emitter:
             return self.nothing()
         layout = lay_out(file, extent, nbytes)
         seal = self._seal(layout.offsets, nbytes)
-        room.fill(writer, layout, self._pieces(layout, seal))
+        room.fill(writer, layout, pieces_of(layout, seal))
         return self._finished_hdf5(writer, seal, layout)
 
     def _file(self, strategy: Hdf5) -> tuple[Hdf5File, Shape]:
         """What the shard holds as a file of HDF5, and the shape of its dataset."""
         metadata = self.spec.metadata
-        grid = metadata.grid
-        left = zip(grid.shape, self.index, grid.shards, strict=True)
-        return describe(metadata, strategy), tuple(min(s, n - i * s) for n, i, s in left)
-
-    def _pieces(self, layout: FileLayout, seal: Seal) -> list[Buffer]:
-        """What is around the inner chunks, with an index that comes first."""
-        if not seal.prefix:
-            return list(layout.around)
-        head = bytearray(layout.around[0])
-        head[: len(seal.prefix)] = seal.prefix
-        return [head, *layout.around[1:]]
+        return describe(metadata, strategy), extent_of(metadata, self.index)
 
     def _finished_hdf5(self, writer: ObjectWriter, seal: Seal, layout: FileLayout) -> Written:
         """Finish a file of HDF5, which programs must not write to."""
         if seal.suffix:
             writer.write([seal.suffix])
-        if _can_protect(type(writer)):
-            cast("Protectable", writer).protect(True)
+        _protect(writer)
         return self._finished(writer, seal, layout.nbytes)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
@@ -370,6 +345,12 @@ def _close(writer: ObjectWriter, seal: Seal) -> None:
         writer.write([seal.suffix])
     if seal.prefix:
         writer.write_at(0, seal.prefix)
+
+
+def _protect(writer: ObjectWriter) -> None:
+    """Have a file of HDF5 published without the permission to write, if the store has such."""
+    if _can_protect(type(writer)):
+        cast("Protectable", writer).protect(True)
 
 
 @cache

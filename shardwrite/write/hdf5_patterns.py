@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 from shardwrite.write.hdf5_layout import lay_out_file
 
-__all__ = ["lay_out", "lay_out_full"]
+__all__ = ["lay_out", "lay_out_all", "lay_out_full"]
 
 # memory that all kinds together take, about
 _MOST_NBYTES = 32 * 2**20
@@ -53,11 +53,20 @@ class _Kind:
     pattern: FilePattern | None = None
     is_compared: bool = False
 
-    def find(self, nbytes: Ranks) -> FileLayout | None:
-        """Layout of a file of this kind; None if only the library can tell."""
-        if np.array_equal(nbytes, self.nbytes):
-            return self.layout
-        return None if self.pattern is None else self.pattern.fill(nbytes)
+    def find(self, nbytes: Ranks) -> list[FileLayout | None]:
+        """Layouts of files of this kind; None where only the library can tell.
+
+        Parameters
+        ----------
+        nbytes : numpy.ndarray of int64, shape (m, n)
+            Sizes of the inner chunks of m files by rank, as in `lay_out`.
+        """
+        found: list[FileLayout | None] = [self.layout] * len(nbytes)
+        others = np.flatnonzero((nbytes != self.nbytes).any(axis=1)).tolist()
+        filled = self.pattern.fill(nbytes[others]) if self.pattern and others else None
+        for place, number in enumerate(others):
+            found[number] = None if filled is None else filled[place]
+        return found
 
     def compare(self, file: Hdf5File, nbytes: Ranks, layout: FileLayout) -> None:
         """Take the pattern of the first file if it gives the layout of another one."""
@@ -68,7 +77,7 @@ class _Kind:
             pattern = FilePattern(file, self.nbytes, self.layout)
         except ValueError:  # another version of the library may do everything in another way
             return
-        if pattern.fill(nbytes).is_same(layout):
+        if pattern.fill(nbytes[np.newaxis])[0].is_same(layout):
             self.pattern = pattern
 
     @property
@@ -133,13 +142,43 @@ def lay_out(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     StoreError
         If the library does something else with the file than it is known to do.
     """
-    key = (file.key, extent, int(np.count_nonzero(nbytes >= 0)))
-    layout = _known(key, nbytes)
-    if layout is not None:
-        return layout
+    return lay_out_all(file, [extent], nbytes[np.newaxis])[0]
+
+
+def lay_out_all(file: Hdf5File, extents: Sequence[Shape], nbytes: Ranks) -> list[FileLayout]:
+    """Lay out several files that hold the same kind of dataset; see `lay_out`.
+
+    Parameters
+    ----------
+    file : Hdf5File
+        What each file holds.
+    extents : sequence of tuple of int
+        Shape of the dataset in each of m files.
+    nbytes : numpy.ndarray of int64, shape (m, n)
+        Sizes of the inner chunks of each file.
+    """
+    kinds: dict[Hashable, list[int]] = {}
+    counts = np.count_nonzero(nbytes >= 0, axis=1).tolist()
+    for number, (extent, count) in enumerate(zip(extents, counts, strict=True)):
+        kinds.setdefault((file.key, extent, count), []).append(number)
+    found: dict[int, FileLayout] = {}
+    for key, numbers in kinds.items():
+        left = numbers
+        while left:
+            known = zip(left, _known(key, nbytes[left]), strict=True)
+            found |= {number: layout for number, layout in known if layout is not None}
+            left = [number for number in left if number not in found]
+            if left:
+                number = left[0]
+                found[number] = _asked(file, extents[number], nbytes[number], key)
+    return [found[number] for number in range(len(extents))]
+
+
+def _asked(file: Hdf5File, extent: Shape, nbytes: Ranks, key: Hashable) -> FileLayout:
+    """Have the library lay out a file, and learn from it."""
     with _library:
         # Another thread may have laid out such a file while this one waited.
-        layout = _known(key, nbytes)
+        (layout,) = _known(key, nbytes[np.newaxis])
         if layout is not None:
             return layout
         layout = lay_out_file(file, extent, nbytes)
@@ -166,6 +205,7 @@ def lay_out_full(file: Hdf5File, extent: Shape) -> FileLayout:
     return lay_out(file, extent, np.where(file.is_inside(extent), 1, -1))
 
 
-def _known(key: Hashable, nbytes: Ranks) -> FileLayout | None:
+def _known(key: Hashable, nbytes: Ranks) -> list[FileLayout | None]:
+    """Layouts of files of a kind, where they are known."""
     kind = _kinds.get(key)
-    return None if kind is None else kind.find(nbytes)
+    return [None] * len(nbytes) if kind is None else kind.find(nbytes)

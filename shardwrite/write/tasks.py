@@ -27,6 +27,7 @@ from shardwrite.encode.unit import (
     units_of,
 )
 from shardwrite.errors import ShardwriteError, SourceError
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.grid import Box, Shape
 from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
@@ -45,6 +46,7 @@ from shardwrite.write.assemble import (
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
+from shardwrite.write.hdf5_batches import Hdf5Completion
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
 __all__ = [
@@ -198,6 +200,7 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
             pieces,
             spec.encoding(spec.strategy.streaming_order),
             source.skip,
+            Hdf5Completion(metadata, spec.strategy) if isinstance(spec.strategy, Hdf5) else None,
         )
 
         def encode(index: Shape) -> None:

@@ -165,6 +165,13 @@ def of_bucket_kills(found) -> Numbers:
     return Numbers(runs=runs, **{name: total[name] for name in names})
 
 
+def of_adoptions(found) -> Numbers:
+    """Of `adoption_cuts.py`: acknowledged are the files that were there before."""
+    total = found["summary"]
+    numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "troubles")}
+    return Numbers(runs=total["cases"], **numbers)
+
+
 def of_converted(found) -> Numbers:
     """Of `conversions.py`."""
     total = found["summary"]
@@ -295,6 +302,13 @@ def rows() -> Iterator[Row]:
     yield Row(f"every effect fails once {what}", 1, 1, "volumes.py --fault fail", of_bucket_kills)
     command = "volumes.py --fault cut --cases {n} --seed {seed}"
     yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
+    for fault, what in {
+        "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
+        "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",
+        "lossy": "write-back fails while HDF5 files are adopted (moved or linked), ext4",
+    }.items():
+        command = f"adoption_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
+        yield Row(what, 100, 50, command, of_adoptions)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
     yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
     name = "frozen before an effect while a hierarchy is consumed, taken over, thawed"

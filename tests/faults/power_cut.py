@@ -220,10 +220,13 @@ class Machine:
 
 
 def is_mounted(path: Path) -> bool:
-    """As the system's table has it: after a cut, xfs does not even say what its root is."""
+    """As the system's table has it: after a cut, xfs does not even say what its root is.
+
+    Places of others in the table may be no text.
+    """
     return any(
-        line.split()[4] == str(path)
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        line.split()[4] == os.fsencode(path)
+        for line in Path("/proc/self/mountinfo").read_bytes().splitlines()
     )
 
 

@@ -1,15 +1,21 @@
-"""Kills and failing calls under an adoption and under giving it up."""
+"""Kills, power cuts, and calls and write-back that fail under an adoption and under giving it up."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from forks import python
 
+sys.path.insert(0, str(Path(__file__).parent))
+import lossy_device
+import power_cut
+
 SCRIPT = Path(__file__).with_name("adoptions.py")
+STRIKES = SCRIPT.with_name("adoption_cuts.py")
 
 
 def run(tmp_path, *arguments):
@@ -38,3 +44,27 @@ def test_every_kind_of_file_and_of_entry(tmp_path):
     """A sample: ``python tests/faults/adoptions.py`` takes every effect."""
     found = run(tmp_path, "--every", "31")
     assert len(found) > 60
+
+
+def strike(tmp_path, fault, n_cases, seed):
+    """Cases of one fault, of which nothing is lost."""
+    why = {"kill": lambda _: "", "cut": power_cut.missing, "lossy": lossy_device.missing}[fault]
+    if reason := why("ext4"):
+        pytest.skip(reason)
+    out = tmp_path / "out.json"
+    arguments = ["--fault", fault, "--cases", str(n_cases), "--seed", str(seed), "--json", out]
+    done = subprocess.run(
+        [*python(), STRIKES, *arguments], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert out.exists(), done.stderr
+    found = json.loads(out.read_text())["summary"]
+    assert not found["troubles"], "\n".join(found["troubles"][:5])
+    assert not found["lost"]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "cut", "lossy"])
+def test_files_outlive_ten_of_each(tmp_path, fault):
+    """A sample: the campaign takes a hundred of each."""
+    assert strike(tmp_path, fault, 10, seed=2)["vacuous"] < 5

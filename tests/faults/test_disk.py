@@ -60,11 +60,11 @@ def write(path, x=None, **more):
         )
 
 
-def check_interrupted(path, acks):
+def check_interrupted(path, acks, shape=SHAPE):
     """Some shards are acknowledged and there, others are not."""
     acked = acks.ranks()
     assert 0 < len(acked) < 64, "nothing was interrupted"
-    oracle.check_partial(path, acked, oracle.values(SHAPE))
+    oracle.check_partial(path, acked, oracle.values(shape))
     assert not list(path.rglob("*.swtmp"))
 
 
@@ -107,6 +107,67 @@ def test_the_disk_is_full_under_a_volume(tmp_path, mounted):
     assert not list(disk.rglob("*.swtmp"))
     found = shardwrite.from_precomputed(disk / "v", axes="zyx")
     np.testing.assert_array_equal(found[0], oracle.values(SHAPE))
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("shape", "chunks", "shards", "nbytes"),
+    [
+        (SHAPE, (64, 512), 64, 600_000),
+        pytest.param((3072, 1024), (1024, 512), (1024, 512), 7_000_000, marks=pytest.mark.long),
+    ],
+)
+def test_the_disk_is_full_under_hdf5_files(tmp_path, mounted, shape, chunks, shards, nbytes):
+    """Small shards, which are laid out together, and larger ones, which are streamed."""
+    h5py = pytest.importorskip("h5py")
+    disk, remount = mounted
+    x, acks = oracle.source(shape, chunks), oracle.Acks(tmp_path / "acks")
+    memory = "3MB" if shape == SHAPE else "16MB"  # so that no task writes many shards
+    how = {"x": x, "strategy": "hdf5", "shards": shards, "memory_limit": memory}
+    remount(f"size={nbytes}")
+    with pytest.raises(StoreError) as caught:
+        write(disk / "x", progress=acks, **how)
+    assert caught.value.errno == errno.ENOSPC
+    remount("size=16m")
+    check_interrupted(disk / "x", acks, shape)
+    assert write(disk / "x", **how).n_resumed_shards >= len(acks.ranks())
+    oracle.check_whole(disk / "x", oracle.values(shape))
+    with h5py.File(disk / "x/c/0/0") as file:
+        extent = file["data"].shape
+        np.testing.assert_array_equal(
+            file["data"][...], oracle.values(shape)[: extent[0], : extent[1]]
+        )
+
+
+@needs_root
+@pytest.mark.parametrize("n_pages", range(0, 9, 4))
+def test_the_disk_is_full_under_an_adoption(mounted, n_pages):
+    """Whatever step has no room, every file can be read, and the same call goes on."""
+    pytest.importorskip("h5py")
+    import adoption_cuts
+    import adoptions
+
+    disk, remount = mounted
+    remount("size=1m")
+    home = disk / "home"
+    adoptions.make(home, block=0)
+    before = adoptions.state(home)
+    taken = os.statvfs(disk)
+    size = (taken.f_blocks - taken.f_bfree + n_pages) * taken.f_frsize
+    remount(f"size={size}")
+    for number in range(2):
+        with pytest.raises(StoreError) as caught:
+            adoptions.adopt(home, "move")
+        assert caught.value.errno == errno.ENOSPC
+        assert not adoption_cuts.n_lost(home)
+        if not number and (home / "x.conversion.shardwrite").exists():
+            remount("size=1m")
+            shardwrite.abandon(home / "x")
+            assert adoptions.state(home) == before
+            remount(f"size={size}")
+    remount("size=1m")
+    adoptions.adopt(home, "move")
+    adoptions.check_adopted(home, "move")
 
 
 @needs_root

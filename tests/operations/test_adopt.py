@@ -205,7 +205,7 @@ def other_fill(file):
         (other_units, "'units' is another"),
         (other_shape, "its shape is"),
         (other_chunks, "other chunks"),
-        (shorter, "only the last file may be shorter"),
+        (shorter, "only the last file along an axis may be shorter"),
         (other_fill, "another fill value"),
     ],
 )

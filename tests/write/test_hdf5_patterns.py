@@ -71,20 +71,21 @@ def some_sizes(rng: np.random.Generator, is_inside: np.ndarray, n: int) -> np.nd
 
 @pytest.mark.compat
 def test_a_pattern_gives_what_the_library_gives():
-    """Any chunks of any grid, as many as in the file of the pattern; up to three levels of the
-    tree."""
+    """Any chunks of any grid, as many as in the file of the pattern, for one or several files at
+    once; up to three levels of the tree."""
     rng, levels = np.random.default_rng(5), Counter()
     for number in range(40):
         file = some_file(rng)
         extent = tuple(int(rng.integers(1, n + 1)) if number % 3 else n for n in file.shards)
         is_inside = file.is_inside(extent)
         n = int(rng.integers(1, is_inside.sum() + 1)) if number % 2 else int(is_inside.sum())
-        first, second = (some_sizes(rng, is_inside, n) for _ in range(2))
+        first, *others = (some_sizes(rng, is_inside, n) for _ in range(2 + number % 3))
         pattern = FilePattern(file, first, lay_out_file(file, extent, first))
-        wanted, found = lay_out_file(file, extent, second), pattern.fill(second)
-        assert found.is_same(wanted), (file, extent, second)
-        assert list(found.begins) == list(wanted.begins)
-        np.testing.assert_array_equal(found.sequence, wanted.sequence)
+        for sizes, found in zip(others, pattern.fill(np.stack(others)), strict=True):
+            wanted = lay_out_file(file, extent, sizes)
+            assert found.is_same(wanted), (file, extent, sizes)
+            assert list(found.begins) == list(wanted.begins)
+            np.testing.assert_array_equal(found.sequence, wanted.sequence)
         levels[len(wanted.nodes) > 1] += 1
     assert min(levels.values()) > 6, "trees of one node, and of several"
 
@@ -98,7 +99,8 @@ def test_a_large_tree():
     pattern = FilePattern(file, first, lay_out_file(file, (20_000,), first))
     wanted = lay_out_file(file, (20_000,), second)
     assert len(wanted.nodes) > 64
-    assert pattern.fill(second).is_same(wanted)
+    (found,) = pattern.fill(second[np.newaxis])
+    assert found.is_same(wanted)
 
 
 def test_a_layout_that_is_not_understood_makes_no_pattern():
@@ -131,6 +133,23 @@ def test_the_library_is_asked_twice_for_files_of_one_kind(laid_out):
     hdf5_patterns.lay_out(dataclasses.replace(file), (400,), first)
     hdf5_patterns.lay_out(file, (400,), some_sizes(rng, everywhere, 81))
     assert laid_out == [80, 80, 80, 80, 81]
+
+
+def test_files_of_several_kinds_are_laid_out_together(laid_out):
+    """As many calls of the library as one by one, and the same layouts in the same order."""
+    rng = np.random.default_rng(13)
+    file = dataclasses.replace(some_file(rng), shards=(400,), chunks=(4,))
+    extents = [(400,), (399,), (400,), (204,)] * 5
+    counts = [80, 80, 7, 51] * 5
+    sizes = [some_sizes(rng, file.is_inside(e), n) for e, n in zip(extents, counts, strict=True)]
+    sizes[4] = sizes[8] = sizes[0]
+    found = hdf5_patterns.lay_out_all(file, extents, np.stack(sizes))
+    assert Counter(laid_out) == {80: 4, 7: 2, 51: 2}
+    for layout, extent, one in zip(found, extents, sizes, strict=True):
+        assert layout.is_same(lay_out_file(file, extent, one))
+    hdf5_patterns.lay_out_all(file, extents, np.stack(sizes))
+    assert len(laid_out) == 8
+    assert hdf5_patterns.lay_out_all(file, [], np.zeros((0, 100), np.int64)) == []
 
 
 def test_a_library_that_works_in_another_way_is_asked_every_time(laid_out, monkeypatch):

@@ -1,0 +1,87 @@
+"""Small shards that are files of HDF5, completed many at a time.
+
+What stands around the inner chunks of a small shard takes longer to lay out than the chunks take to
+encode, if it is done shard by shard. So the shards of a batch are laid out together, and their
+indexes are encoded together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.batches import EncodedShard, Tables
+from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_pattern import FileLayout
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.index import EMPTY, Seal
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Shape
+from shardwrite.write.hdf5_patterns import lay_out_all
+
+__all__ = ["Hdf5Completion", "extent_of", "pieces_of"]
+
+
+class Hdf5Completion:
+    """Makes files of HDF5 of encoded inner chunks; see `encode.batches.Completion`.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    strategy : Hdf5
+        Its strategy.
+    """
+
+    def __init__(self, metadata: ArrayMetadata, strategy: Hdf5) -> None:
+        self._metadata, self._file = metadata, describe(metadata, strategy)
+        self.around_nbytes = self._file.most_overhead_nbytes
+
+    def complete(
+        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
+    ) -> list[EncodedShard]:
+        """See :meth:`Completion.complete`."""
+        codec = self._metadata.index_codec
+        # An empty chunk has the size 2^64-1, which is -1 as a signed integer.
+        nbytes = tables[:, :, 1].astype(np.int64)
+        filled = [number for number, own in enumerate(buffers) if own]
+        extents = [extent_of(self._metadata, places[number]) for number in filled]
+        found = lay_out_all(self._file, extents, nbytes[filled])
+        layouts: dict[int, FileLayout] = dict(zip(filled, found, strict=True))
+        for number, layout in layouts.items():
+            tables[number, :, 0] = layout.offsets
+        tables[nbytes < 0] = EMPTY
+        return [
+            _completed(own, seal, layouts.get(number))
+            for number, (own, seal) in enumerate(zip(buffers, codec.seals(tables), strict=True))
+        ]
+
+
+def _completed(chunks: Sequence[Buffer], seal: Seal, layout: FileLayout | None) -> EncodedShard:
+    """A shard with what stands around its chunks; it has no layout if it has no chunks."""
+    if layout is None:
+        return EncodedShard([], seal, 0, 0)
+    buffers: list[Buffer] = []
+    ends = [*layout.breaks[1:], len(chunks)]
+    for piece, first, last in zip(pieces_of(layout, seal), layout.breaks, ends, strict=True):
+        buffers += [piece, *chunks[first:last]]
+    nbytes = layout.nbytes + len(seal.suffix)
+    return EncodedShard(buffers, Seal(seal.index, b"", seal.suffix), nbytes, len(chunks))
+
+
+def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
+    """Shape of the dataset in a shard: that of the shard, clipped at the end of the array."""
+    grid = metadata.grid
+    left = zip(grid.shape, index, grid.shards, strict=True)
+    return tuple(min(s, n - i * s) for n, i, s in left)
+
+
+def pieces_of(layout: FileLayout, seal: Seal) -> list[Buffer]:
+    """What is around the inner chunks, with an index that comes first."""
+    if not seal.prefix:
+        return list(layout.around)
+    head = bytearray(layout.around[0])
+    head[: len(seal.prefix)] = seal.prefix
+    return [head, *layout.around[1:]]
