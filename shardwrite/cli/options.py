@@ -26,6 +26,7 @@ __all__ = [
     "restart_option",
     "scheduler_option",
     "source_options",
+    "via_option",
 ]
 
 
@@ -157,6 +158,12 @@ durability_option = click.option(
     type=click.Choice(["full", "batch", "none"]),
     help="What survives a power cut: full and batch sync shards to the disk, none does not. "
     "Default: full.",
+)
+via_option = click.option(
+    "--via",
+    metavar="DIRECTORY",
+    help="With a bucket: let shards wait in this directory on each machine's own disk until they "
+    "are put. It may name variables, such as '$SLURM_TMPDIR'. Default: they wait in memory.",
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."

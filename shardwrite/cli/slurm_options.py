@@ -9,10 +9,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.config.table import RUN_DIR
+from shardwrite.config.table import RUN_DIR, VIA
 from shardwrite.config.values import value_of
+from shardwrite.place.scratch import no_bucket
 from shardwrite.slurm import Settings
-from shardwrite.stores import is_store_url
+from shardwrite.stores import is_bucket_url, is_store_url
 
 __all__ = ["layout_arguments", "settings_from", "settings_options", "source_arguments"]
 
@@ -90,6 +91,10 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
     If DST is in a bucket, the jobs keep the state of the run where this process does.
     """
     run_dir = value_of(RUN_DIR) if is_store_url(dst) else None
+    via = options.pop("via", None)
+    if via is not None and not is_bucket_url(dst):
+        raise no_bucket(dst, via)
+    via = via if via is not None or not is_bucket_url(dst) else value_of(VIA)
     return Settings(
         name=options.pop("job_name"),
         cores=options.pop("cores"),
@@ -100,6 +105,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
         directives=tuple(options.pop("directives")),
         setup=tuple(options.pop("setup")),
         run_dir="" if run_dir is None else os.path.abspath(run_dir),
+        via=via or "",
     )
 
 

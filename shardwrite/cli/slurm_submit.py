@@ -23,6 +23,7 @@ from shardwrite.cli.options import (
     name_option,
     restart_option,
     source_options,
+    via_option,
 )
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import (
@@ -104,6 +105,7 @@ def parts_settings(function: Any) -> Any:
 @click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
 @restart_option
 @durability_option
+@via_option
 @stripe_option
 @parts_settings
 @settings_options

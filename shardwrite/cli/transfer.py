@@ -14,7 +14,13 @@ from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories
 from shardwrite.cli.convert_options import begin_options
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import dry_run_option, engine_options, json_option, requeue_option
+from shardwrite.cli.options import (
+    dry_run_option,
+    engine_options,
+    json_option,
+    requeue_option,
+    via_option,
+)
 from shardwrite.cli.terminal import echo
 from shardwrite.runs.outcome import handling_signals
 
@@ -44,7 +50,7 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            where = {"run_dir": options["run_dir"]} if "run_dir" in options else {}
+            where = {name: options[name] for name in ("run_dir", "via") if name in options}
             plan = shardwrite.plan_transfer(src, dst, **where)
             echo(plan.to_json() if as_json else str(plan))
             if options.get("consume") and not as_json:
@@ -62,6 +68,7 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
     "--run-dir",
     help="Directory of the upload's state, which is needed to resume it. Default: beside SRC.",
 )
+@via_option
 @click.option(
     "--consume",
     is_flag=True,

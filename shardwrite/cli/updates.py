@@ -20,6 +20,7 @@ from shardwrite.cli.options import (
     name_option,
     requeue_option,
     source_options,
+    via_option,
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
@@ -118,6 +119,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @in_place_option
 @drop_option
 @durability_option
+@via_option
 @restart_option
 @keep_report_option
 @dry_run_option

@@ -26,20 +26,22 @@ from shardwrite.cli.options import (
     requeue_option,
     restart_option,
     source_options,
+    via_option,
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import fetched, find_run
 from shardwrite.notebook.html import page_html
 from shardwrite.operations.traffic import with_traffic
+from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new
-from shardwrite.runs.array_plan import held_by
+from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import is_store_url
 
 __all__ = ["plan", "write"]
 
-_OF_RUNS = ("name", "restart", "recheck", "publish", "durability", "keep_report")
+_OF_RUNS = ("name", "restart", "recheck", "publish", "durability", "keep_report", "via")
 
 
 @click.command(cls=Grouped)
@@ -92,6 +94,7 @@ def plan(
     help="Whether zarr.json appears at the end of the run or at its start.",
 )
 @durability_option
+@via_option
 @keep_report_option
 @engine_options
 @cluster_options
@@ -149,11 +152,11 @@ def write(
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:
     """Print the plan of a new array, and what stands at its place."""
     target = resolve_new(dst, options["name"], layout=options["format"])
+    target = target_via(target, options["via"])
     run = find_run(fetched(target))
     layout = {name: options[name] for name in options if name not in _OF_RUNS}
     made = shardwrite.plan(x, source_id=identity, **layout)
-    held = held_by(target.store, made.metadata)
-    made = replace(made, resources=replace(made.resources, held_nbytes=held))
+    made = replace(made, resources=waiting(made.resources, target.store, made.metadata))
     made = with_traffic(made, target)
     if as_json:
         echo(made.to_json())

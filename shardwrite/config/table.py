@@ -41,6 +41,7 @@ __all__ = [
     "STORAGE",
     "STRATEGY",
     "TTL",
+    "VIA",
     "WRITE_EMPTY_CHUNKS",
     "Setting",
     "as_tree",
@@ -117,6 +118,15 @@ PUT_LIMIT = Setting(
     "128 MiB",
     "Largest shard that is put to S3 in one request, at least 16 MiB and at most 5 GiB. Larger "
     "ones are uploaded in parts, and take less memory.",
+    travels=True,
+)
+VIA = Setting(
+    "bucket.via",
+    kinds.or_null(kinds.text),
+    None,
+    "Directory on each machine's own disk in which shards wait until they are put into a bucket. "
+    "It may name variables, such as $SLURM_TMPDIR. With null, they wait in memory.",
+    keyword="via",
     travels=True,
 )
 COST_PUT = Setting(
@@ -304,6 +314,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     RUN_DIR,
     STORAGE,
     PUT_LIMIT,
+    VIA,
     COST_PUT,
     COST_GET,
     COST_STORED,

@@ -30,6 +30,7 @@ class _Common(TypedDict, total=False):
     source_id: str | None
     max_graph_tasks: int
     progress: bool | Callable[[GroupReport], None]
+    via: Any
 
 
 class RegionKeywords(_Common, total=False):

@@ -25,6 +25,7 @@ from shardwrite.journal import (
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
 from shardwrite.operations.traffic import with_traffic
+from shardwrite.place.scratch import target_via
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_region
 from shardwrite.plan.limits import check_region
@@ -58,6 +59,7 @@ def plan_region(
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     run_dir: Any = None,
+    via: Any = None,
 ) -> Plan:
     """Plan to write an array into a region of an existing array, without writing anything.
 
@@ -65,7 +67,7 @@ def plan_region(
     ----------
     x, store, region, name, axis, strategy, casting, write_empty_chunks
         See :func:`write_region`.
-    memory_limit, source_id, max_graph_tasks, run_dir
+    memory_limit, source_id, max_graph_tasks, run_dir, via
         See :func:`to_sharded_zarr`.
 
     Returns
@@ -100,7 +102,7 @@ def plan_region(
         max_graph_tasks=max_graph_tasks,
     )
     where = Where(region, axis, casting)
-    target = resolve_target(store, name, run_dir)
+    target = target_via(resolve_target(store, name, run_dir), via)
     _, made = region_plan(x, target, where, active_engine(), options)
     return with_traffic(made, target_of_update(target, made))
 
@@ -166,6 +168,7 @@ def write_region(
     write_empty_chunks: bool = False,
     durability: str | None = None,
     run_dir: Any = None,
+    via: Any = None,
     restart: bool = False,
     recheck: bool = False,
     drop_hdf5: bool = False,
@@ -205,7 +208,7 @@ def write_region(
         replaces the old one, unless the strategy has ``in_place=True``.
     casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
         The numpy rule for casting `x` to the dtype of the array.
-    write_empty_chunks, durability, run_dir, memory_limit, max_graph_tasks, progress
+    write_empty_chunks, durability, run_dir, via, memory_limit, max_graph_tasks, progress
         See :func:`to_sharded_zarr`.
     compute, return_stored, keep_report
         See :func:`to_sharded_zarr`. What is returned is the region.
@@ -260,7 +263,7 @@ def write_region(
     >>> y[-1].compute().tolist()
     [7, 7, 1, 1, 1, 1, 1, 1]
     """
-    target = resolve_target(store, name, run_dir)
+    target = target_via(resolve_target(store, name, run_dir), via)
     engine = active_engine()
     options = PlanOptions(
         strategy=strategy,

@@ -24,7 +24,7 @@ from shardwrite.plan import Plan
 from shardwrite.plan.requests import Prices, Requests, Traffic
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
-from shardwrite.stores import BucketStore, part_nbytes_for
+from shardwrite.stores import COPIED_FROM_BUCKET_NBYTES, BucketStore, part_nbytes_for
 
 __all__ = ["LISTED_AT_ONCE", "TAIL_NBYTES", "TRIED", "requests_in_parts", "with_traffic"]
 
@@ -158,6 +158,8 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
             n_cut = n_touched - math.prod(span.n_covered for span in spans)
             has_large_index = plan.metadata.index_codec.encoded_nbytes > TAIL_NBYTES
             per_shard += n_stretches + n_cut + has_large_index
+            if plan.resources.scratch is not None:  # long stretches are copied piece by piece
+                per_shard += plain_nbytes_of(plan.metadata) // COPIED_FROM_BUCKET_NBYTES
         n_get += n_shards * per_shard
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
         n_get += plan.partition.n_blocks * n_opens

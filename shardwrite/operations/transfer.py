@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from shardwrite.engines import active_engine
@@ -17,6 +18,7 @@ from shardwrite.operations.transferring import (
     transfer_and_consume,
 )
 from shardwrite.place.directory import Directory
+from shardwrite.place.scratch import place_via
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.options import RunOptions, for_new_array
 
@@ -31,6 +33,7 @@ def upload(
     mode: str = "w-",
     durability: str | None = None,
     run_dir: Any = None,
+    via: Any = None,
     restart: bool = False,
     consume: bool = False,
     progress: Progress = False,
@@ -57,6 +60,8 @@ def upload(
     run_dir : str or path, optional
         Directory for the state of the upload, which is needed to resume it. By default, it is a
         directory beside `src` whose name ends in ``.upload.shardwrite``. It is removed at the end.
+    via : str or path, optional
+        See :func:`to_sharded_zarr`.
     restart : bool
         Remove what an interrupted upload has written, and start over.
     consume : bool
@@ -110,6 +115,7 @@ def upload(
     10
     """
     place = resolve_place(dst, None)
+    through = place_via(place, via)
     is_url = isinstance(dst, str) and dst.lower().startswith("file:")
     if isinstance(place, Directory) and isinstance(dst, str | os.PathLike) and not is_url:
         raise SpecError(
@@ -120,7 +126,7 @@ def upload(
         )
     if consume is not False:
         call = call_of(
-            dst,
+            dst if via is None else through.store,
             None,
             mode=mode,
             durability=durability,
@@ -131,7 +137,9 @@ def upload(
         )
         return transfer_and_consume(src, call, active_engine())
     run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    return transfer(open_transfer(src, dst, run_dir), run, progress, active_engine())
+    wanted = open_transfer(src, dst, run_dir)
+    wanted = replace(wanted, place=place_via(wanted.place, via))
+    return transfer(wanted, run, progress, active_engine())
 
 
 @public
@@ -188,14 +196,14 @@ def download(
 
 
 @public
-def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None) -> TransferPlan:
+def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None, via: Any = None) -> TransferPlan:
     """Plan what :func:`upload` or :func:`download` would do. Nothing is written.
 
     The source is listed, and the sizes of its objects are looked up.
 
     Parameters
     ----------
-    src, dst, run_dir
+    src, dst, run_dir, via
         See :func:`upload`.
 
     Returns
@@ -219,4 +227,6 @@ def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None) -> TransferPlan:
     >>> plan.n_objects, plan.requests_to_target.n_put
     (2, 9)
     """
-    return plan_of(open_transfer(src, dst, run_dir), active_engine())
+    wanted = open_transfer(src, dst, run_dir)
+    wanted = replace(wanted, place=place_via(wanted.place, via))
+    return plan_of(wanted, active_engine())

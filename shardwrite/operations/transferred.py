@@ -53,6 +53,8 @@ class TransferPlan:
         Requests to the object stores on either side; None for a directory.
     memory_nbytes : int
         Estimated memory of a worker process, in bytes.
+    scratch_nbytes : int
+        Room on its disk that a worker process needs for shards that wait, in bytes.
     run_dir : str
         Directory of the state of the runs; empty if it lies beside each copy.
     left_out : tuple of (str, str)
@@ -66,6 +68,7 @@ class TransferPlan:
     requests_to_source: Requests | None
     requests_to_target: Requests | None
     memory_nbytes: int
+    scratch_nbytes: int = 0
     run_dir: str = ""
     left_out: tuple[tuple[str, str], ...] = ()
 
@@ -107,6 +110,8 @@ class TransferPlan:
             if requests is not None:
                 rows.append((f"requests to {side}", f"about {requests}"))
         rows.append(("memory", f"{human(self.memory_nbytes)} a process at worst"))
+        if self.scratch_nbytes:
+            rows.append(("scratch", f"{human(self.scratch_nbytes)} a process at worst"))
         if self.run_dir:
             rows.append(("run state", self.run_dir))
         if len(self.arrays) > 1:

@@ -8,6 +8,7 @@ the end the ``info`` of volumes.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
 from shardwrite.place.target import Target, document_of, resolve_place, target_at
 from shardwrite.place.transformer import TransformerPlace
+from shardwrite.plan.estimate import n_at_once
 from shardwrite.plan.requests import Requests
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
@@ -365,7 +367,7 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         If the storage refuses.
     """
     tree, place = wanted.tree, wanted.place
-    arrays, memory, in_parts = [], 0, Requests()
+    arrays, memory, scratch, in_parts = [], 0, 0, Requests()
     for name, source in tree.arrays:
         ranks = ranks_of_objects(source.array, source.label)
         sizes = stored_sizes(engine, source.array, ranks)
@@ -380,6 +382,10 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         piece = min(largest, COPIED_NBYTES)
         limit, metadata = place.store.put_limit, source.array.metadata
         held = largest
+        if place.store.scratch is not None:
+            held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
+            together = n_at_once(math.prod(metadata.grid.shards) * metadata.itemsize)
+            scratch = max(scratch, n_threads * largest * (1 + together if together > 1 else 1))
         if limit is not None and largest > limit:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
             in_parts += requests_in_parts(sizes[sizes > limit], metadata) + _LEFT_OVER
@@ -396,6 +402,7 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         if place.store.local_root is None
         else None,
         memory_nbytes=memory,
+        scratch_nbytes=scratch,
         run_dir="" if wanted.run_dir is None else str(wanted.run_dir),
         left_out=wanted.left_out,
     )

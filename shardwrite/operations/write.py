@@ -25,6 +25,7 @@ from shardwrite.operations.keywords import StoreKeywords, WriteKeywords
 from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
 from shardwrite.operations.region import region_job, write_region
 from shardwrite.operations.words import ZarrWords
+from shardwrite.place.scratch import target_via
 from shardwrite.place.target import is_array, resolve_new, resolve_target
 from shardwrite.place.url import at_url, named
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanOptions, Sized
@@ -133,6 +134,7 @@ def to_sharded_zarr(
     publish: str = "last",
     durability: str | None = None,
     run_dir: Any = None,
+    via: Any = None,
     restart: bool = False,
     recheck: bool = False,
     memory_limit: int | str | None = None,
@@ -226,6 +228,9 @@ def to_sharded_zarr(
         run must see it. By default it is ``shardwrite.run-dir`` in the configuration of dask. For
         a store of one process, it is a temporary directory. For a bucket no directory is needed:
         the state lies there until the run ends.
+    via : str or path, optional
+        Directory on each machine's own disk, in which shards wait until they are put into a bucket,
+        in place of memory. It may name variables, such as ``$SLURM_TMPDIR``.
     restart : bool
         Remove the shards of an unfinished run and start over.
     recheck : bool
@@ -323,6 +328,7 @@ def to_sharded_zarr(
             max_graph_tasks=max_graph_tasks,
             durability=durability,
             run_dir=run_dir,
+            via=via,
             restart=restart,
             recheck=recheck,
             keep_report=keep_report,
@@ -330,15 +336,13 @@ def to_sharded_zarr(
             compute=compute,
             return_stored=return_stored,
         )
-    run = for_new_array(
-        RunOptions(
-            mode="w-" if mode == "a" else mode,
-            publish=publish,
-            durability=durability,
-            restart=restart,
-            recheck=recheck,
-            keep_report=keep_report,
-        )
+    run = RunOptions(
+        mode="w-" if mode == "a" else mode,
+        publish=publish,
+        durability=durability,
+        restart=restart,
+        recheck=recheck,
+        keep_report=keep_report,
     )
     options = PlanOptions(
         strategy=strategy,
@@ -349,10 +353,11 @@ def to_sharded_zarr(
         max_graph_tasks=max_graph_tasks,
         max_source_reruns=max_source_reruns,
     )
-    engine, given, into = active_engine(), take(x), resolve_new(store, name, run_dir, array.format)
+    engine, given = active_engine(), take(x)
+    into = target_via(resolve_new(store, name, run_dir, array.format), via)
     words.check(given.array)
     made = plan_array(given.array, engine, given.described(array), options, into.store)
-    job = Job(ArrayChunks(given.array), made, into, run)
+    job = Job(ArrayChunks(given.array), made, into, for_new_array(run))
     if not compute:
         rest = as_delayed([job], engine)
         return stored_array(job, given.array, rest) if return_stored else rest
@@ -498,7 +503,7 @@ def store(
     """
     kinds = (RunOptions, ArrayOptions, PlanOptions)
     names_of = {kind: {field.name for field in dataclasses.fields(kind)} for kind in kinds}
-    others = {"overwrite", "storage_options", "zarr_array_kwargs"}
+    others = {"overwrite", "storage_options", "via", "zarr_array_kwargs"}
     refuse_unknown("store", keywords, sorted(set().union(*names_of.values(), others)))
     keywords.update(configured(names_of[PlanOptions], keywords))
     if isinstance(arrays, dask.array.Array):
@@ -510,6 +515,7 @@ def store(
 
     words = ZarrWords.of(keywords.pop("zarr_array_kwargs", None))
     overwrite, at = keywords.pop("overwrite", None), keywords.pop("storage_options", None)
+    via = keywords.pop("via", None)
     overwrite = words.overwrite if overwrite is None else overwrite
     keywords["mode"] = mode_of(keywords.get("mode"), overwrite)
     run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
@@ -518,14 +524,14 @@ def store(
     for x, store_, name, region in many.each():
         where_to = (at_url(store_, at), words.named(name), run_dir)
         if region is None:
-            target, taken = resolve_new(*where_to, array.format), take(x)
+            target, taken = target_via(resolve_new(*where_to, array.format), via), take(x)
             words.check(taken.array)
             described = taken.described(array)
             made = plan_array(taken.array, engine, described, options, target.store)
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
             _refuse_for_region(array, run.mode, run.publish)
-            target, where = resolve_target(*where_to), Where(region, axis, casting)
+            target, where = target_via(resolve_target(*where_to), via), Where(region, axis, casting)
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)
         sources.append(source)

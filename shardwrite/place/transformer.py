@@ -24,6 +24,8 @@ from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, REPORT_NAME
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.stores import (
+    Bounded,
+    BucketStore,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -106,6 +108,17 @@ class TransformerStore(Store):
     def put_limit(self) -> int | None:
         """See :attr:`Store.put_limit`."""
         return self._inner.put_limit
+
+    @property
+    def scratch(self) -> str | None:
+        """See :attr:`Store.scratch`."""
+        return self._inner.scratch
+
+    def via(self, directory: str) -> TransformerStore:
+        """The store as one whose shards wait in a directory, if it is in a bucket."""
+        inner = self._inner
+        inner = inner.via(directory) if isinstance(inner, BucketStore) else inner
+        return TransformerStore(inner, self._name)
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
         """See :meth:`Store.held_nbytes`."""
@@ -266,6 +279,11 @@ class _Transaction(Transaction):
         self._keys[below] = key
         made = self._inner.create(below)
         return _DocumentWriter(made) if key == DOCUMENT else made
+
+    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
+        """See :class:`Bounded`."""
+        if isinstance(self._inner, Bounded):
+            self._inner.expect_nbytes(most_nbytes, head_nbytes)
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`."""

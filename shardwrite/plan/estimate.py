@@ -19,6 +19,7 @@ __all__ = [
     "MemoryEstimate",
     "Resources",
     "estimate_memory",
+    "n_at_once",
     "overlap",
 ]
 
@@ -28,6 +29,9 @@ BATCH_NBYTES = 2 * 2**20
 HELD_NBYTES = 64 * 2**20
 """Encoded bytes of a shard that a task keeps in memory before it places them."""
 
+# objects that a task puts at a time into a store that answers late, and their decoded bytes
+_N_AT_ONCE = 8
+_AT_ONCE_NBYTES = 8 * 2**20
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
 
@@ -50,6 +54,8 @@ class Resources:
     held_nbytes : int
         Bytes of a shard that wait in memory until the store takes them; 0 if it takes them while
         they are written.
+    scratch : str, optional
+        Directory on a worker's own disk in which shards wait until the store takes them.
     """
 
     n_threads: int
@@ -57,6 +63,7 @@ class Resources:
     n_processes: int = 1
     returns_through_parent: bool = False
     held_nbytes: int = 0
+    scratch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,14 @@ class MemoryEstimate:
         """Sum of all parts, in bytes."""
         encoding = self.encode_nbytes + self.waiting_nbytes + self.held_nbytes
         return self.source_nbytes + self.border_nbytes + encoding
+
+
+def n_at_once(shard_nbytes: int) -> int:
+    """Shards of a decoded size that a task puts at a time into a store that answers late.
+
+    With 0 or 1, it puts each shard before it begins the next one.
+    """
+    return min(_N_AT_ONCE, _AT_ONCE_NBYTES // max(1, shard_nbytes))
 
 
 def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from shardwrite.plan.estimate import (
     MemoryEstimate,
     Resources,
     estimate_memory,
+    n_at_once,
 )
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
@@ -232,6 +233,21 @@ class PlanFacts:
         return held and min(held, int(most_nbytes_of(self.metadata) / ratio))
 
     @property
+    def scratch_nbytes(self) -> int:
+        """Bytes that a worker process keeps on its own disk until the store takes them, at most.
+
+        A `compression_ratio` that is given counts.
+        """
+        if self.resources.scratch is None:
+            return 0
+        shard_nbytes = math.prod(self.metadata.grid.shards) * self.metadata.itemsize
+        together = n_at_once(shard_nbytes)
+        n_files = min(self.resources.n_threads, max(1, self.partition.n_groups))
+        n_files *= 1 + together if together > 1 else 1
+        nbytes = n_files * most_nbytes_of(self.metadata) / (self.compression_ratio or 1.0)
+        return math.ceil(nbytes)
+
+    @property
     def held_nbytes(self) -> int:
         """Bytes of a shard that a task holds while it writes the shard, at worst."""
         return self._shard_nbytes(1.0)
@@ -360,6 +376,7 @@ class PlanFacts:
             "memory_per_thread_nbytes": self.memory_per_thread_nbytes,
             "memory_limit_nbytes": self.resources.memory_limit_nbytes,
             "threads_per_process": self.resources.n_threads,
+            **({"scratch_nbytes": self.scratch_nbytes} if self.resources.scratch else {}),
             "notes": list(self.notes),
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }

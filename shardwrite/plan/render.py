@@ -127,6 +127,9 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         ),
         ("memory", _memory_cell(plan)),
     ]
+    if plan.resources.scratch is not None:
+        told = f"at most {human(plan.scratch_nbytes)} per process in {plan.resources.scratch}"
+        rows.append(("scratch", f"{told}, for shards that wait until they are put"))
     if plan.compression_ratio:
         rows.append(
             (

@@ -37,13 +37,13 @@ from shardwrite.stores import Store
 
 __all__ = [
     "BY_CHUNKS",
-    "held_by",
     "identity_of",
     "n_tasks_of",
     "naming_settings",
     "plan_array",
     "plan_into",
     "resources_of",
+    "waiting",
     "with_configured",
 ]
 
@@ -103,7 +103,7 @@ def plan_array(
             identity_of(x, options.source_id),
             is_stable=options.source_id is not None,
         ),
-        resources_of(engine, options.memory_limit_nbytes, held_by(store, metadata)),
+        waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata),
         options,
         notes=notes,
     )
@@ -160,9 +160,7 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
         raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
 
 
-def resources_of(
-    engine: Engine, memory_limit_nbytes: int | None = None, held_nbytes: int = 0
-) -> Resources:
+def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:
     """Threads and memory of an engine's workers.
 
     Parameters
@@ -171,22 +169,21 @@ def resources_of(
         The engine.
     memory_limit_nbytes : int, optional
         Bytes that a worker process may use. The engine's limit by default.
-    held_nbytes : int
-        What `held_by` tells.
     """
     return Resources(
         engine.n_threads,
         memory_limit_nbytes or engine.memory_limit_nbytes,
         engine.n_processes,
         returns_through_parent=engine.returns_through_parent,
-        held_nbytes=held_nbytes,
     )
 
 
-def held_by(store: Store | None, metadata: ArrayMetadata) -> int:
-    """Bytes of a shard that wait in memory until a store takes them."""
-    most, head = most_nbytes_of(metadata), head_nbytes_of(metadata)
-    return 0 if store is None else store.held_nbytes(most, head)
+def waiting(resources: Resources, store: Store | None, metadata: ArrayMetadata) -> Resources:
+    """Resources with what is known of shards that wait until a store takes them."""
+    if store is None:
+        return resources
+    held = store.held_nbytes(most_nbytes_of(metadata), head_nbytes_of(metadata))
+    return replace(resources, held_nbytes=held, scratch=store.scratch)
 
 
 def plan_into(

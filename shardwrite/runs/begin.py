@@ -43,6 +43,7 @@ from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_replaced
+from shardwrite.runs.scratch import Scratch, check_scratch, needed_by, scratch_here
 from shardwrite.runs.session import Session
 from shardwrite.stores import as_store_error
 from shardwrite.write.spool import no_spool
@@ -360,19 +361,21 @@ def _was_left(job: Job) -> bool:
 class _Probed:
     """What a worker has found out: what went wrong, if anything, and whether it is on another host.
 
-    The latter is only told if the state of the run lies in the bucket.
+    The latter is only told if the state of the run lies in the bucket. `scratch` tells of the room
+    for shards that wait.
     """
 
     trouble: tuple[str, int | None] | None
     is_far: bool
+    scratch: Scratch | None
 
 
-def _probe_here(path: str, document: str, fence: Fence | None) -> _Probed:
+def _probe_here(path: str, document: str, fence: Fence | None, scratch: str | None) -> _Probed:
     """Check that this process can take part in a run, and note the memory that it has."""
     is_far = fence is not None and not fence.is_near
     found = fence.probe() if fence is not None and is_far else probe(path, document)
     watch_memory(path)
-    return _Probed(found, is_far)
+    return _Probed(found, is_far, scratch_here(scratch))
 
 
 def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
@@ -383,12 +386,16 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
     StoreError
         If a worker cannot.
     SpecError
-        If the plan needs part files, and workers on other hosts do not see them.
+        If the plan needs part files, and workers on other hosts do not see them; or if shards
+        cannot wait in the directory that is given for that.
+    PlanError
+        If a machine has too little room for shards that wait.
     RunEndedError
         If another process has ended the run.
     """
     path, fence = str(directory.path), fence_of(job.target)
-    outcomes = engine.on_every_worker(_probe_here, path, DOCUMENT, fence)
+    scratch = job.target.store.scratch
+    outcomes = engine.on_every_worker(_probe_here, path, DOCUMENT, fence, scratch)
     troubles = [(worker, one.trouble) for worker, one in outcomes.items() if one.trouble]
     if troubles:
         if directory.has_ended:
@@ -403,6 +410,9 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
             key=path,
             errno=number,
         )
+    if scratch is not None:
+        rooms = {worker: one.scratch for worker, one in outcomes.items() if one.scratch}
+        check_scratch(rooms, scratch, needed_by(job), engine.n_processes)
     is_spooled = not math.isinf(job.plan.memory.spool_ratio)
     if is_spooled and any(one.is_far for one in outcomes.values()):
         raise no_spool(path)

@@ -10,7 +10,7 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.read.hdf5_shards import refuse_hdf5_among
-from shardwrite.runs.array_plan import held_by
+from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Store, require
 from shardwrite.write.hdf5_layout import require_h5py
@@ -63,7 +63,7 @@ def _check_size(job: Job) -> None:
     nbytes = int(plain_nbytes_of(plan.metadata) / (plan.compression_ratio or 1))
     head = head_nbytes_of(plan.metadata)
     store.check_nbytes(nbytes, head, replaces=not job.makes_array)
-    held = replace(plan.resources, held_nbytes=held_by(store, plan.metadata))
+    held = waiting(plan.resources, store, plan.metadata)
     if held != plan.resources:
         replace(plan, resources=held).check_fits()
 

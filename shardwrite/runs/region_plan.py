@@ -21,7 +21,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Plan, PlanOptions, SourceLayout, Update, as_region, make_plan
 from shardwrite.plan.limits import check_growth, check_region
 from shardwrite.read.array import open_at
-from shardwrite.runs.array_plan import held_by, identity_of, n_tasks_of, resources_of
+from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
 from shardwrite.runs.fitting import fitted, scalar
 from shardwrite.runs.given import Given, take
 from shardwrite.runs.needs import check_updatable
@@ -148,7 +148,7 @@ def region_plan(
             identity,
             is_stable=is_stable,
         ),
-        resources_of(engine, options.memory_limit_nbytes, held_by(target.store, part)),
+        waiting(resources_of(engine, options.memory_limit_nbytes), target.store, part),
         options,
         Update(inside, axis),
     )

@@ -123,6 +123,7 @@ class Session:
             region=source.region,
             fence=(shared_fence_of if self.is_later else fence_of)(self.job.target),
             drops_hdf5=self.job.options.drop_hdf5,
+            digest=plan.digest,
         )
 
     def left(self, groups: Iterable[int]) -> list[int]:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwrite.config.table import RUN_DIR
+from shardwrite.config.table import RUN_DIR, VIA
 from shardwrite.errors import SpecError
 
 __all__ = [
@@ -63,6 +63,9 @@ class Settings:
     run_dir : str
         Directory for the state of runs on arrays in a bucket. All nodes must see it. Empty if the
         array lies in a directory.
+    via : str
+        Directory on each node's own disk in which shards wait until they are put into a bucket.
+        Empty if they wait in memory.
 
     Raises
     ------
@@ -80,6 +83,7 @@ class Settings:
     directives: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     run_dir: str = ""
+    via: str = ""
 
     def __post_init__(self) -> None:
         for field_name in ("cores", "lead_seconds"):
@@ -187,16 +191,20 @@ def words(texts: Sequence[str]) -> str:
 
 
 def setup_lines(settings: Settings) -> list[str]:
-    """Lines of a script that make the command ``shardwrite`` known, and say where state lies."""
+    """Lines of a script that make the command ``shardwrite`` known, and name directories."""
+    directories = {
+        RUN_DIR: (settings.run_dir, "the state of the run"),
+        VIA: (settings.via, "shards until they are put"),
+    }
     return [
         *(
             settings.setup
             or ("# Here go modules, or an environment, that have the command shardwrite.",)
         ),
         *(
-            [f"export {RUN_DIR.variable}={shlex.quote(settings.run_dir)}  # the state of the run"]
-            if settings.run_dir
-            else []
+            f"export {setting.variable}={shlex.quote(path)}  # {what}"
+            for setting, (path, what) in directories.items()
+            if path
         ),
         "",
         "set -u",

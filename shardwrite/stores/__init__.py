@@ -4,6 +4,7 @@ from shardwrite.stores.base import (
     DURABILITIES,
     Bounded,
     Dated,
+    Described,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -17,6 +18,7 @@ from shardwrite.stores.base import (
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_parts import put_limit
+from shardwrite.stores.bucket_scratch import COPIED_FROM_BUCKET_NBYTES, Room, room_in
 from shardwrite.stores.bucket_uploads import part_nbytes_for
 from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.capabilities import Capability, require
@@ -74,6 +76,7 @@ from shardwrite.stores.whole import WholeStore
 
 __all__ = [
     "CONVERSION_SUFFIX",
+    "COPIED_FROM_BUCKET_NBYTES",
     "COPIED_NBYTES",
     "DURABILITIES",
     "SET_ASIDE",
@@ -84,6 +87,7 @@ __all__ = [
     "Capability",
     "Contents",
     "Dated",
+    "Described",
     "InsideStore",
     "Member",
     "MemoryStore",
@@ -97,6 +101,7 @@ __all__ = [
     "Protectable",
     "Ranges",
     "Readable",
+    "Room",
     "Store",
     "Told",
     "Transaction",
@@ -142,6 +147,7 @@ __all__ = [
     "remove_state",
     "require",
     "rights_of",
+    "room_in",
     "set_aside",
     "sync_entry",
     "token_of",

@@ -25,6 +25,7 @@ __all__ = [
     "DURABILITIES",
     "Bounded",
     "Dated",
+    "Described",
     "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
@@ -152,6 +153,18 @@ class Bounded(Protocol):
         """Say how large the largest object may become, and how much of its beginning comes last.
 
         Both are in bytes.
+        """
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A writer whose object may have metadata, beside its bytes."""
+
+    def describe(self, name: str, value: str) -> None:
+        """Give the object an entry of metadata, where objects of the store have such.
+
+        An object that is uploaded in parts has those that are known when the upload begins.
+        Metadata are hints for people: nothing relies on them.
         """
 
 
@@ -324,6 +337,14 @@ class Store(Readable, Writable, Protocol):
     @property
     def put_limit(self) -> int | None:
         """Size in bytes above which an object is uploaded in parts; None if none is."""
+        return None
+
+    @property
+    def scratch(self) -> str | None:
+        """Directory on this machine's own disk in which shards wait until they are put.
+
+        None if they wait in memory, or nowhere.
+        """
         return None
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:

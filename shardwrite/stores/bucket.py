@@ -11,18 +11,20 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from shardwrite.config.table import VIA
+from shardwrite.config.values import value_of
 from shardwrite.errors import StoreError
 from shardwrite.stores.bucket_errors import (
     as_bucket_error,
     is_missing_bucket,
     is_refused_condition,
 )
-from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, given_address
+from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, given_address
 from shardwrite.stores.bucket_parts import (
     InParts,
     PartedWriter,
@@ -30,7 +32,8 @@ from shardwrite.stores.bucket_parts import (
     check_size,
     put_limit,
 )
-from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version
+from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version, version_from
+from shardwrite.stores.bucket_scratch import ScratchWriter, held_beside_scratch
 from shardwrite.stores.bucket_uploads import MOST_NBYTES, Upload, held_nbytes
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.files import COPIED_NBYTES
@@ -99,6 +102,8 @@ class BucketStore(WholeStore):
         self._kind = KINDS[type(store).__name__]
         self._tails = Tails(keeps=is_read)
         self._probed = _Probed()
+        self._via: str | None = None
+        self._metadata: Mapping[str, str] = NOTHING
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
         if self._kind.scheme == "s3" and self._is_aws:
             self._probed = _Probed(CONDITIONS, completes_if=True)
@@ -112,7 +117,7 @@ class BucketStore(WholeStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         require(self, Capability.SHARED, field="store", value=repr(self))
-        return _rebuild, (self._obstore, self._tails, self._probed, self.prefix)
+        return _rebuild, (self._obstore, self._tails, self._probed, self.prefix, self._via)
 
     @property
     def _endpoint(self) -> str:
@@ -182,8 +187,30 @@ class BucketStore(WholeStore):
         """See :attr:`Store.put_limit`."""
         return None if self._in_parts is None else put_limit()
 
+    @property
+    def scratch(self) -> str | None:
+        """See :attr:`Store.scratch`."""
+        if not self.is_remote:
+            return None
+        return value_of(VIA) if self._via is None else self._via
+
+    def via(self, directory: str) -> BucketStore:
+        """The store as one whose shards wait in a directory until they are put."""
+        made = self.at("")
+        made._via = directory  # noqa: SLF001 (of this class)
+        return made
+
+    def described(self, metadata: Mapping[str, str]) -> BucketStore:
+        """See :meth:`WholeStore.described`."""
+        made = self.at("")
+        made._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
+        return made
+
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
         """See :meth:`Store.held_nbytes`."""
+        if self.scratch is not None:
+            in_parts = self._in_parts is not None
+            return held_beside_scratch(most_nbytes, head_nbytes, in_parts=in_parts)
         if self._in_parts is None:
             return most_nbytes if self.is_remote else 0
         return held_nbytes(min(most_nbytes, MOST_NBYTES), head_nbytes, put_limit())
@@ -257,10 +284,16 @@ class BucketStore(WholeStore):
             self.remove_object(name)
 
     def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
-        """See :meth:`WholeStore.writer`: on S3, large objects are uploaded in parts."""
-        if self._in_parts is None:
-            return super().writer(transaction, key)
-        return PartedWriter(transaction, key, self._in_parts, self._completes_if)
+        """See :meth:`WholeStore.writer`: on S3, large objects are uploaded in parts.
+
+        A task says how large its shards may be. These may wait in a file.
+        """
+        large, scratch = None, self.scratch
+        if self._in_parts is not None:
+            large = PartedWriter(transaction, key, self._in_parts, self._completes_if)
+        if scratch is not None and transaction.bound[0]:
+            return ScratchWriter(transaction, key, scratch, large)
+        return large or super().writer(transaction, key)
 
     def uploads(self) -> Sequence[tuple[str, str]]:
         """See :meth:`Store.uploads`."""
@@ -327,7 +360,7 @@ class BucketStore(WholeStore):
         import obstore
 
         found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if found is None else _version(found)
+        return None if found is None else version_from(found)
 
     def size(self, key: str) -> int | None:
         """See :meth:`Readable.size`."""
@@ -427,7 +460,7 @@ class BucketStore(WholeStore):
 
         def see() -> Seen:
             found = obstore.get(self._obstore, name, options=wanted)
-            version, data = _version(found.meta), found.bytes()
+            version, data = version_from(found.meta), found.bytes()
             is_end = self._kind.has_suffixes or len(data) == version[0]
             return Seen(version, data) if is_end else Seen(version)
 
@@ -454,7 +487,7 @@ class BucketStore(WholeStore):
                 if not version[1]:
                     raise
                 return None
-            return bytes(found.bytes()), _version(found.meta)
+            return bytes(found.bytes()), version_from(found.meta)
 
         answer = self._asked("read", name, get)
         return None if answer is None or answer[1] != version else answer[0]
@@ -499,7 +532,9 @@ class BucketStore(WholeStore):
         import obstore
 
         _check_process()
-        return obstore.put(self._obstore, name, data, mode=mode, use_multipart=False)["e_tag"]
+        more: Any = {"attributes": dict(self._metadata)} if self._metadata else {}
+        more |= {"mode": mode, "use_multipart": False}
+        return obstore.put(self._obstore, name, data, **more)["e_tag"]
 
     def _asked(self, doing: str, name: str, call: Callable[[], T]) -> T | None:
         """What a request gives; None if the object is missing."""
@@ -536,14 +571,11 @@ def _errors() -> tuple[type[Exception], ...]:
     return BaseError, OSError, ValueError, RuntimeError
 
 
-def _version(found: Any) -> Version:
-    tag, version = found["e_tag"], found["version"]
-    return int(found["size"]), tag, version if tag or version else str(found["last_modified"])
-
-
-def _rebuild(store: Any, tails: Tails, probed: _Probed, prefix: str) -> BucketStore:
+def _rebuild(
+    store: Any, tails: Tails, probed: _Probed, prefix: str, via: str | None
+) -> BucketStore:
     made = BucketStore(store).at(prefix.removesuffix("/"))
-    made._tails, made._probed = tails, probed  # noqa: SLF001 (of this class)
+    made._tails, made._probed, made._via = tails, probed, via  # noqa: SLF001 (of this class)
     return made
 
 

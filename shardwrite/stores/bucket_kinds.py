@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["CONDITIONS", "KINDS", "Kind", "given_address", "is_bucket"]
+__all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "given_address", "is_bucket"]
 
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""No metadata."""
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 
 
@@ -35,6 +38,8 @@ class Kind:
         Option that names another address of the service; empty if there is none.
     variables : tuple of str
         Environment variables for the address; the first one that is set counts.
+    joint : str
+        What joins the words in names of metadata; empty if objects have none.
     """
 
     scheme: str
@@ -44,6 +49,18 @@ class Kind:
     most_nbytes: int = 2**63
     address: str = ""
     variables: tuple[str, ...] = ()
+    joint: str = "-"
+
+    def metadata(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Metadata in names that the service takes, or none if objects have none.
+
+        Examples
+        --------
+        >>> KINDS["S3Store"].metadata({"run": "abc"}), KINDS["LocalStore"].metadata({"run": "abc"})
+        ({'shardwrite-run': 'abc'}, {})
+        """
+        names = {f"shardwrite-{name}".replace("-", self.joint): given[name] for name in given}
+        return names if self.joint else {}
 
 
 KINDS = {
@@ -71,9 +88,13 @@ KINDS = {
         most_nbytes=5000 * 2**20,
         address="endpoint",
         variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        joint="_",
     ),
     "LocalStore": Kind(
-        "file", "", frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE})
+        "file",
+        "",
+        frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
+        joint="",
     ),
     "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
 }

@@ -11,14 +11,14 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from shardwrite.config.table import PUT_LIMIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import ObjectReader
-from shardwrite.stores.bucket_kinds import Kind
+from shardwrite.stores.bucket_kinds import KINDS, NOTHING, Kind
 from shardwrite.stores.bucket_s3 import S3Uploads
 from shardwrite.stores.bucket_uploads import (
     ANY,
@@ -131,9 +131,9 @@ class InParts:
                 self._uploads, self._pid = S3Uploads(*self._given), os.getpid()
             return self._uploads
 
-    def begin(self, name: str) -> Upload:
+    def begin(self, name: str, metadata: Mapping[str, str] = NOTHING) -> Upload:
         """Begin an upload, which counts as open in this process."""
-        upload = self.uploads.begin(name)
+        upload = self.uploads.begin(name, KINDS["S3Store"].metadata(metadata))
         with _lock:
             _open.add(upload.id)
         return upload
@@ -245,6 +245,11 @@ class PartedWriter(WholeWriter):
                 return
             data = self._data = self._sent(data)
 
+    def take(self, data: memoryview) -> None:
+        """Write a whole object, of which no more than two parts are in memory at a time."""
+        self._limit = self._part_nbytes
+        self.write([data])
+
     def _sent(self, data: bytearray) -> bytearray:
         """Send whole parts of what is in memory, and return the rest."""
         size = self._part_nbytes
@@ -252,7 +257,7 @@ class PartedWriter(WholeWriter):
             self._start += size
             self._put_part(data)
             return bytearray()
-        self._upload = self._in_parts.begin(self._name)
+        self._upload = self._in_parts.begin(self._name, self._metadata)
         self._first, self._tags = data[:size], [""]
         whole = range(size, len(data) - size + 1, size)
         for at in whole:

@@ -19,12 +19,18 @@ from typing import Any, Self
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader
 
-__all__ = ["BucketReader", "Seen", "Tails", "Version"]
+__all__ = ["BucketReader", "Seen", "Tails", "Version", "version_from"]
 
 _FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
 _KEPT_NBYTES = 2**26
 Version = tuple[int, str | None, str | None]
 """Size of an object in bytes, its ETag, and the version or generation that its service names."""
+
+
+def version_from(found: Any) -> Version:
+    """Version of an object, from what obstore tells of it."""
+    tag, version = found["e_tag"], found["version"]
+    return int(found["size"]), tag, version if tag or version else str(found["last_modified"])
 
 
 @dataclass(frozen=True, slots=True)

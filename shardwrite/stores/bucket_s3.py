@@ -135,14 +135,14 @@ class S3Uploads(Uploads):
         self._where = where
         self._client = _shared_client(store, self._options, endpoint)
 
-    def begin(self, name: str) -> Upload:
+    def begin(self, name: str, metadata: Mapping[str, str]) -> Upload:
         """See :meth:`Uploads.begin`."""
         mark = uuid.uuid4().hex
         answer = self._asked(
             "upload",
             name,
             self._client.create_multipart_upload,
-            Metadata={_MARK: mark},
+            Metadata={**metadata, _MARK: mark},
             **self._options.encryption,
         )
         return Upload(name, str(answer["UploadId"]), mark)

@@ -9,7 +9,7 @@ processes have left that were killed is listed and aborted.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,8 +69,8 @@ class Uploads(Protocol):
     ESTALE.
     """
 
-    def begin(self, name: str) -> Upload:
-        """Begin an upload."""
+    def begin(self, name: str, metadata: Mapping[str, str]) -> Upload:
+        """Begin an upload, of an object with these metadata."""
 
     def put_part(self, upload: Upload, number: int, data: bytes | bytearray) -> str:
         """Put the part of a number from 1 on, and return its ETag. It may be put again."""

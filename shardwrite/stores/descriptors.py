@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["pread_all", "pwrite_all", "write_all", "write_new"]
+__all__ = ["pread_all", "pwrite_all", "write_all", "write_new", "writev_all"]
 
+_IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
 
 
@@ -16,6 +18,27 @@ def write_all(fd: int, data: Any) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def writev_all(fd: int, buffers: Sequence[Any]) -> int:
+    """Write all buffers, in batches of at most `_IOV_MAX`, and return the number of bytes.
+
+    The items of the buffers must be single bytes.
+    """
+    total = 0
+    for first in range(0, len(buffers), _IOV_MAX):
+        batch = buffers[first : first + _IOV_MAX]
+        wanted = sum(map(len, batch))
+        total += wanted
+        written = os.writev(fd, batch)
+        while written < wanted:  # a short write: continue where it stopped
+            wanted -= written
+            rest = [memoryview(b) for b in batch]
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            batch = [rest[0][written:], *rest[1:]]
+            written = os.writev(fd, batch)
+    return total
 
 
 def pwrite_all(fd: int, data: Any, offset: int) -> None:

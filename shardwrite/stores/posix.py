@@ -34,7 +34,7 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores.capabilities import Capability
-from shardwrite.stores.descriptors import pwrite_all
+from shardwrite.stores.descriptors import pwrite_all, writev_all
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.exclusive import link_new
@@ -61,7 +61,6 @@ from shardwrite.stores.writeback import begin_writeback
 
 __all__ = ["PosixStore"]
 
-_IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
@@ -147,6 +146,11 @@ class PosixStore:
     @property
     def put_limit(self) -> None:
         """See :attr:`Store.put_limit`."""
+        return
+
+    @property
+    def scratch(self) -> None:
+        """See :attr:`Store.scratch`; objects are written where they stay."""
         return
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:  # noqa: ARG002
@@ -456,7 +460,7 @@ class PosixWriter:
     def write(self, buffers: Sequence[Any]) -> int:
         """Append buffers (step 2)."""
         with as_store_error(self.key, "cannot write"):
-            n = _writev_all(self._fd, buffers)
+            n = writev_all(self._fd, buffers)
             self._end += n
             if self._is_synced and self._end - self._begun >= _WRITEBACK_NBYTES:
                 begin_writeback(self._fd, self._begun, self._end)
@@ -549,24 +553,3 @@ class PosixWriter:
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_dev, found.st_ino, found.st_size
-
-
-def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
-    """Write all buffers, in batches of at most `_IOV_MAX`, and return the number of bytes.
-
-    The items of the buffers must be single bytes.
-    """
-    total = 0
-    for first in range(0, len(buffers), _IOV_MAX):
-        batch = buffers[first : first + _IOV_MAX]
-        wanted = sum(map(len, batch))
-        total += wanted
-        written = os.writev(fd, batch)
-        while written < wanted:  # a short write: continue where it stopped
-            wanted -= written
-            rest = [memoryview(b) for b in batch]
-            while rest and written >= len(rest[0]):
-                written -= len(rest.pop(0))
-            batch = [rest[0][written:], *rest[1:]]
-            written = os.writev(fd, batch)
-    return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from shardwrite.errors import StoreError
@@ -64,6 +64,10 @@ class WholeStore(Store):
     def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
         """Start to write an object of a transaction."""
         return WholeWriter(transaction, key)
+
+    def described(self, metadata: Mapping[str, str]) -> WholeStore:  # noqa: ARG002
+        """The store as one that puts objects with these metadata, if objects have any."""
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.prefix})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from shardwrite.errors import StoreError
@@ -45,6 +45,9 @@ class PutsWhole(Protocol):
 
     def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
         """Start to write an object."""
+
+    def described(self, metadata: Mapping[str, str]) -> PutsWhole:
+        """The store as one that puts objects with these metadata, if objects have any."""
 
 
 class WholeTransaction(Transaction):
@@ -123,6 +126,7 @@ class WholeWriter(ObjectWriter):
         self._key = key
         self._data: bytearray | None = bytearray()
         self._expected: tuple[Any] | None = None
+        self._metadata: dict[str, str] = {}
 
     def write(self, buffers: Sequence[Any]) -> int:
         """See :meth:`ObjectWriter.write`."""
@@ -150,6 +154,10 @@ class WholeWriter(ObjectWriter):
             super().expect(version)
         self._expected = (version,)
 
+    def describe(self, name: str, value: str) -> None:
+        """See :class:`Described`."""
+        self._metadata[name] = value
+
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
         data = self._open_data()
@@ -157,24 +165,26 @@ class WholeWriter(ObjectWriter):
         self._data = None
         self._transaction.put(lambda: self._put(data, guard))
 
-    def _put(self, data: bytearray, guard: Callable[[], None] | None) -> None:
-        store = self._transaction.store
+    def _put(self, data: Any, guard: Callable[[], None] | None) -> None:
+        """Put bytes, which may be those of a memory map."""
+        store = self._transaction.store.described(self._metadata)
         name = store.prefix + self._key
         if self._expected is not None:
             store.replace_object(name, data, *self._expected)
         elif self._transaction.is_fresh and Capability.CONDITIONAL in store.capabilities:
-            self._put_first(name, data, guard)
+            self._put_first(store, name, data, guard)
         else:
             store.put_object(name, data)
         self._transaction.committed.add(self._key)
 
-    def _put_first(self, name: str, data: bytearray, guard: Callable[[], None] | None) -> None:
+    def _put_first(
+        self, store: PutsWhole, name: str, data: Any, guard: Callable[[], None] | None
+    ) -> None:
         """Put an object where there should be none.
 
         If there is one, an interrupted attempt has left it, or another process has taken over. The
         guard tells which. A process that is frozen before its request replaces nothing of others.
         """
-        store = self._transaction.store
         try:
             store.replace_object(name, data, None)
         except StoreError as error:

@@ -43,6 +43,7 @@ from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, shards_of, this_process
+from shardwrite.plan.estimate import n_at_once
 from shardwrite.stores import Bounded, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -59,9 +60,6 @@ _ENTRY_SECONDS = 1.0
 # up to `_ENTRY_SECONDS`
 _FIRST_SECONDS = 0.01
 _SHARDS_A_TURN = 32
-# objects that a task puts at a time into a store that answers late, and their decoded bytes
-_N_AT_ONCE = 8
-_AT_ONCE_NBYTES = 8 * 2**20
 # seconds to read, encode and write a small shard: twice as long as on a memory file system
 _SHARD_SECONDS = 4e-4
 
@@ -311,9 +309,9 @@ def _try_shards(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
-    n_at_once = min(_N_AT_ONCE, _AT_ONCE_NBYTES // _shard_nbytes(spec.metadata))
-    if n_at_once > 1 and isinstance(transaction, Overlapping):
-        transaction.overlap(n_at_once)
+    n_together = n_at_once(_shard_nbytes(spec.metadata))
+    if n_together > 1 and isinstance(transaction, Overlapping):
+        transaction.overlap(n_together)
     if isinstance(transaction, Bounded):
         transaction.expect_nbytes(most_nbytes_of(spec.metadata), head_nbytes_of(spec.metadata))
     try:

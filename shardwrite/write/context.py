@@ -80,6 +80,8 @@ class WriteSpec:
         Settings of the process that makes the tasks, which hold on workers, too.
     fence : BucketFence or SharedFence, optional
         The way to the lease of the run, if the state of the run lies in the bucket.
+    digest : str
+        Digest of the plan, for the metadata of objects.
     """
 
     metadata: ArrayMetadata
@@ -99,6 +101,7 @@ class WriteSpec:
     drops_hdf5: bool = False
     decided: Decided = field(default_factory=decide)
     fence: Fence | None = None
+    digest: str = ""
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:

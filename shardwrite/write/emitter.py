@@ -39,6 +39,7 @@ from shardwrite.grid import Shape
 from shardwrite.read.hdf5_shards import is_hdf5_at, refuse_hdf5, refuse_hdf5_among
 from shardwrite.stores import (
     Capability,
+    Described,
     ObjectReader,
     ObjectWriter,
     Protectable,
@@ -106,7 +107,7 @@ class Emitter:
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
         if isinstance(self.spec.strategy, Hdf5):
             _protect(writer)
-        writer.finish(self.guard)
+        self._publish(writer, shard.seal.index.checksum)
         return Written(shard.nbytes, shard.seal.index.checksum, shard.n_chunks)
 
     def stream(self, batches: Iterable[EncodedBatch]) -> Written:
@@ -292,7 +293,7 @@ class Emitter:
         """
         writer = self._create()
         copy_bytes(reader, writer, reader.nbytes)
-        writer.finish(self.guard)
+        self._publish(writer, table.checksum)
         return Written(reader.nbytes, table.checksum, table.n_present)
 
     @property
@@ -323,6 +324,8 @@ class Emitter:
         self._check_kind()
         writer = self.transaction.create(self._key)
         spec = self.spec
+        if _can_describe(type(writer)):
+            cast("Described", writer).describe("run", spec.digest)
         if spec.drops_hdf5 and spec.exists and isinstance(writer, Protectable):
             # The file that goes has no permission to write, and its successor needs one.
             writer.protect(False if is_hdf5_at(spec.metadata, spec.store, self.index) else None)
@@ -333,9 +336,15 @@ class Emitter:
     def _seal(self, offsets: Ranks, nbytes: Ranks) -> Seal:
         return self._codec.seal(ShardIndex.build(offsets, nbytes))
 
+    def _publish(self, writer: ObjectWriter, checksum: int) -> None:
+        """Finish an object whose index has a checksum."""
+        if _can_describe(type(writer)):
+            cast("Described", writer).describe("index-crc32c", f"{checksum:08x}")
+        writer.finish(self.guard)
+
     def _finished(self, writer: ObjectWriter, seal: Seal, end: int) -> Written:
         """Finish an object whose inner chunks end at byte `end`."""
-        writer.finish(self.guard)
+        self._publish(writer, seal.index.checksum)
         return Written(end + len(seal.suffix), seal.index.checksum, seal.index.n_present)
 
 
@@ -357,6 +366,12 @@ def _protect(writer: ObjectWriter) -> None:
 def _can_protect(kind: type) -> bool:
     """Whether writers of a class can protect objects; to look takes long for small shards."""
     return issubclass(kind, Protectable)
+
+
+@cache
+def _can_describe(kind: type) -> bool:
+    """Whether objects of writers of a class can have metadata."""
+    return issubclass(kind, Described)
 
 
 def _only(batch: EncodedBatch, wanted: npt.NDArray[np.bool_]) -> EncodedBatch:

@@ -1,7 +1,7 @@
 """GCS as far as obstore uses it, in the form of a proxy before a server of S3.
 
 Requests and answers of the XML interface are nearly those of S3. What differs is done here: the
-token in place of a signature, the generation of each object, the condition on it, and the answer to
+token in place of a signature, names of metadata, the generation of each object, the condition on it, and the answer to
 the removal of an object that is missing.
 """
 
@@ -17,6 +17,7 @@ import proxy
 
 TOKEN = "ya29.cAnArYtOkEncAnArY"
 CONDITION = "x-goog-if-generation-match"
+_META = "x-goog-meta-"
 SIGNED = "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -51,6 +52,11 @@ class Translating(proxy.Passing):
             for name, value in self.headers.items()
             if not name.lower().startswith(("x-goog-", "authorization"))
         ]
+        headers += [
+            (f"x-amz-meta-{name.lower().removeprefix(_META)}", value)
+            for name, value in self.headers.items()
+            if name.lower().startswith(_META)
+        ]
         headers.append(("Authorization", SIGNED))
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return refused(401, "AuthenticationRequired", "Authentication required.")
@@ -73,6 +79,7 @@ class Translating(proxy.Passing):
                 del self.generations.known[path]
         if known is not None:
             answered.append(("x-goog-generation", str(known)))
+        answered = [(name.lower().replace("x-amz-meta-", _META), value) for name, value in answered]
         return status, reason, answered, content
 
 

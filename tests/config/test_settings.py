@@ -40,6 +40,7 @@ BAD = {
     "run-dir": [5, ""],
     "storage": [3, "x", [1]],
     "bucket.put-limit": ["much", 0],
+    "bucket.via": [5, ""],
     "cost.put": [0, "cheap", True],
     "cost.get": [-1],
     "cost.stored": [float("inf")],

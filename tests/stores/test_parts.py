@@ -100,8 +100,9 @@ class Recorded:
         self.objects, self.begun, self.parts, self.aborted = {}, [], {}, []
         self.conditions, self.largest = [], 0
 
-    def begin(self, name):
+    def begin(self, name, metadata):
         self.begun.append(name)
+        self.metadata = metadata
         self.parts = {}
         return Upload(name, f"upload-{id(self)}-{len(self.begun)}", "mark")
 
@@ -143,6 +144,9 @@ class Puts:
 
     def version_of_object(self, name):
         return self.version
+
+    def described(self, metadata):
+        return self
 
     def writer(self, transaction, key):
         return PartedWriter(transaction, key, self.in_parts, lambda in_parts: self.completes_if)
@@ -427,7 +431,7 @@ def test_encryption_and_payer_are_those_of_the_store(monkeypatch):
         return {"UploadId": "1"}
 
     monkeypatch.setattr(uploads._client, "create_multipart_upload", create)
-    upload = uploads.begin("c/0")
+    upload = uploads.begin("c/0", {})
     (given,) = asked
     assert given.pop("Metadata") == {"shardwrite-upload": upload.mark}
     assert given == {

@@ -1,0 +1,74 @@
+"""Places whose shards wait on the disk of each machine until they are put into a bucket."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from shardwrite.errors import SpecError
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target
+from shardwrite.place.transformer import TransformerStore
+from shardwrite.stores import BucketStore
+
+__all__ = ["no_bucket", "place_via", "target_via"]
+
+
+def target_via(target: Target, directory: Any) -> Target:
+    """The target as one whose shards wait in a directory; see `place_via`."""
+    if directory is None or not isinstance(target.place, Directory | InStore):
+        return target
+    return replace(target, place=place_via(target.place, directory))
+
+
+def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore:
+    """The place as one whose shards wait in a directory until they are put into a bucket.
+
+    Parameters
+    ----------
+    place : Directory or InStore
+        The place.
+    directory : str or path, optional
+        The directory, on each machine's own disk. With None, the place is returned as it is.
+
+    Raises
+    ------
+    SpecError
+        If the place is in no bucket, or no directory is given.
+    """
+    if directory is None:
+        return place
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+        raise SpecError(
+            "no directory",
+            field="via",
+            value=directory,
+            remedy='give the path of a directory, such as "/local/scratch"',
+        )
+    where = os.fsdecode(directory)
+    base = place.base if isinstance(place, InStore) else None
+    if isinstance(base, TransformerStore | BucketStore):
+        base = base.via(where)
+    if base is None or base.scratch is None or not isinstance(place, InStore):
+        raise no_bucket(place.label, where)
+    return replace(place, base=base)
+
+
+def no_bucket(label: str, directory: str) -> SpecError:
+    """Error of a directory for shards that wait, where they do not wait for a network.
+
+    Parameters
+    ----------
+    label : str
+        Name of the place.
+    directory : str
+        The directory.
+    """
+    return SpecError(
+        f"is for buckets, and shards of {label} do not wait for a network",
+        field="via",
+        value=directory,
+        remedy="leave it out, or give the URL of a bucket, such as s3://bucket/x.zarr",
+    )

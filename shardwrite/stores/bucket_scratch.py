@@ -1,0 +1,188 @@
+"""Objects of a bucket that wait on this machine's own disk, and not in memory, until they are put.
+
+Each object lies in a file without a name, which is gone when the process ends, however it ends. It
+is put from a memory map of the file. The system can drop the pages of a map at any time, so they
+take no memory of the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from shardwrite.errors import StoreError
+from shardwrite.stores.base import ObjectReader
+from shardwrite.stores.bucket_parts import PartedWriter, put_limit
+from shardwrite.stores.bucket_uploads import MOST_NBYTES, part_nbytes_for
+from shardwrite.stores.descriptors import pwrite_all, writev_all
+from shardwrite.stores.reading import as_store_error
+from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+
+__all__ = ["COPIED_FROM_BUCKET_NBYTES", "Room", "ScratchWriter", "held_beside_scratch", "room_in"]
+
+COPIED_FROM_BUCKET_NBYTES = 16 * 2**20
+"""Bytes of an old object that are in memory at a time while they are copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room in a directory for objects that wait.
+
+    Attributes
+    ----------
+    disk : int
+        Number of the file system, which two directories may share.
+    free_nbytes : int
+        Bytes that are free there.
+    """
+
+    disk: int
+    free_nbytes: int
+
+
+def room_in(directory: str) -> Room:
+    """Look whether files can be made in a directory, and how much room there is.
+
+    Raises
+    ------
+    StoreError
+        If the directory is missing, or cannot be written to.
+    """
+    with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
+        found = os.fstatvfs(file.fileno())
+        return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
+
+
+def held_beside_scratch(most_nbytes: int, head_nbytes: int, *, in_parts: bool) -> int:
+    """Memory that an object takes, although it waits in a file, in bytes, at most.
+
+    Parameters
+    ----------
+    most_nbytes, head_nbytes : int
+        See `part_nbytes_for`.
+    in_parts : bool
+        Whether a large object is uploaded in parts, of which two are in memory.
+    """
+    if not in_parts or most_nbytes <= put_limit():
+        return min(most_nbytes, COPIED_FROM_BUCKET_NBYTES)
+    return min(most_nbytes, 2 * part_nbytes_for(min(most_nbytes, MOST_NBYTES), head_nbytes))
+
+
+class ScratchWriter(WholeWriter):
+    """An object that grows in a file without a name.
+
+    Parameters
+    ----------
+    transaction : WholeTransaction
+        The transaction.
+    key : str
+        Key of the object.
+    directory : str
+        Directory of the file. It may name variables of the environment.
+    large : PartedWriter or None
+        What uploads the object if it is too large for one request.
+
+    Raises
+    ------
+    StoreError
+        If no file can be made there.
+    """
+
+    def __init__(
+        self,
+        transaction: WholeTransaction,
+        key: str,
+        directory: str,
+        large: PartedWriter | None,
+    ) -> None:
+        super().__init__(transaction, key)
+        self._where = os.path.expandvars(directory)
+        self._large = large
+        with self._storing():
+            self._file: Any = _file_in(directory)
+        self._nbytes = 0
+
+    def _storing(self) -> Any:
+        return as_store_error(self._key, f"cannot keep a shard in {self._where} until it is put:")
+
+    def _fd(self) -> int:
+        if self._file is None:
+            raise StoreError(f"{self._key!r} is not being written", key=self._key)
+        return int(self._file.fileno())
+
+    def write(self, buffers: Sequence[Any]) -> int:
+        """See :meth:`ObjectWriter.write`."""
+        fd = self._fd()
+        given = [memoryview(buffer) for buffer in buffers]
+        views = [view.cast("B") for view in given if view.nbytes]
+        with self._storing():
+            n_written = writev_all(fd, views)
+        self._nbytes += n_written
+        return n_written
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """See :meth:`ObjectWriter.write_at`."""
+        fd = self._fd()
+        with self._storing():
+            pwrite_all(fd, data, offset)
+
+    def skip(self, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.skip`."""
+        fd = self._fd()
+        with self._storing():
+            self._nbytes = os.lseek(fd, nbytes, os.SEEK_CUR)
+            if nbytes:  # the file must be as long, and what is left out reads as zeros
+                pwrite_all(fd, b"\0", self._nbytes - 1)
+
+    def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.copy`; a piece is in memory at a time."""
+        end = offset + nbytes
+        for start in range(offset, end, COPIED_FROM_BUCKET_NBYTES):
+            self.write([reader.read(start, min(COPIED_FROM_BUCKET_NBYTES, end - start))])
+
+    def expect(self, version: Any) -> None:
+        """See :meth:`ObjectWriter.expect`."""
+        super().expect(version)
+        if self._large is not None:
+            self._large.expect(version)
+
+    def describe(self, name: str, value: str) -> None:
+        """See :class:`Described`."""
+        super().describe(name, value)
+        if self._large is not None:
+            self._large.describe(name, value)
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`ObjectWriter.finish`."""
+        fd = self._fd()
+        self._transaction.check(guard)
+        with self._storing():
+            # The map keeps the file until nobody needs it any more.
+            data = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if self._nbytes else b"")
+        self._close()
+        if self._large is not None and len(data) > put_limit():
+            self._large.take(data)
+            self._large.finish(guard)
+        else:
+            self._transaction.put(lambda: self._put(data, guard))
+
+    def abort(self) -> None:
+        """See :meth:`ObjectWriter.abort`."""
+        self._close()
+        if self._large is not None:
+            self._large.abort()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _file_in(directory: str) -> Any:
+    """A new file that has no name, or loses it at once where the file system wants one."""
+    where = os.path.expandvars(directory)
+    return cast("Any", tempfile.TemporaryFile(dir=where, prefix="shardwrite-", buffering=0))
