@@ -203,9 +203,9 @@ def write_scattered(
     """
     plan = plan_gathering(_gathered(new), spool.plan, engine)
     job = Job(NoChunks(), plan, scale, spool.options)
-    found = kept(job, engine)
     raw_nbytes = spool.plan.raw_nbytes
-    with reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
+    with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
+        found = kept(job, engine)
         if found.result is not None and found.there is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
             return _counted(found.result, new)
