@@ -150,8 +150,7 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path):
     assert files_of(root / KEY) == files_of(tmp_path / "w" / KEY)
 
 
-@pytest.mark.parametrize("phase", ["spooling", "gathering"])
-@pytest.mark.parametrize("by_command", [False, True])
+@pytest.mark.parametrize(("phase", "by_command"), [("spooling", False), ("gathering", True)])
 def test_an_interrupted_call_is_given_up(tmp_path, phase, by_command):
     root = tmp_path / "v"
     stop(root, phase)
@@ -250,8 +249,7 @@ def test_too_many_chunks(monkeypatch):
         shardwrite.plan_precomputed(source(), **NEW)
 
 
-@pytest.mark.parametrize("shard_bits", [0, 12])
-@pytest.mark.parametrize("axes", ["zyx", "czyx"])
+@pytest.mark.parametrize(("axes", "shard_bits"), [("zyx", 12), ("czyx", 0)])
 def test_few_and_many_shards(tmp_path, shard_bits, axes):
     values = VALUES if axes == "zyx" else np.stack([VALUES, VALUES[::-1]])
     sharding = {**SHARDING, "shard_bits": shard_bits, "minishard_bits": 2 + shard_bits % 5}
