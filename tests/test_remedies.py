@@ -220,6 +220,9 @@ COVERED: dict[str, str] = {
     "open another writer, and give it that again": (
         "tests/stream/test_interrupted_calls.py::test_another_writer_goes_on_after_the_last_flush"
     ),
+    "in which encoded chunks wait. It is not taken for empty": (
+        "tests/operations/test_scattered.py::test_a_lost_shard_of_the_spool_is_no_empty_one"
+    ),
     "Start over with restart=True, which removes nothing of others": (
         f"{_STORES}::test_a_store_that_was_emptied_is_noticed"
     ),

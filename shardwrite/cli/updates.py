@@ -26,7 +26,8 @@ from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.previews import preview_abandon, preview_compact, preview_erase
-from shardwrite.place.target import resolve_place
+from shardwrite.operations.scattered import abandon_scattered
+from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
@@ -266,6 +267,10 @@ def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     if found.in_place if found else abandon_in_place(resolve_place(array, name)):
         told = "would be given up, or finished if it is nearly done" if dry_run else "was given up"
         echo("[]" if as_json else f"the conversion or adoption {told}")
+        return
+    if found.is_scattered if found else abandon_scattered(resolve_target(array, name), None):
+        told = "would be given up" if dry_run else "was given up"
+        echo("[]" if as_json else f"the scale {told}, and its spool removed")
         return
     regions = found.regions if found else shardwrite.abandon(array, name=name)
     shown = [",".join(f"{a}:{b}" for a, b in region) for region in regions]

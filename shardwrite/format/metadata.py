@@ -20,7 +20,7 @@ from shardwrite.format.base import ObjectFormat
 from shardwrite.format.manifest import emptied
 from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.placed import PlacedShards, cuts_edges, placed_shards
+from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
 from shardwrite.format.precomputed import boxes  # noqa: F401 (registers the format)
 from shardwrite.format.sharding import (
     ShardFormat,
@@ -189,6 +189,8 @@ class ArrayMetadata:
     @cached_property
     def is_cut(self) -> bool:
         """Whether inner chunks at the edges of the array are cut there, and so are smaller."""
+        if isinstance(self.placed, ScatteredChunks):
+            return self.placed.is_cut
         grid = self.grid
         return cuts_edges(self.shard_format) and any(
             n % c for n, c in zip(grid.shape, grid.chunks, strict=True)
@@ -238,6 +240,9 @@ class ArrayMetadata:
         start = tuple(
             i * s + k * c for i, s, k, c in zip(index, grid.shards, cell, grid.chunks, strict=True)
         )
+        if isinstance(self.placed, ScatteredChunks):
+            stored = self.placed.chunk_shape(index, rank)
+            return Box(start, tuple(a + n for a, n in zip(start, stored, strict=True)))
         sizes = zip(start, grid.chunks, self.document["shape"], strict=True)
         return Box(start, tuple(max(a, min(a + c, n)) for a, c, n in sizes))
 

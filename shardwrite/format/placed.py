@@ -4,12 +4,18 @@ A format has ``within`` if the keys of its shards, or what stands around their i
 on the places of the shards. It has ``cuts_edges``, which is True, if inner chunks at the edges of
 the array are cut there. It has ``own_strategy`` if all its shards are written by one strategy,
 whatever a call asks for. Its objects have ``load`` if their index lies in several places.
+
+Shards by their positions have ``chunk_shape``, ``is_cut`` and ``origins`` if their inner chunks are
+not those of a box of the array; see `ScatteredChunks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.format.base import ObjectFormat
@@ -21,6 +27,7 @@ from shardwrite.grid import Shape, ShardGrid
 __all__ = [
     "LoadedFormat",
     "PlacedShards",
+    "ScatteredChunks",
     "cuts_edges",
     "loader_of",
     "own_strategy",
@@ -69,6 +76,30 @@ class PlacedShards(Protocol):
 
     def at(self, index: Sequence[int]) -> ObjectFormat:
         """What stands around the inner chunks of the shard at a position."""
+
+
+@runtime_checkable
+class ScatteredChunks(PlacedShards, Protocol):
+    """Shards whose inner chunks come from everywhere in another array."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some inner chunks are smaller, and are padded only in memory."""
+
+    def chunk_shape(self, index: Sequence[int], rank: int) -> Shape:
+        """Shape in which the inner chunk of a rank is stored."""
+
+    def origins(
+        self, index: Sequence[int], other: ShardGrid
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the other array has the inner chunks of a shard.
+
+        Returns
+        -------
+        numbers, ranks : numpy.ndarray of int64, shape (chunks per shard,)
+            For each inner chunk, the row-major rank of the other array's shard and the chunk's
+            rank in it. The first is -1 where there is no chunk.
+        """
 
 
 def placed_shards(found: ShardFormat | None, grid: ShardGrid) -> PlacedShards | None:

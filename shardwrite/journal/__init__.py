@@ -101,7 +101,7 @@ from shardwrite.journal.undo import (
     shard_claim,
 )
 from shardwrite.journal.uploads import abort_uploads, uploads_left
-from shardwrite.journal.volume_info import change_info, read_volume
+from shardwrite.journal.volume_info import change_info, read_volume, replace_info
 from shardwrite.journal.writer import (
     FarJournal,
     JournalWriter,
@@ -207,6 +207,7 @@ __all__ = [
     "refuse_unfinished",
     "release_all",
     "replace_document",
+    "replace_info",
     "replay",
     "require_trusted",
     "shard_claim",

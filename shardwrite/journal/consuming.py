@@ -102,6 +102,16 @@ class Listed:
         """
         return bool(_read(self.path)[1][rank])
 
+    def missing(self, key: str) -> StoreError:
+        """The error that one of these objects is missing."""
+        return StoreError(
+            f"{key!r} is missing, and was there when the conversion began to remove what it "
+            "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
+            "make the same call again",
+            key=key,
+            errno=errno.ENOENT,
+        )
+
 
 @lru_cache(maxsize=4)
 def _read(path: str) -> tuple[str, npt.NDArray[np.bool_]]:

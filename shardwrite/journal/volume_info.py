@@ -34,12 +34,13 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["change_info", "read_volume"]
+__all__ = ["change_info", "read_volume", "replace_info"]
 
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
 _MAX_TRIES = 8
 
 Change = Callable[[Any], Document]
+Replace = Callable[[bytes | None], bytes | None]
 
 
 def read_volume(place: Place) -> Any:
@@ -89,26 +90,56 @@ def change_info(volume: Target, change: Change, durability: str) -> None:
         If the document cannot be written.
     """
     place = volume.place
+
+    def replace(data: bytes | None) -> bytes | None:
+        old = _parsed(data, place)
+        new = change(old)
+        return None if new == old else _rendered(new)
+
+    replace_info(volume, replace, durability)
+
+
+def replace_info(volume: Target, replace: Replace, durability: str) -> None:
+    """Put other bytes as the ``info``, while no other process does so.
+
+    Parameters
+    ----------
+    volume : Target
+        Place of the volume, and of the run state of what is written there.
+    replace : callable
+        Makes the new document of the one that stands there, or of None. It may be called several
+        times. If it returns None, what stands there stays.
+    durability : str
+        Durability level of the document.
+
+    Raises
+    ------
+    JournalError
+        If another process does not finish its change.
+    StoreError
+        If the document cannot be written.
+    """
+    place = volume.place
     if isinstance(place, Directory):
         with _alone(place.path / f"{INFO}{RUN_SUFFIX}", durability) as claim:
-            _change_file(place, change, durability, claim)
+            _replace_file(place, replace, durability, claim)
         return
     place.store.prepare()
     if volume.in_store:
-        _change_object(place, change, durability)
+        _replace_object(place, replace, durability)
         return
     with _alone(volume.beside, "none") as claim:
-        _change_object(place, change, durability, claim.check)
+        _replace_object(place, replace, durability, claim.check)
 
 
-def _change_file(place: Directory, change: Change, durability: str, claim: Claim) -> None:
-    path, old = place.path / INFO, read_volume(place)
-    new = change(old)
-    if new != old:
+def _replace_file(place: Directory, replace: Replace, durability: str, claim: Claim) -> None:
+    path, old = place.path / INFO, place.read(INFO)
+    new = replace(old)
+    if new is not None and new != old:
         discard_file(path, _ATTEMPT)
         write_file(
             path,
-            _rendered(new),
+            new,
             durability=durability,
             attempt=_ATTEMPT,
             guard=claim.check,
@@ -116,15 +147,14 @@ def _change_file(place: Directory, change: Change, durability: str, claim: Claim
         )
 
 
-def _change_object(
-    place: Place, change: Change, durability: str, check: Callable[[], None] = lambda: None
+def _replace_object(
+    place: Place, replace: Replace, durability: str, check: Callable[[], None] = lambda: None
 ) -> None:
     """Replace the object until no other process has changed it since it was read."""
     for n_tries in itertools.count(1):
-        data, version = _seen(place)
-        old = _parsed(data, place)
-        new = change(old)
-        if new == old or _replaced(place, version, _rendered(new), durability, check):
+        old, version = _seen(place)
+        new = replace(old)
+        if new is None or new == old or _replaced(place, version, new, durability, check):
             return
         wait_for_others(place, n_tries, INFO)
 

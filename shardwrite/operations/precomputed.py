@@ -17,9 +17,7 @@ import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.format.document import ArrayOptions
-from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import (
-    ROW_MAJOR,
     NewScale,
     ScaleOptions,
     checked_axes,
@@ -27,10 +25,16 @@ from shardwrite.format.precomputed.new import (
     new_scale,
     row_major,
 )
-from shardwrite.format.precomputed.shard import GZIP_LEVEL
 from shardwrite.journal import change_info, read_volume
-from shardwrite.place.objects import InStore
-from shardwrite.place.target import Target, resolve_new, resolve_target
+from shardwrite.operations.scattered import (
+    SPOOL,
+    ScaleTargets,
+    array_options,
+    has_spool,
+    spooled_notes,
+    write_scattered,
+)
+from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
 from shardwrite.plan.render import counted, human
@@ -38,6 +42,7 @@ from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.execute import execute
+from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.given import take
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -46,9 +51,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.write.context import GroupReport
 
 __all__ = ["plan_precomputed", "to_precomputed"]
-
-_NAMES = {"c": "channel"}
-_GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +61,26 @@ class _Volume:
     ----------
     array : dask.array.Array
         The values, with the axes z, y and x, or channel, z, y and x.
-    new : NewScale
-        The scale.
+    wanted, new : NewScale
+        The scale, and what the array is first written as. They differ if the hash scatters the
+        chunks: they are then spooled in shards that are boxes.
     """
 
     array: dask.array.Array
+    wanted: NewScale
     new: NewScale
 
     @property
     def options(self) -> ArrayOptions:
         """Keywords of the array that is planned and written."""
-        new, scale = self.new, self.new.scale
-        chunks = scale.chunk_size[::-1]
-        shards = tuple(n * c for n, c in zip(new.box[::-1], chunks, strict=True))
-        channels = self.array.shape[:-3]
-        axes = ROW_MAJOR[-self.array.ndim :]
-        return ArrayOptions(
-            shards=(*channels, *shards),
-            chunks=(*channels, *chunks),
-            filters=(),
-            serializer=scale.encoding.codec,
-            compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
-            fill_value=0,
-            shard_format=PrecomputedShards(new.sharding),
-            dimension_names=[_NAMES.get(axis, axis) for axis in axes],
-            attributes={
-                "precomputed": {
-                    "type": new.volume.kind,
-                    "resolution": new.entry["resolution"],
-                    "voxel_offset": new.entry["voxel_offset"],
-                }
-            },
-        )
+        made = array_options(self.new, self.array.ndim)
+        return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
 
     def plan(self, options: PlanOptions) -> Plan:
         """Plan of the run, with the parameters of the shards among its notes."""
         made = plan_array(self.array, active_engine(), self.options, options)
-        return replace(made, notes=(*self._notes, *made.notes))
+        notes = spooled_notes(self.wanted, made) if self.wanted.is_scattered else self._notes
+        return replace(made, notes=(*notes, *made.notes))
 
     @property
     def _notes(self) -> tuple[str, ...]:
@@ -137,39 +122,8 @@ def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
         array = array.transpose(order)
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
-    return _Volume(array, new_scale(shape, array.dtype, options))
-
-
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    """Where a scale goes.
-
-    Attributes
-    ----------
-    volume : Target
-        The volume, in which ``info`` lies.
-    scale : Target
-        The array that the scale is.
-    """
-
-    volume: Target
-    scale: Target
-
-    @classmethod
-    def of(cls, path: Any, key: str, run_dir: Any) -> _Targets:
-        """Find the places from what a user gives.
-
-        Raises
-        ------
-        SpecError
-            If no volume, or no state of a run, can lie there.
-        """
-        volume = resolve_target(path, None, run_dir)
-        place = volume.place
-        if isinstance(place, InStore):
-            # As an array of its own, so that the volume does not become a group of Zarr.
-            return cls(volume, resolve_new(place.store.at(key), None, run_dir))
-        return cls(volume, resolve_new(str(volume.directory.path / key), None, run_dir))
+    wanted = new_scale(shape, array.dtype, options)
+    return _Volume(array, wanted, wanted.spooled(options) if wanted.is_scattered else wanted)
 
 
 @public
@@ -328,7 +282,9 @@ def to_precomputed(
         Shape of a chunk along x, y and z. A chunk holds all channels.
     sharding : "auto", mapping or ShardingParameters
         Parameters of the shards, as in ``info``. A mapping may leave out ``@type``, ``hash`` and
-        the encodings. The hash must be ``"identity"``, with which a shard is a box of the volume.
+        the encodings. With the hash ``"identity"``, a shard is a box of the volume. With
+        ``"murmurhash3_x86_128"``, its chunks lie all over the volume, and all chunks are written
+        twice; see the notes.
     shard_nbytes : int or str
         Largest decoded size of a shard, for ``sharding="auto"``.
     index_nbytes : int or str
@@ -373,6 +329,12 @@ def to_precomputed(
     Besides the shards, the directory of the scale holds a ``zarr.json`` and a receipt, by which
     :func:`verify` and this function know what was written. Readers of volumes ignore both.
 
+    If the hash scatters the chunks, they are first encoded into a *spool* beside the scale, whose
+    name begins with a dot. Then each shard is gathered out of it. The spool takes about as many
+    bytes as the scale, and is removed at the end. To give such a call up, use :func:`abandon` on
+    the scale. Its ``zarr.json`` describes an array that has the chunks of the volume one after the
+    other. So values are compared by :func:`from_precomputed`.
+
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
@@ -400,7 +362,8 @@ def to_precomputed(
             index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
         ),
     )
-    targets = _Targets.of(at_url(path, storage_options), volume.new.scale.key, run_dir)
+    where = resolve_target(at_url(path, storage_options), None, run_dir)
+    targets = ScaleTargets.of(where, volume.wanted.scale.key, run_dir)
     run = for_new_array(
         RunOptions(
             durability=durability,
@@ -420,11 +383,19 @@ def to_precomputed(
         )
     )
     # What cannot be entered is refused before a run.
-    merged_info(read_volume(targets.volume.place), volume.new)
-    job = Job(ArrayChunks(volume.array), made, targets.scale, run)
-    with reporting(progress, made.raw_nbytes) as on_report:
-        (result,) = execute([job], active_engine(), on_report)
-    change_info(targets.volume, lambda old: merged_info(old, volume.new), job.durability)
+    merged_info(read_volume(targets.volume.place), volume.wanted)
+    engine, wanted = active_engine(), volume.wanted
+    chunks = ArrayChunks(volume.array)
+    if wanted.is_scattered:
+        job = Job(chunks, made, targets.spool, run)
+        result = write_scattered(wanted, job, targets.scale, engine, progress)
+    else:
+        job = Job(chunks, made, targets.scale, run)
+        with reporting(progress, made.raw_nbytes) as on_report:
+            (result,) = execute([job], engine, on_report)
+    change_info(targets.volume, lambda old: merged_info(old, wanted), job.durability)
+    if wanted.is_scattered and has_spool(targets.spool):
+        remove_spool(targets.spool)
     return result
 
 

@@ -24,6 +24,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
+from shardwrite.operations.scattered import abandon_scattered
 from shardwrite.operations.traffic import with_traffic
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import Target, resolve_target
@@ -336,6 +337,8 @@ def abandon(
       already replaced, the conversion is finished.
     - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
       only as long as nothing was removed.
+    - A scale of a volume whose hash scatters the chunks is given up as a whole, unless it is
+      finished. See :func:`to_precomputed`.
 
     Parameters
     ----------
@@ -370,7 +373,7 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
-    if abandon_in_place(target.place):
+    if abandon_in_place(target.place) or abandon_scattered(target, run_dir):
         return []
     open_at(target.place)
     with holding(target):

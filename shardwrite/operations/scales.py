@@ -8,7 +8,7 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.new import NewScale, merged_info
 from shardwrite.format.precomputed.stored import stored_scale
 from shardwrite.journal import change_info, read_volume
-from shardwrite.place.objects import InStore
+from shardwrite.operations.scattered import around, refuse_spool
 from shardwrite.place.target import Target, resolve_target
 
 __all__ = ["check_scale", "enter_scale"]
@@ -65,16 +65,8 @@ def _scale_at(
     target: Target, metadata: ArrayMetadata, run_dir: object
 ) -> tuple[Target, NewScale] | None:
     """The volume of an array, and the scale that it is; None if it is none."""
-    place = target.place
-    if isinstance(place, InStore) and place.name:
-        above, _, key = place.name.rpartition("/")
-        volume: object = place.base
-    elif isinstance(place, InStore):
-        volume, _, key = (place.store.url or "").rpartition("/")
-        above = ""
-    else:
-        path, above = target.directory.path, ""
-        key, volume = path.name, str(path.parent)
+    refuse_spool(metadata)
+    volume, above, key = around(target.place) or (None, "", "")
     scale = stored_scale(metadata, key)
     if scale is None:
         return None
@@ -82,7 +74,7 @@ def _scale_at(
         raise SpecError(
             "a scale lies in a volume",
             field="store",
-            value=place.label,
+            value=target.label,
             remedy="give a URL that ends in the key of the scale, or that key as name=",
         )
     return resolve_target(volume, above or None, run_dir), scale

@@ -210,9 +210,9 @@ def transfer(
     places = {name: wanted.at(name) for name in documents}
     for name, place in places.items():
         _check_group(place, documents[name], run.mode)
-    volumes = {name: wanted.at(name) for name in wanted.infos}
-    for name, place in volumes.items():
-        check_info(place, wanted.infos[name], run.mode)
+    volumes = {name: target_at(wanted.at(name), wanted.run_dir) for name in wanted.infos}
+    for name, target in volumes.items():
+        check_info(target.place, wanted.infos[name], run.mode)
     jobs = []
     for name, source in tree.arrays:
         plan = plan_transfer_of(source, engine)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.info import INFO, Scale, parse_info
-from shardwrite.operations.hierarchy import put_document
+from shardwrite.format.precomputed.new import NewScale, merged_info
+from shardwrite.journal import replace_info
 from shardwrite.place.base import Place, names_above
+from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.stores import parse_json
 
@@ -101,7 +104,8 @@ def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
 def check_info(place: Place, data: bytes, mode: str) -> None:
     """Refuse to put an ``info`` where one stands that says something else.
 
-    One whose scales are all in the new one, too, may stand there.
+    It is that of the same volume if both have the same scales, one has those of the other and
+    more, or they share some.
 
     Parameters
     ----------
@@ -123,13 +127,24 @@ def check_info(place: Place, data: bytes, mode: str) -> None:
     if there is None or there == data or mode == "w":
         return
     old, new = (_scales(one) for one in (there, data))
-    if old is None or new is None or old[0] != new[0] or not set(old[1]) <= set(new[1]):
-        raise SpecError(
-            f"the {INFO} of another volume stands there",
-            field="dst",
-            value=place.label,
-            remedy='give another place, or mode="w" to replace it',
-        )
+    if old is None or new is None or old[0] != new[0] or not _are_of_one(old[1], new[1]):
+        raise _of_another(place.label)
+
+
+def _are_of_one(old: Sequence[Scale], new: Sequence[Scale]) -> bool:
+    """Whether scales can be of one volume: some are the same, and others have other keys."""
+    keys = {scale.key for scale in new}
+    shared = [scale for scale in old if scale.key in keys]
+    return bool(shared) and set(shared) <= set(new)
+
+
+def _of_another(label: str) -> SpecError:
+    return SpecError(
+        f"the {INFO} of another volume stands there",
+        field="dst",
+        value=label,
+        remedy='give another place, or mode="w" to replace it',
+    )
 
 
 def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
@@ -142,7 +157,7 @@ def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
 
 
 def withdraw_scales(
-    places: Mapping[str, Place], infos: Mapping[str, bytes], durability: str
+    targets: Mapping[str, Target], infos: Mapping[str, bytes], durability: str
 ) -> None:
     """Take the scales out of each ``info`` that the new one describes otherwise, or lacks.
 
@@ -151,8 +166,8 @@ def withdraw_scales(
 
     Parameters
     ----------
-    places : mapping of str to Place
-        Place of the copy of each volume.
+    targets : mapping of str to Target
+        Place of the copy of each volume, and of its run state.
     infos : mapping of str to bytes
         The new documents; see `infos_of`.
     durability : str
@@ -160,25 +175,30 @@ def withdraw_scales(
 
     Raises
     ------
-    StoreError
-        If the storage refuses.
+    JournalError, StoreError
+        As `replace_info` does.
     """
+
+    def without(there: bytes | None, data: bytes) -> bytes | None:
+        if there is None or there == data or _scales(there) is None:
+            return None
+        old, new = _parsed(there), _parsed(data)
+        left = {**old, "scales": [one for one in old["scales"] if one in new["scales"]]}
+        return None if left == old else json.dumps(left).encode()
+
     for name, data in infos.items():
-        there = places[name].read(INFO)
-        if there is not None and there != data and _scales(there) is not None:
-            old, new = _parsed(there), _parsed(data)
-            left = {**old, "scales": [one for one in old["scales"] if one in new["scales"]]}
-            if left != old:
-                put_document(places[name], json.dumps(left).encode(), durability, INFO)
+        replace_info(targets[name], partial(without, data=data), durability)
 
 
-def put_infos(places: Mapping[str, Place], infos: Mapping[str, bytes], durability: str) -> None:
+def put_infos(targets: Mapping[str, Target], infos: Mapping[str, bytes], durability: str) -> None:
     """Put the ``info`` of each volume, by its path, unless the same stands there.
+
+    Scales that another call has entered meanwhile stay in it.
 
     Parameters
     ----------
-    places : mapping of str to Place
-        Place of the copy of each volume.
+    targets : mapping of str to Target
+        Place of the copy of each volume, and of its run state.
     infos : mapping of str to bytes
         See `infos_of`.
     durability : str
@@ -186,9 +206,29 @@ def put_infos(places: Mapping[str, Place], infos: Mapping[str, bytes], durabilit
 
     Raises
     ------
-    StoreError
-        If the storage refuses.
+    SpecError
+        If another call has made another volume there meanwhile.
+    JournalError, StoreError
+        As `replace_info` does.
     """
     for name, data in infos.items():
-        if places[name].read(INFO) != data:
-            put_document(places[name], data, durability, INFO)
+        label = targets[name].label
+        replace_info(targets[name], partial(_joined, data=data, label=label), durability)
+
+
+def _joined(there: bytes | None, data: bytes, label: str) -> bytes:
+    """The new ``info``, with the scales of the one that stands there and that the new one lacks."""
+    old, new = (None if one is None else _scales(one) for one in (there, data))
+    if there is None or old is None or new is None:
+        return data
+    keys = {scale.key for scale in new[1]}
+    others = [entry for entry in _parsed(there)["scales"] if entry["key"] not in keys]
+    if not others:
+        return data
+    if old[0] != new[0]:
+        raise _of_another(label)
+    joined = _parsed(data)
+    for entry in others:
+        volume = parse_info({**joined, "scales": [entry]})
+        joined = merged_info(joined, NewScale(volume, entry))
+    return there if joined == _parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"

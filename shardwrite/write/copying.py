@@ -28,10 +28,10 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import permutation
 from shardwrite.format.passage import check_size
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 from shardwrite.host.turns import Turn
-from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import (
@@ -43,7 +43,7 @@ from shardwrite.stores import (
 from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
-from shardwrite.write.donor import Donor
+from shardwrite.write.donor import Donor, Listing
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
@@ -118,12 +118,12 @@ class Shards:
         The array.
     turn : Turn, optional
         Turns in which small objects are read.
-    listed : Listed, optional
+    listed : Listing, optional
         Objects that the array must have.
     """
 
     def __init__(
-        self, array: ShardedArray, turn: Turn | None = None, listed: Listed | None = None
+        self, array: ShardedArray, turn: Turn | None = None, listed: Listing | None = None
     ) -> None:
         self.array, self.metadata = array, array.metadata
         self.store = array.store
@@ -236,13 +236,13 @@ class Shards:
 
 
 def check_missing(
-    listed: Listed | None, metadata: ArrayMetadata, index: Shape, number: int
+    listed: Listing | None, metadata: ArrayMetadata, index: Shape, number: int
 ) -> None:
     """Refuse to take an object for empty that is missing, and that an array must have.
 
     Parameters
     ----------
-    listed : Listed or None
+    listed : Listing or None
         Objects that the array must have.
     metadata : ArrayMetadata
         The array.
@@ -255,22 +255,18 @@ def check_missing(
         If the array must have it.
     """
     if listed is not None and listed.has(number):
-        key = metadata.shard_key(index)
-        raise StoreError(
-            f"{key!r} is missing, and was there when the conversion began to remove what it "
-            "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
-            "make the same call again",
-            key=key,
-            errno=errno.ENOENT,
-        )
+        raise listed.missing(metadata.shard_key(index))
 
 
 def _copy_shard(
     spec: WriteSpec, transaction: Transaction, index: Shape, donor: Donor, shards: Shards
 ) -> Written:
     """Write one shard from inner chunks of others."""
-    grid = spec.metadata.grid
-    found = origins(grid, index, shards.metadata.grid)
+    grid, placed = spec.metadata.grid, spec.metadata.placed
+    if isinstance(placed, ScatteredChunks):
+        found = placed.origins(index, shards.metadata.grid)
+    else:
+        found = origins(grid, index, shards.metadata.grid)
     if donor.copies_ranges(spec.store):
         return _copy_ranges(spec, transaction, index, shards, *found)
     order = spec.strategy.streaming_order if spec.streams else "C"

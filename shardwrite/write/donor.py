@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import CorruptShardError
+from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.passage import Passage, check_size
 from shardwrite.grid import Shape
-from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
-__all__ = ["Donor"]
+__all__ = ["Donor", "Listing"]
 
 # decoded bytes of a chunk from which a copy by the system is faster than one through this process
 _LARGE_NBYTES = 2**20
+
+
+class Listing(Protocol):
+    """Objects that an array must have."""
+
+    def has(self, rank: int) -> bool:
+        """Whether the array must have the object of the shard of a row-major rank."""
+
+    def missing(self, key: str) -> StoreError:
+        """The error that such an object is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +46,15 @@ class Donor:
         Decode each inner chunk before it is copied.
     drop_empty : bool
         Leave out inner chunks that hold only the fill value.
-    listed : Listed, optional
-        Objects of the array that were there before some were removed. One of them that is missing
-        is an error.
+    listed : Listing, optional
+        Objects that the array must have. One of them that is missing is an error.
     """
 
     array: ShardedArray
     passage: Passage
     check: bool = False
     drop_empty: bool = False
-    listed: Listed | None = None
+    listed: Listing | None = None
 
     def copies_ranges(self, store: Store) -> bool:
         """Whether ranges are copied without a look at the bytes, by the system where it can.

@@ -144,6 +144,32 @@ def test_killed_and_resumed(service, url, tmp_path):
     check(url)
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_chunks_that_wait_in_a_spool(moto, url, gives_up):
+    """The state of both runs lies in the bucket, and nothing of them is left there."""
+    sharding = {"preshift_bits": 0, "minishard_bits": 1, "shard_bits": 2}
+    scattered = {"sharding": {**sharding, "hash": "murmurhash3_x86_128"}, "source_id": "it"}
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(url, **scattered, progress=stop)
+    assert any(key.startswith(".4_4_40.spool/") for key in moto.keys_of(url))
+    if gives_up:
+        assert shardwrite.abandon(f"{url}/4_4_40") == []
+        assert not moto.keys_of(url)
+        return
+    written = write(url, **scattered)
+    assert written.n_shards == 4
+    assert others(moto, url) == kept("4_4_40")
+    check(url)
+    assert write(url, **scattered).n_resumed_shards == 4
+    assert others(moto, url) == kept("4_4_40")
+    assert shardwrite.abandon(f"{url}/4_4_40") == []
+    check(url)
+
+
 @on("moto", long=["seaweed"])
 def test_scales_that_end_at_once(service, url, monkeypatch):
     """All have read the same info before any of them puts its own; none is lost."""

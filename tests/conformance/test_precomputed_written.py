@@ -78,6 +78,33 @@ def test_tensorstore_reads_what_is_written(tmp_path, number):
         assert again.n_resumed_shards == written.n_shards + written.n_empty_shards
 
 
+@pytest.mark.parametrize("number", CASES[1:5] + CASES[24:64])
+def test_chunks_that_are_scattered(tmp_path, number):
+    source, keywords, values = case(number)
+    if keywords["sharding"] == "auto":
+        keywords["sharding"] = {"preshift_bits": 1, "minishard_bits": 2, "shard_bits": 2}
+    keywords["sharding"]["hash"] = "murmurhash3_x86_128"
+    with dask.config.set(scheduler=["threads", "synchronous"][number % 2]):
+        written = shardwrite.to_precomputed(source, tmp_path / "v", **keywords)
+        theirs = ts.open(
+            {
+                "driver": "neuroglancer_precomputed",
+                "kvstore": {"driver": "file", "path": f"{tmp_path}/v/"},
+            }
+        ).result()
+        np.testing.assert_array_equal(np.asarray(theirs), values)
+        ours = shardwrite.from_precomputed(tmp_path / "v", axes="xyzc")
+        np.testing.assert_array_equal(ours, values)
+        assert shardwrite.verify(written.path, deep=True).is_good
+        again = shardwrite.to_precomputed(source, tmp_path / "v", **keywords)
+        assert again.n_resumed_shards == written.n_shards + written.n_empty_shards
+    shards = shardwrite.UInt64Shards(
+        written.path, theirs.spec().to_json()["scale_metadata"]["sharding"]
+    )
+    assert shards.verify(deep=True).is_good
+    assert len(shards) == written.n_chunks - written.n_empty_chunks
+
+
 @pytest.mark.parametrize("number", CASES[1:6] + CASES[24:60])
 def test_the_container_alone_reads_every_chunk(tmp_path, number):
     """The ids in the shards are those of the chunks that are not empty, and no others."""

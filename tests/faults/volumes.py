@@ -6,7 +6,8 @@ shards are a function of values and plan, so each is compared with that of a run
 disturbed.
 
 Run as ``python tests/faults/volumes.py --fault kill --every 1``, with ``--fault fail``, or as root
-with ``--fault cut --cases 100``, or through `test_volumes.py`.
+with ``--fault cut --cases 100``, or through `test_volumes.py`. With
+``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ import power_cut
 from ends import before_effect, count_effects, in_child
 
 import shardwrite
+from shardwrite.format.precomputed.hashing import HASHES
+from shardwrite.format.precomputed.morton import MortonCode
+from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.format.precomputed.scattered import scattered_ids
 from shardwrite.journal import lease
 
 FAULTS = ("kill", "fail", "cut")
@@ -52,6 +57,9 @@ NEW = {
     "source_id": "values",
 }
 N_SHARDS = 9
+SCATTERED = ShardingParameters(
+    hash="murmurhash3_x86_128", preshift_bits=0, minishard_bits=1, shard_bits=4
+)
 Tree = dict[str, bytes]
 
 
@@ -178,12 +186,20 @@ def acknowledging(root: Path, acks: Path) -> Callable[[Any], None]:
         da.from_array(VALUES, chunks=(6, 10, 6)), **NEW
     ).metadata
     counts = metadata_of.grid.counts
+    is_scattered = NEW.get("sharding") is SCATTERED
+    numbers = scattered_ids(SCATTERED, MortonCode((3, 3, 2))).numbers.tolist()
+
+    def key_of(rank: int) -> str:
+        if is_scattered:
+            return SCATTERED.key_of(numbers[rank])
+        return metadata_of.shard_key(tuple(int(i) for i in np.unravel_index(rank, counts)))
 
     def told(report: Any) -> None:
+        if is_scattered and not (root / KEY).exists():
+            return  # these are shards of the spool
         with acks.open("a") as file:
             for rank in report.shards:
-                at = tuple(int(i) for i in np.unravel_index(rank, counts))
-                file.write(f"{KEY}/{metadata_of.shard_key(at)}\n")
+                file.write(f"{KEY}/{key_of(rank)}\n")
 
     return told
 
@@ -308,10 +324,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only every so many effects")
     parser.add_argument("--cases", type=int, default=0, help="so many of them at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hash", choices=HASHES, default=HASHES[0])
     parser.add_argument("--json", help="write every case to this file")
     given = parser.parse_args()
     if given.fault == "cut" and (why := power_cut.missing("ext4")):
         sys.exit(why)
+    if given.hash != HASHES[0]:
+        NEW["sharding"] = SCATTERED
     gc.freeze()
     cases = run(given.fault, every=given.every, n_cases=given.cases, seed=given.seed)
     found = summary(cases)

@@ -50,6 +50,9 @@ SCRIPT = half_a_volume.program(
 )
 
 
+SHARDS = {"preshift_bits": 0, "minishard_bits": 1, "shard_bits": 9}
+
+
 def source(values=VALUES, chunks=20):
     return da.from_array(values, chunks=chunks)
 
@@ -607,19 +610,7 @@ BAD = {
     "sharding": [
         (source(), {"sharding": value}) for value in (None, "murmur", {"shard_bits": 3}, {"a": 1})
     ],
-    "hash": [
-        (
-            source(),
-            {
-                "sharding": {
-                    "preshift_bits": 0,
-                    "minishard_bits": 1,
-                    "shard_bits": 9,
-                    "hash": "murmurhash3_x86_128",
-                }
-            },
-        )
-    ],
+    "hash": [(source(), {"sharding": {**SHARDS, "hash": "murmurhash3"}})],
     "shard_bits": [
         (source(), {"sharding": {"preshift_bits": 1, "minishard_bits": 1, "shard_bits": 1}}),
         (source(), {"sharding": {"preshift_bits": 1, "minishard_bits": 1, "shard_bits": 65}}),

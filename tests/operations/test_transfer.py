@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -20,6 +21,8 @@ from zarr.codecs import GzipCodec, ShardingCodec
 import shardwrite
 from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.journal import replace_info
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import BucketStore
 
 RECEIPT = "shardwrite-receipt.json"
@@ -340,12 +343,17 @@ def make_volume(path, *factors, **options):
         )
 
 
+def scales_in(store):
+    """Keys of the scales of a volume in a bucket, the finest first."""
+    return [scale["key"] for scale in json.loads(bytes(store.get("info").bytes()))["scales"]]
+
+
 def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     make_volume(tmp_path / "v", 1, 2)
     from shardwrite.operations import volumes
 
     with monkeypatch.context() as patched:
-        patched.setattr(volumes, "put_document", lambda *_: stopping_after(1)(None))
+        patched.setattr(volumes, "replace_info", lambda *_: stopping_after(1)(None))
         with pytest.raises(Stop):
             shardwrite.upload(tmp_path / "v", bucket)
     wanted = in_directory(tmp_path / "v")
@@ -394,14 +402,54 @@ def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
     assert [path for path, _ in done.left_out] == ["mesh"]
 
 
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_scales_that_others_enter_meanwhile_stay_in_info(tmp_path, bucket, mode):
+    make_volume(tmp_path / "v", 1, 2)
+    shardwrite.upload(tmp_path / "v", bucket)
+    make_volume(tmp_path / "v", 4)
+    others = iter([lambda: make_volume(bucket, 3)])
+    shardwrite.upload(tmp_path / "v", bucket, mode=mode, progress=lambda _: next(others, int)())
+    keys_there = ["4_4_40", "8_8_40", "12_12_40", "16_16_40"]
+    assert scales_in(bucket) == keys_there
+    before = in_bucket(bucket)
+    for n, key in zip([1, 2, 3, 4], keys_there, strict=True):
+        ours = shardwrite.from_precomputed(bucket, scale=key, axes="zyx")
+        np.testing.assert_array_equal(ours[0], VALUES[::n, ::n] % 7)
+    shardwrite.upload(tmp_path / "v", bucket)
+    assert in_bucket(bucket) == before, "the same call again changes nothing"
+
+
+def test_an_info_that_changes_while_it_is_replaced(bucket):
+    """A request that puts it is refused then, and the new one is made of what stands there."""
+    seen = []
+
+    def change(old):
+        seen.append(old)
+        if len(seen) == 1:
+            bucket.put("info", b"of another process")
+        return b"and ours: " + (old or b"")
+
+    # Processes on several machines share no directory in which one of them could hold a claim.
+    replace_info(replace(resolve_target(bucket, None), in_store=True), change, "none")
+    assert seen == [None, b"of another process"]
+    assert bytes(bucket.get("info").bytes()) == b"and ours: of another process"
+
+
+def test_another_volume_that_is_begun_meanwhile(tmp_path, bucket):
+    make_volume(tmp_path / "v", 1)
+    others = iter([lambda: make_volume(bucket, 2, type="segmentation")])
+    with pytest.raises(SpecError, match=r'another volume stands there.*mode="w"'):
+        shardwrite.upload(tmp_path / "v", bucket, progress=lambda _: next(others, int)())
+    assert scales_in(bucket) == ["8_8_40"]
+
+
 def test_nobody_reads_a_volume_by_the_info_of_the_one_before(tmp_path, bucket):
     make_volume(tmp_path / "other", 1, 2, chunks=4)
     make_volume(tmp_path / "v", 1)
     shardwrite.upload(tmp_path / "other", bucket)
     with pytest.raises(Stop):
         shardwrite.upload(tmp_path / "v", bucket, mode="w", progress=stopping_after(1))
-    found = json.loads(bytes(bucket.get("info").bytes()))
-    assert found["scales"] == []
+    assert scales_in(bucket) == []
     shardwrite.upload(tmp_path / "v", bucket, mode="w")
     assert in_bucket(bucket)["info"] == in_directory(tmp_path / "v")["info"]
 

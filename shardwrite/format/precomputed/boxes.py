@@ -7,7 +7,7 @@ the bytes that the format wants. Chunks at the end of an axis are cut there, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, Self
@@ -17,28 +17,23 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import CorruptShardError, SpecError
-from shardwrite.format.index import EMPTY, Seal, ShardIndex
+from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.by_chunk_id import ByChunkId
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
-from shardwrite.format.precomputed.shard import (
-    check_ranges,
-    check_shard_index,
-    decode_minishard,
-    parse_entries,
-    seal,
-)
+from shardwrite.format.precomputed.scattered import ScatteredObject, ScatteredShards
+from shardwrite.format.precomputed.shard import Minishard, check_shard_index, decode_minishard
+from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.format.sharding import register_shard_format
 from shardwrite.grid import Shape, ShardGrid
 
-__all__ = ["INDEX_LIMIT_NBYTES", "PrecomputedShards", "ShardBoxes", "VolumeObject", "box_of_chunks"]
+__all__ = ["INDEX_LIMIT_NBYTES", "PrecomputedShards", "ShardBoxes", "box_of_chunks"]
 
 INDEX_LIMIT_NBYTES = 64 * 2**20
 """Largest index at the start of a shard."""
 
-_COLUMN_NBYTES = 24
-Read = Callable[[int, int], Buffer]
+_SIZE = "volume_size"
+_FROM_INFO = "give the size of the scale, as info has it"
 
 
 def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
@@ -58,11 +53,10 @@ def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
     """
     if sharding.hash != "identity":
         raise SpecError(
-            "scatters the chunks of a shard over the volume, so that no task could write a whole "
-            "shard",
+            "scatters the chunks of a shard over the volume, so that a shard is no box of it",
             field="hash",
             value=sharding.hash,
-            remedy='give "identity", with which a shard is a box of the volume',
+            remedy='give "identity", or write the array by shardwrite.to_precomputed',
         )
     n_low = sharding.preshift_bits + sharding.minishard_bits
     needed = code.n_bits - n_low
@@ -87,9 +81,13 @@ class PrecomputedShards:
     ----------
     sharding : ShardingParameters
         The parameters, as in ``info``.
+    size : tuple of int, optional
+        Size of the volume along x, y and z, in voxels, if the hash scatters its chunks. The array
+        then holds these chunks one after the other; see `ScatteredShards`.
     """
 
     sharding: ShardingParameters
+    size: Shape | None = None
 
     name: ClassVar[str] = TYPE
     cuts_edges: ClassVar[bool] = True
@@ -97,21 +95,36 @@ class PrecomputedShards:
 
     def to_dict(self) -> Document:
         """See :meth:`ShardFormat.to_dict`."""
-        return asdict(self.sharding)
+        scattered = {} if self.size is None else {_SIZE: list(self.size)}
+        return {**asdict(self.sharding), **scattered}
 
     @classmethod
     def from_dict(cls, configuration: Document) -> Self:
         """See :meth:`ShardFormat.from_dict`."""
         own = {k: v for k, v in configuration.items() if k not in ("chunk_shape", "codecs")}
-        return cls(ShardingParameters.from_dict({"@type": TYPE, **own}))
+        size = own.pop(_SIZE, None)
+        sharding = ShardingParameters.from_dict({"@type": TYPE, **own})
+        return cls(sharding, None if size is None else _checked_size(size))
 
     def build(self, chunks_per_shard: Shape) -> VolumeObject:
         """See :meth:`ShardFormat.build`; it tells sizes only, since ids depend on the place."""
+        if self.size is not None:
+            return ScatteredObject(self.sharding, chunks_per_shard)
         return VolumeObject(self.sharding, chunks_per_shard)
 
-    def within(self, grid: ShardGrid) -> ShardBoxes:
+    def within(self, grid: ShardGrid) -> ShardBoxes | ScatteredShards:
         """See :meth:`PlacedShardFormat.within`."""
+        if self.size is not None:
+            return ScatteredShards(self.sharding, self.size, grid)
         return ShardBoxes(self.sharding, grid)
+
+
+def _checked_size(found: object) -> Shape:
+    if not isinstance(found, list) or len(found) != 3:
+        raise SpecError("not three numbers", field=_SIZE, value=found, remedy=_FROM_INFO)
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
+        raise SpecError("not a size in voxels", field=_SIZE, value=found, remedy=_FROM_INFO)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -191,7 +204,7 @@ class ShardBoxes:
         spatial = tuple(i // n for i, n in zip(cell, counts, strict=True))
         return (*(0 for _ in self.grid.shape[:-3]), *spatial)
 
-    def at(self, index: Sequence[int]) -> VolumeObject:
+    def at(self, index: Sequence[int]) -> BoxObject:
         """What stands around the chunks of the shard at a position."""
         counts = self.grid.chunks_per_shard
         inside = tuple(
@@ -200,7 +213,7 @@ class ShardBoxes:
         )
         first = self.first_id(index)
         table = _table(self.code, self.n_low)
-        return VolumeObject(self.sharding, counts, _Position(first, self.n_low, table, inside))
+        return BoxObject(self.sharding, counts, _Position(first, self.n_low, table, inside))
 
 
 @dataclass(frozen=True)
@@ -230,110 +243,35 @@ class _Position:
 
 
 @dataclass(frozen=True)
-class VolumeObject:
-    """What stands around the chunks of a shard: its index first, indexes of minishards last.
+class BoxObject(VolumeObject):
+    """What stands around the chunks of a shard that is a box.
 
     Attributes
     ----------
-    sharding : ShardingParameters
-        The parameters.
-    chunks_per_shard : tuple of int
-        Shape of the shard's grid of chunks.
-    position : _Position, optional
-        Where the shard lies. Without it the object tells sizes only.
+    position : _Position
+        Where the shard lies.
     """
 
-    sharding: ShardingParameters
-    chunks_per_shard: Shape
-    position: _Position | None = None
+    position: _Position
 
-    location: ClassVar[str] = "start and end"
-    has_checksum: ClassVar[bool] = False
+    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Ids of the chunks of some ranks."""
+        here = self.position
+        return here.table.codes[ranks] | np.uint64(here.first)
 
-    @property
-    def encoded_nbytes(self) -> int:
-        """See :attr:`ObjectFormat.encoded_nbytes`; the most that all indexes take together."""
-        return self.base_nbytes + _COLUMN_NBYTES * math.prod(self.chunks_per_shard)
-
-    @property
-    def base_nbytes(self) -> int:
-        """See :attr:`ObjectFormat.base_nbytes`."""
-        return self.sharding.shard_index_nbytes
-
-    @property
-    def _at(self) -> _Position:
-        if self.position is None:
-            raise TypeError("an index of this format is that of a shard at a position")
-        return self.position
-
-    def seal(self, index: ShardIndex) -> Seal:
-        """See :meth:`ObjectFormat.seal`."""
-        here = self._at
-        present = np.flatnonzero(~index.is_empty)
-        codes = here.table.codes[present]
-        order = np.argsort(codes)  # by minishard and by id, because no hash is between them
-        rows = index.table[present[order]]
-        ids = codes[order] | np.uint64(here.first)
-        starts = rows[:, 0] - np.uint64(self.base_nbytes)
-        sealed = seal(self.sharding, ids, rows[:, 1], starts)
-        prefix = bytearray(self.base_nbytes)
-        for offset, piece in sealed.entries:
-            prefix[offset : offset + len(piece)] = piece
-        return Seal(index, bytes(prefix), sealed.suffix)
-
-    def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
-        """See :meth:`ObjectFormat.seals`."""
-        return [self.seal(ShardIndex(table)) for table in tables]
-
-    def span(self, shard_nbytes: int) -> tuple[int, int]:
-        """See :meth:`ObjectFormat.span`: the index at the start."""
-        if shard_nbytes < self.base_nbytes:
-            raise CorruptShardError(
-                f"{shard_nbytes} bytes are too few for an index of {self.base_nbytes}"
-            )
-        return 0, self.base_nbytes
-
-    def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:
-        """See :meth:`ObjectFormat.decode`; `data` is the whole object here."""
-        view = memoryview(data).cast("B")
-        return self.load(lambda offset, nbytes: view[offset : offset + nbytes], shard_nbytes)[0]
-
-    def load(self, read: Read, shard_nbytes: int) -> tuple[ShardIndex, int]:
-        """See :meth:`LoadedFormat.load`."""
-        base = self.span(shard_nbytes)[1]
-        entries = parse_entries(read(0, base))
-        numbers = np.flatnonzero(entries[:, 0] != entries[:, 1])
-        spans = entries[numbers]
-        check_ranges(spans, shard_nbytes - base, "index of a minishard")
-        table = np.full((math.prod(self.chunks_per_shard), 2), EMPTY, np.uint64)
-        for number, (start, end) in zip(numbers.tolist(), spans.tolist(), strict=True):
-            self._enter(table, number, read(base + start, end - start), shard_nbytes)
-        index = ShardIndex(table)
-        index.check(shard_nbytes, (0, base), self.chunks_per_shard)
-        present = np.unique(table[~index.is_empty], axis=0)
-        present[:, 1] += present[:, 0]
-        check_ranges(
-            np.concatenate([spans + np.uint64(base), present]), shard_nbytes, "chunk or index"
-        )
-        return index, base + int((spans[:, 1] - spans[:, 0]).sum())
-
-    def _enter(
-        self, table: npt.NDArray[np.uint64], number: int, data: Buffer, shard_nbytes: int
-    ) -> None:
-        """Enter the chunks of a minishard into the table of the shard."""
-        here, limit = self._at, _COLUMN_NBYTES * len(table)
+    def _ranks_of(
+        self, number: int, data: Buffer, shard_nbytes: int
+    ) -> tuple[Minishard, npt.NDArray[np.int64]]:
+        """See :meth:`VolumeObject._ranks_of`."""
+        here, n = self.position, math.prod(self.chunks_per_shard)
         place = (here.first >> here.n_low, number)
-        found = decode_minishard(self.sharding, data, shard_nbytes, place, limit)
+        found = decode_minishard(self.sharding, data, shard_nbytes, place, COLUMN_NBYTES * n)
         codes = found.ids ^ np.uint64(here.first)
-        strays = codes >= np.uint64(len(table))
+        strays = codes >= np.uint64(n)
         ranks = here.table.ranks[np.where(strays, 0, codes).astype(np.int64)]
-        for cells, n in zip(
-            np.unravel_index(ranks, self.chunks_per_shard), here.inside, strict=True
-        ):
-            strays |= cells >= n
+        cells = np.unravel_index(ranks, self.chunks_per_shard)
+        for cell, count in zip(cells, here.inside, strict=True):
+            strays |= cell >= count
         if strays.any():
-            raise CorruptShardError(
-                f"index of minishard {number} names chunk {int(found.ids[strays][0])}, which is "
-                "none of the volume"
-            )
-        table[ranks, 0], table[ranks, 1] = found.offsets, found.nbytes
+            raise stray(number, found, strays)
+        return found, ranks

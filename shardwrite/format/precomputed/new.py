@@ -14,11 +14,13 @@ import numpy as np
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.errors import SpecError
-from shardwrite.format.precomputed.boxes import box_of_chunks
+from shardwrite.format.precomputed.boxes import INDEX_LIMIT_NBYTES, box_of_chunks
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
+from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
+from shardwrite.format.precomputed.shard import check_shard_index
 from shardwrite.grid import Shape
 
 __all__ = [
@@ -122,6 +124,35 @@ class NewScale:
     def box(self) -> Shape:
         """Shape of the box of chunks that a shard holds, along x, y and z."""
         return box_of_chunks(self.sharding, self.scale.code)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether the hash scatters the chunks of a shard over the volume."""
+        return self.sharding.hash != "identity"
+
+    @property
+    def scattered(self) -> ScatteredIds:
+        """Ids of the chunks of all shards, if the hash scatters them."""
+        return scattered_ids(self.sharding, self.scale.code)
+
+    def spooled(self, options: ScaleOptions) -> NewScale:
+        """The scale in whose shards encoded chunks wait until those of this scale are gathered.
+
+        Each of its shards is a box of the volume, and its chunks have the same bytes.
+
+        Parameters
+        ----------
+        options : ScaleOptions
+            The keywords, of which `shard_nbytes` and `index_nbytes` count.
+        """
+        chunk_nbytes = math.prod(self.scale.chunk_size) * self.volume.n_channels
+        chunk_nbytes *= self.volume.dtype.itemsize
+        encoding = self.sharding.data_encoding
+        sharding = sharding_for(self.scale.code, chunk_nbytes, options, encoding)
+        scale = replace(self.scale, sharding=sharding)
+        return NewScale(
+            replace(self.volume, scales=(scale,)), {**self.entry, "sharding": sharding.to_dict()}
+        )
 
 
 def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) -> str:
@@ -266,7 +297,11 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         "scales": [entry],
     }
     made = NewScale(parse_info(info), entry)
-    made.box  # noqa: B018 (checks that shards are boxes)
+    if made.is_scattered:
+        check_shard_index(sharding, INDEX_LIMIT_NBYTES, "give fewer minishard_bits")
+        made.scattered  # noqa: B018 (checks the number of chunks)
+    else:
+        made.box  # noqa: B018 (checks that shards are boxes)
     return made
 
 

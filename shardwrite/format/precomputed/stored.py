@@ -32,9 +32,10 @@ def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
     if not isinstance(shards, PrecomputedShards) or not isinstance(known, dict):
         return None
     shape, chunks = metadata.grid.shape, metadata.grid.chunks
+    size = shape[:-4:-1] if shards.size is None else shards.size
     entry: Document = {
         "key": key,
-        "size": list(shape[:-4:-1]),
+        "size": list(size),
         "voxel_offset": known.get("voxel_offset"),
         "resolution": known.get("resolution"),
         "chunk_sizes": [list(chunks[:-4:-1])],
@@ -44,7 +45,7 @@ def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
     info = {
         "type": known.get("type"),
         "data_type": metadata.dtype.name,
-        "num_channels": shape[0] if len(shape) == 4 else 1,
+        "num_channels": chunks[0] if len(shape) == 4 else 1,
         "scales": [entry],
     }
     return NewScale(parse_info(info), entry)

@@ -1,0 +1,321 @@
+"""Volumes whose hash scatters the chunks of each shard: written by way of a spool."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import obstore.store
+import pytest
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite import JournalError, SpecError, StoreError
+from shardwrite.cli import main
+from shardwrite.format.precomputed import scattered
+from shardwrite.runs import gathered
+from shardwrite.write import copying
+
+VALUES = np.arange(1, 1 + 14 * 21 * 30, dtype="u4").reshape(14, 21, 30)
+VALUES[:5, :5, 5:10] = 0  # a chunk that is left out
+SHARDING = {
+    "preshift_bits": 1,
+    "hash": "murmurhash3_x86_128",
+    "minishard_bits": 1,
+    "shard_bits": 3,
+    "data_encoding": "raw",
+}
+NEW = {
+    "axes": "zyx",
+    "resolution": (4, 4, 40),
+    "chunks": 5,
+    "shard_nbytes": 8_000,
+    "source_id": "values",
+    "sharding": SHARDING,
+}
+KEY, SPOOL = "4_4_40", ".4_4_40.spool"
+
+
+def source(values=VALUES):
+    return da.from_array(values, chunks=(7, 21, 30))
+
+
+def write(place, **changed):
+    return shardwrite.to_precomputed(source(), place, **{**NEW, **changed})
+
+
+def check(place, **which):
+    ours = shardwrite.from_precomputed(place, axes="zyx", **which)
+    np.testing.assert_array_equal(ours, VALUES)
+
+
+class Stop(Exception):  # noqa: N818 (not an error)
+    pass
+
+
+def stop(place, phase, **changed):
+    """Interrupt a call while it spools chunks, or while it gathers them."""
+    copy, left = copying._copy_shard, iter(range(4))
+
+    def copy_some(*given):
+        if next(left, None) is None:
+            raise Stop
+        return copy(*given)
+
+    def now(_):
+        raise Stop
+
+    with dask.config.set(scheduler="sync"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(copying, "_copy_shard", copy_some)
+        with pytest.raises(Stop):
+            write(place, progress=phase == "spooling" and now, durability="none", **changed)
+
+
+def chunks_by_id():
+    """Bytes of all chunks that are not empty, by their ids."""
+    from shardwrite.format.precomputed.morton import MortonCode
+
+    grid = tuple(-(-n // 5) for n in VALUES.shape[::-1])
+    cells = np.array(list(np.ndindex(grid)))
+    boxes = (VALUES[tuple(slice(5 * i, 5 * i + 5) for i in cell[::-1])] for cell in cells.tolist())
+    ids = MortonCode(grid).encode(cells).tolist()
+    return {n: box.tobytes() for n, box in zip(ids, boxes, strict=True) if box.any()}
+
+
+def files_of(root):
+    return {path.name: path.read_bytes() for path in Path(root).glob("*.shard")}
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip"])
+def test_shards_are_those_of_the_container(tmp_path, encoding):
+    sharding = {**SHARDING, "data_encoding": encoding}
+    written = write(tmp_path / "v", sharding=sharding)
+    full = {"@type": "neuroglancer_uint64_sharded_v1", **sharding}
+    full["minishard_index_encoding"] = "gzip"
+    alone = shardwrite.UInt64Shards(tmp_path / "alone", full)
+    alone.write(chunks_by_id(), durability="none")
+    assert files_of(tmp_path / "v" / KEY) == files_of(tmp_path / "alone")
+    info = json.loads((tmp_path / "v" / "info").read_text())
+    assert info["scales"][0]["sharding"] == full
+    check(tmp_path / "v")
+    assert (written.n_shards, written.n_empty_shards) == (8, 0)
+    assert (written.n_chunks, written.n_empty_chunks) == (3 * 5 * 6, 1)
+    assert written.raw_nbytes == VALUES.nbytes
+    assert shardwrite.verify(tmp_path / "v" / KEY, deep=True).is_good
+    assert {path.name for path in (tmp_path / "v").iterdir()} == {"info", KEY}
+    again = write(tmp_path / "v", sharding=sharding)
+    assert again.n_resumed_shards == 8
+    assert again.n_empty_chunks == 1
+
+
+def test_the_plan_tells_the_bytes_of_the_spool():
+    plan = shardwrite.plan_precomputed(source(), **NEW)
+    text = str(plan)
+    assert "35.3 kB are spooled" in text
+    assert "up to 8 files" in text
+
+
+def test_a_part_is_refused(tmp_path):
+    plan = shardwrite.plan_precomputed(source(), **NEW)
+    with pytest.raises(SpecError, match=r"not written in parts.*identity"):
+        shardwrite.prepare(source(), tmp_path / "v" / KEY, plan)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_call_that_was_interrupted_goes_on(tmp_path):
+    root = tmp_path / "v"
+    for phase in ("spooling", "gathering"):
+        stop(root, phase)
+        assert (root / SPOOL).exists()
+        assert (root / KEY).exists() == (phase == "gathering")
+        assert not (root / "info").exists()
+    times = {path: path.stat().st_mtime_ns for path in (root / SPOOL).glob("*.shard")}
+    assert len(times) == 12
+    with pytest.raises(JournalError, match="another plan"):
+        write(root, chunks=6)
+    seen = []
+
+    def look(_):
+        seen.append({path: path.stat().st_mtime_ns for path in (root / SPOOL).glob("*.shard")})
+
+    write(root, progress=look, durability="none")
+    assert seen[0] == times, "nothing is encoded again"
+    check(root)
+    assert {path.name for path in root.iterdir()} == {"info", KEY}
+    write(tmp_path / "w")
+    assert files_of(root / KEY) == files_of(tmp_path / "w" / KEY)
+
+
+@pytest.mark.parametrize(("phase", "by_command"), [("spooling", False), ("gathering", True)])
+def test_an_interrupted_call_is_given_up(tmp_path, phase, by_command):
+    root = tmp_path / "v"
+    stop(root, phase)
+    if by_command:
+        command = ["abandon", str(root / KEY)]
+        told = CliRunner().invoke(main, [*command, "--dry-run"])
+        assert "would be given up" in told.output
+        assert (root / SPOOL).exists()
+        told = CliRunner().invoke(main, command)
+        assert "its spool removed" in told.output
+    else:
+        assert shardwrite.abandon(root / KEY) == []
+    assert not list(root.iterdir())
+    write(root, chunks=6)
+    check(root)
+
+
+def test_a_call_that_starts_over(tmp_path):
+    root = tmp_path / "v"
+    stop(root, "gathering")
+    written = write(root, chunks=6, restart=True)
+    assert written.n_resumed_shards == 0
+    check(root)
+    assert {path.name for path in root.iterdir()} == {"info", KEY}
+
+
+def test_a_spool_is_removed_that_a_finished_call_has_left(tmp_path, monkeypatch):
+    from shardwrite.operations import precomputed
+
+    def fail(*_):
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(precomputed, "remove_spool", fail)
+        with pytest.raises(Stop):
+            write(tmp_path)
+    assert (tmp_path / SPOOL).exists()
+    before = files_of(tmp_path / KEY)
+    assert write(tmp_path).n_resumed_shards == 8
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
+    assert files_of(tmp_path / KEY) == before
+
+
+def test_a_lost_shard_is_written_again(tmp_path):
+    write(tmp_path)
+    before = files_of(tmp_path / KEY)
+    (tmp_path / KEY / "3.shard").unlink()
+    write(tmp_path)
+    assert files_of(tmp_path / KEY) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
+
+
+def test_a_lost_shard_of_the_spool_is_no_empty_one(tmp_path, monkeypatch):
+    execute = shardwrite.operations.scattered.execute
+
+    def losing(*given):
+        next((tmp_path / SPOOL).glob("*.shard")).unlink()
+        return execute(*given)
+
+    monkeypatch.setattr(shardwrite.operations.scattered, "execute", losing)
+    with pytest.raises(StoreError, match=r"in which encoded chunks wait.*restart=True"):
+        write(tmp_path)
+    monkeypatch.undo()
+    write(tmp_path, restart=True)
+    check(tmp_path)
+
+
+def test_damage_is_found(tmp_path):
+    write(tmp_path)
+    shard = tmp_path / KEY / "3.shard"
+    whole = shard.read_bytes()
+    other = (tmp_path / KEY / "4.shard").read_bytes()
+    for damaged in (whole[:-3], other, whole[:8] + b"\xff" * 8 + whole[16:], whole[:20]):
+        shard.write_bytes(damaged)
+        report = shardwrite.verify(tmp_path / KEY)
+        assert not report.is_good
+    shard.write_bytes(whole)
+    assert shardwrite.verify(tmp_path / KEY, deep=True).is_good
+
+
+@pytest.mark.parametrize("changed", [{"volume_size": [30, 21]}, {"volume_size": [30, 21, 0]}])
+def test_a_document_that_was_changed(tmp_path, changed):
+    write(tmp_path)
+    path = tmp_path / KEY / "zarr.json"
+    document = json.loads(path.read_text())
+    document["codecs"][0]["configuration"] |= changed
+    path.write_text(json.dumps(document))
+    with pytest.raises(SpecError, match="volume_size"):
+        shardwrite.open_sharded(tmp_path / KEY)
+
+
+def test_too_many_chunks(monkeypatch):
+    monkeypatch.setattr(scattered, "MOST_CHUNKS", 89)
+    scattered.scattered_ids.cache_clear()
+    with pytest.raises(SpecError, match=r"90 of them.*larger chunks"):
+        shardwrite.plan_precomputed(source(), **NEW)
+
+
+@pytest.mark.parametrize(("axes", "shard_bits"), [("zyx", 12), ("czyx", 0)])
+def test_few_and_many_shards(tmp_path, shard_bits, axes):
+    values = VALUES if axes == "zyx" else np.stack([VALUES, VALUES[::-1]])
+    sharding = {**SHARDING, "shard_bits": shard_bits, "minishard_bits": 2 + shard_bits % 5}
+    written = shardwrite.to_precomputed(
+        da.from_array(values, chunks=9),
+        tmp_path,
+        **{**NEW, "sharding": sharding, "axes": axes, "durability": "none"},
+    )
+    ours = shardwrite.from_precomputed(tmp_path, axes=axes)
+    np.testing.assert_array_equal(ours, values)
+    assert shardwrite.verify(tmp_path / KEY, deep=True).is_good
+    n_chunks = 90 if axes == "czyx" else 89
+    assert written.n_chunks - written.n_empty_chunks == n_chunks
+    names = {len(path.stem) for path in Path(tmp_path / KEY).glob("*.shard")}
+    assert names == {3 if shard_bits else 0} or names == {1}
+
+
+def test_into_a_bucket_and_to_a_directory(tmp_path):
+    bucket = obstore.store.MemoryStore()
+    stop(bucket, "gathering")
+    keys = {one["path"].split("/")[0] for some in obstore.list(bucket) for one in some}
+    assert keys == {KEY, SPOOL}
+    write(bucket)
+    keys = {one["path"].split("/")[0] for some in obstore.list(bucket) for one in some}
+    assert keys == {"info", KEY}
+    check(bucket)
+    shardwrite.download(bucket, tmp_path / "v")
+    check(tmp_path / "v")
+    assert len(files_of(tmp_path / "v" / KEY)) == 8
+    shardwrite.upload(tmp_path / "v", other := obstore.store.MemoryStore())
+    check(other)
+
+
+@pytest.mark.parametrize("phase", ["spooling", "gathering"])
+def test_a_bucket_is_given_up(phase):
+    bucket = obstore.store.MemoryStore()
+    stop(bucket, phase)
+    assert shardwrite.abandon(bucket, name=KEY) == []
+    assert not [one for some in obstore.list(bucket) for one in some]
+
+
+@pytest.mark.long
+def test_in_processes(tmp_path):
+    with dask.config.set(scheduler="processes"):
+        write(tmp_path)
+    check(tmp_path)
+
+
+def test_memory_and_open_shards(tmp_path, monkeypatch):
+    """A task that needs more shards of the spool than it may have open reads them again."""
+    monkeypatch.setattr("shardwrite.write.copying._MAX_OPEN", 1)
+    write(tmp_path)
+    check(tmp_path)
+
+
+def test_values_are_not_compared_with_the_array_of_chunks(tmp_path):
+    write(tmp_path)
+    with pytest.raises(SpecError):
+        shardwrite.verify(tmp_path / KEY, against=source())
+
+
+def test_the_run_of_another_process_keeps_the_spool(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathered, "live_holders", lambda _: ["another process"])
+    write(tmp_path)
+    assert (tmp_path / SPOOL).exists()
+    monkeypatch.undo()
+    write(tmp_path)
+    assert not (tmp_path / SPOOL).exists()
+    shutil.rmtree(tmp_path / KEY)
