@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
 _WORD_NBYTES = 4
 _TABLE_LIMIT = 2**24  # words; a header has 24 bits for the position of a table
 _BATCH_VOXELS = 2**17
+_MOST_KEPT_NBYTES = 8 * _BATCH_VOXELS
+_scratch = threading.local()
 _MOST_AT_ONCE = 8
 """Bits of a voxel up to which the tables of many blocks are taken at once."""
 
@@ -205,7 +208,7 @@ class CompressedSegmentation:
         positions = _positions(extent, self._block)
         is_whole = _is_whole(out.shape, counts, self._block)
         inside = np.ones(0, bool) if is_whole.all() else _inside(out.shape, counts, extent)
-        blocks = np.empty((len(tables), len(positions)), self._dtype)
+        blocks = _kept((len(tables), len(positions)), self._dtype)
         for n_bits, whole in itertools.product(np.unique(widths).tolist(), (True, False)):
             rows = np.flatnonzero((widths == n_bits) & (is_whole == whole))
             for first, stop in _batches(len(rows), len(positions)):
@@ -298,6 +301,20 @@ def _packed_groups(
     for n_bits in np.unique(widths).tolist():
         which = widths == n_bits
         yield number + rows[which], packed(codes[which], n_bits)
+
+
+def _kept(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Labels:
+    """Array in memory that the current thread keeps; the next call overwrites it.
+
+    The first touch of new memory takes longer than all that is done with it.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _MOST_KEPT_NBYTES:
+        return np.empty(shape, dtype)
+    memory: npt.NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
+    if memory is None:
+        memory = _scratch.memory = np.empty(_MOST_KEPT_NBYTES, np.uint8)
+    return memory[:nbytes].view(dtype).reshape(shape)
 
 
 def _rows(labels: Labels, n: int) -> npt.NDArray[np.void]:
