@@ -35,6 +35,7 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
 )
+from shardwrite.journal import lease
 from shardwrite.operations import precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -412,6 +413,22 @@ shardwrite.to_precomputed(
     assert written.n_resumed_shards == 1
     check(root, np.ones((4, 4, 4), "u1"))
     assert no_litter(root)
+
+
+def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
+    """Drafts of claims are directories or files; that of a process that lives stays."""
+    beside, living = tmp_path / "v" / "info.shardwrite", lease.signature()
+    dead = living.rpartition(",")[0] + ",1"  # it had started at another time
+    for name in (f"draft-a,{dead}", f"draft-b,{living}", f"draft-c,{dead}"):
+        (beside / name).mkdir(parents=True)
+    (beside / f"draft-c,{dead}" / "owner-0").write_text("{}")
+    (beside / f"draft-d,{dead}").write_text("{}")
+    source().to_precomputed(tmp_path / "v", **NEW)
+    assert [path.name for path in beside.iterdir()] == [f"draft-b,{living}"]
+    (beside / f"draft-b,{living}").rmdir()
+    half = source()[::2]
+    half.to_precomputed(tmp_path / "v", **{**NEW, "resolution": (4, 4, 80)})
+    assert not beside.exists()
 
 
 def test_a_lost_shard_is_written_again(tmp_path):
