@@ -6,6 +6,7 @@ import errno
 import gzip
 import itertools
 import json
+import os
 import shutil
 import signal
 import struct
@@ -413,6 +414,25 @@ shardwrite.to_precomputed(
     assert written.n_resumed_shards == 1
     check(root, np.ones((4, 4, 4), "u1"))
     assert no_litter(root)
+
+
+def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
+    """It is an error of this package, and the same call finishes the volume later."""
+    unlink, refused = os.unlink, []
+
+    def refuse(path, **keywords):
+        if "info" in os.fspath(path) and "swtmp" in os.fspath(path):
+            refused.append(path)
+            raise OSError(errno.EIO, "refused", path)
+        unlink(path, **keywords)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreError, match="refused"):
+        source().to_precomputed(tmp_path / "v", **NEW)
+    assert refused
+    monkeypatch.setattr(os, "unlink", unlink)
+    source().to_precomputed(tmp_path / "v", **NEW)
+    check(tmp_path / "v")
 
 
 def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
