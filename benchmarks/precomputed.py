@@ -5,7 +5,8 @@ by one at random, by one thread, and all shards one by one. Contestants take tur
 measurement is a fresh process, in which something small was written or read before. What was
 written is read back by tensorstore and compared.
 
-gzip is what each contestant does by itself: level 6 in shardwrite, and level 9 in the other two.
+gzip is what each contestant does by itself: level 6 in shardwrite, and level 9 in the other two. For
+images with noise, shardwrite takes ISA-L instead, which has no such level.
 """
 
 from __future__ import annotations

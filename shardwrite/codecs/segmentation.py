@@ -8,13 +8,16 @@ channel. Blocks with the same labels share a table.
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.labels import Labels, Numbers, Words, first_equal, packed, rank, unpacked
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
@@ -24,13 +27,11 @@ __all__ = ["CompressedSegmentation"]
 _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
 _WORD_NBYTES = 4
 _TABLE_LIMIT = 2**24  # words; a header has 24 bits for the position of a table
-_BATCH_VOXELS = 2**18
-_FEW_LABELS = 8
-"""Number of labels up to which those of a block are found one after the other."""
-
-Labels = npt.NDArray[Any]
-Words = npt.NDArray[np.uint32]
-Numbers = npt.NDArray[np.int64]
+_BATCH_VOXELS = 2**17
+_MOST_KEPT_NBYTES = 8 * _BATCH_VOXELS
+_scratch = threading.local()
+_MOST_AT_ONCE = 8
+"""Bits of a voxel up to which the tables of many blocks are taken at once."""
 
 
 class CompressedSegmentation:
@@ -80,62 +81,64 @@ class CompressedSegmentation:
 
     def _encode_channel(self, labels: Labels) -> bytes:
         counts = _counts(labels.shape, self._block)
-        widths = [(0, n * b - s) for n, b, s in zip(counts, self._block, labels.shape, strict=True)]
-        is_cut = any(after for _, after in widths)
-        blocks = _apart(np.pad(labels, widths, mode="edge") if is_cut else labels, self._block)
-        inside = _inside(labels.shape, counts, self._block) if is_cut else None
-        headers = np.zeros((len(blocks), 2), "<u4")
-        at, seen, parts = headers.size, dict[bytes, int](), list[bytes]()
-        for number, (n_bits, bits, table) in enumerate(self._encoded_blocks(blocks, inside)):
-            headers[number, 1] = at
-            parts.append(bits)
-            at += len(bits) // _WORD_NBYTES
-            place = seen.get(table)
-            if place is None:
-                place = seen[table] = at
-                parts.append(table)
-                at += len(table) // _WORD_NBYTES
-            if place >= _TABLE_LIMIT:
-                raise CodecError(
-                    "compressed_segmentation: the labels of a chunk take more than 64 MiB, which a "
-                    "block header cannot address; make chunks smaller",
-                    codec=self.name,
-                )
-            headers[number, 0] = place | n_bits << 24
-        return b"".join((headers.tobytes(), *parts))
+        n_labels, tables, bits = [], [], list[tuple[Numbers, Words]]()
+        number = 0
+        for slab in self._slabs(counts):
+            part = labels[slab]
+            inside = None
+            if any(n % b for n, b in zip(part.shape, self._block, strict=True)):
+                inside = _inside(part.shape, _counts(part.shape, self._block), self._block)
+                part = _padded(part, self._block)
+            blocks = _apart(part, self._block)
+            for first, stop in _batches(len(blocks), blocks.shape[1]):
+                found = rank(blocks[first:stop])
+                n_labels.append(found.n_labels)
+                tables.append(found.tables)
+                for rows, codes in found.groups:
+                    if inside is not None:
+                        codes[~inside[first + rows]] = 0
+                    bits += _packed_groups(number + first, rows, codes, found.n_labels[rows])
+            number += len(blocks)
+        return self._joined(np.concatenate(n_labels), np.concatenate(tables), bits)
 
-    def _encoded_blocks(
-        self, blocks: Labels, inside: npt.NDArray[np.bool_] | None
-    ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Bits of a voxel, the bits of all voxels, and the table, for each block."""
-        for first, stop in _batches(len(blocks), blocks.shape[1]):
-            part = blocks[first:stop]
-            is_mixed = part.min(axis=1) != part.max(axis=1)
-            mixed = iter(
-                self._encode_mixed(
-                    part[is_mixed], None if inside is None else inside[first:stop][is_mixed]
-                )
+    def _slabs(self, counts: tuple[int, ...]) -> Iterator[slice]:
+        """Parts of a chunk along z that are worked on one after the other.
+
+        They are small, so that what is made of one takes the memory of the one before.
+        """
+        depth = self._block[0]
+        step = max(1, _BATCH_VOXELS // math.prod((*counts[1:], *self._block)))
+        return (slice(first * depth, (first + step) * depth) for first in range(0, counts[0], step))
+
+    def _joined(
+        self, n_labels: Numbers, tables: Labels, bits: list[tuple[Numbers, Words]]
+    ) -> bytes:
+        """Bytes of a channel: headers, and then bits and table of each block."""
+        n_blocks, first = len(n_labels), first_equal(tables, n_labels)
+        is_new = first == np.arange(n_blocks)
+        n_table_words = np.where(is_new, n_labels * self._words_per_label, 0)
+        n_bits_words = np.zeros(n_blocks, np.int64)
+        for rows, words in bits:
+            n_bits_words[rows] = words.shape[1]
+        ends = 2 * n_blocks + np.cumsum(n_bits_words + n_table_words)
+        bits_at, table_at = ends - n_table_words - n_bits_words, (ends - n_table_words)[first]
+        if table_at.max() >= _TABLE_LIMIT:
+            raise CodecError(
+                "compressed_segmentation: the labels of a chunk take more than 64 MiB, which a "
+                "block header cannot address; make chunks smaller",
+                codec=self.name,
             )
-            for labels, has_several in zip(part, is_mixed.tolist(), strict=True):
-                yield next(mixed) if has_several else (0, b"", labels[:1].tobytes())
-
-    def _encode_mixed(
-        self, blocks: Labels, inside: npt.NDArray[np.bool_] | None
-    ) -> list[tuple[int, bytes, bytes]]:
-        """What `_encoded_blocks` gives, for blocks of several labels."""
-        codes, n_labels, tables = _ranked(blocks)
-        if inside is not None:
-            codes[~inside] = 0
-        widths = _WIDTHS[np.searchsorted(2**_WIDTHS, n_labels)]
-        packed: dict[int, bytes] = {}
-        for n_bits in np.unique(widths).tolist():
-            rows = np.flatnonzero(widths == n_bits)
-            for row, bits in zip(rows.tolist(), _packed(codes[rows], n_bits), strict=True):
-                packed[row] = bits.tobytes()
-        return [
-            (n_bits, packed[row], tables[row].tobytes())
-            for row, n_bits in enumerate(widths.tolist())
-        ]
+        out = np.empty(ends[-1], "<u4")
+        out[0 : 2 * n_blocks : 2] = table_at | _widths(n_labels) << 24
+        out[1 : 2 * n_blocks : 2] = bits_at
+        is_table = np.ones(len(out), bool)
+        is_table[: 2 * n_blocks] = False
+        for rows, words in bits:
+            at = bits_at[rows, None] + np.arange(words.shape[1])
+            out[at], is_table[at] = words, False
+        new = tables[np.repeat(is_new, n_labels)]
+        out[is_table] = new.astype(new.dtype.newbyteorder("<"), copy=False).view("<u4")
+        return out.tobytes()
 
     def decode(self, data: Buffer, shape: tuple[int, ...]) -> Labels:
         """Decode a chunk.
@@ -172,7 +175,7 @@ class CompressedSegmentation:
         channels = [
             self._decode_channel(words[start:], shape[1:]) for start in words[: shape[0]].tolist()
         ]
-        return np.stack(channels)
+        return channels[0][np.newaxis] if len(channels) == 1 else np.stack(channels)
 
     def _decode_channel(self, words: Words, shape: tuple[int, ...]) -> Labels:
         counts = _counts(shape, self._block)
@@ -185,27 +188,58 @@ class CompressedSegmentation:
             raise CorruptShardError(
                 f"{self.name}: block {int(bad[0])} claims {int(widths[bad[0]])} bits for a voxel"
             )
+        out, number = np.empty(shape, self._dtype), 0
+        for slab in self._slabs(counts):
+            part = out[slab]
+            n = math.prod(_counts(part.shape, self._block))
+            some = slice(number, number + n)
+            self._decode_slab(words, (tables[some], widths[some], places[some]), part)
+            number += n
+        return out
+
+    def _decode_slab(
+        self, words: Words, headers: tuple[Numbers, Numbers, Numbers], out: Labels
+    ) -> None:
+        """Decode some layers of blocks, given where their tables lie, their widths and places."""
+        tables, widths, places = headers
+        counts = _counts(out.shape, self._block)
         # A block that is larger than the chunk is decoded only where the chunk is.
-        extent = tuple(min(b, n) for b, n in zip(self._block, shape, strict=True))
+        extent = tuple(min(b, n) for b, n in zip(self._block, out.shape, strict=True))
         positions = _positions(extent, self._block)
-        inside = _inside(shape, counts, extent)
-        blocks = np.empty((n_blocks, len(positions)), self._dtype)
-        for n_bits in np.unique(widths).tolist():
-            rows = np.flatnonzero(widths == n_bits)
+        is_whole = _is_whole(out.shape, counts, self._block)
+        inside = np.ones(0, bool) if is_whole.all() else _inside(out.shape, counts, extent)
+        blocks = _kept((len(tables), len(positions)), self._dtype)
+        for n_bits, whole in itertools.product(np.unique(widths).tolist(), (True, False)):
+            rows = np.flatnonzero((widths == n_bits) & (is_whole == whole))
             for first, stop in _batches(len(rows), len(positions)):
                 some = rows[first:stop]
+                if whole and n_bits <= _MOST_AT_ONCE:
+                    blocks[some] = self._whole(words, tables[some], places[some], n_bits)
+                    continue
+                is_in = True if whole else inside[some]
                 codes = np.zeros((len(some), len(positions)), np.int64)
                 if n_bits:
                     bits = positions * n_bits
-                    at = places[some, None] + np.where(inside[some], bits >> 5, 0)
+                    at = places[some, None] + np.where(is_in, bits >> 5, 0)
                     found = self._taken(words, at).astype(np.int64)
-                    codes = np.where(inside[some], found >> (bits & 31) & (2**n_bits - 1), 0)
+                    codes = np.where(is_in, found >> (bits & 31) & (2**n_bits - 1), 0)
                 blocks[some] = self._labels(words, tables[some, None], codes)
-        sizes = [n for pair in zip(counts, extent, strict=True) for n in pair]
-        grid = blocks.reshape(*counts, *extent).transpose(0, 3, 1, 4, 2, 5)
-        whole: Labels = grid.reshape([a * b for a, b in zip(sizes[::2], sizes[1::2], strict=True)])
-        cut: Labels = whole[tuple(slice(0, n) for n in shape)]
-        return cut
+        _put_together(blocks, counts, extent, out)
+
+    def _whole(self, words: Words, tables: Numbers, places: Numbers, n_bits: int) -> Labels:
+        """Labels of blocks that are not cut; of one for each where all voxels have the same."""
+        if not n_bits:
+            return self._labels(words, tables[:, None], np.zeros((1, 1), np.int64))
+        size = math.prod(self._block)
+        at = places[:, None] + np.arange(-(-size * n_bits // (8 * _WORD_NBYTES)))
+        codes = unpacked(self._taken(words, at), n_bits, size)
+        # A table may be shorter than what its codes could tell.
+        last = codes.max(axis=1).astype(np.int64)
+        columns = np.minimum(np.arange(int(last.max()) + 1), last[:, None])
+        labels = self._labels(words, tables[:, None], columns)
+        first = np.arange(len(labels)) * labels.shape[1]
+        taken: Labels = labels.reshape(-1).take(first[:, None] + codes)
+        return taken
 
     def _labels(self, words: Words, tables: Numbers, codes: Numbers) -> Labels:
         at = tables + codes * self._words_per_label
@@ -231,8 +265,69 @@ def _counts(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
 
 def _apart(labels: Labels, block: tuple[int, ...]) -> Labels:
     """Blocks of an array that consists of whole ones, row-major, as an array of shape (n, size)."""
-    pairs = [n for s, b in zip(labels.shape, block, strict=True) for n in (s // b, b)]
-    return labels.reshape(pairs).transpose(0, 2, 4, 1, 3, 5).reshape(-1, math.prod(block))
+    rows = _rows(np.ascontiguousarray(labels), block[-1])
+    z, y, x = rows.shape
+    pairs = rows.reshape(z // block[0], block[0], y // block[1], block[1], x)
+    apart = np.ascontiguousarray(pairs.transpose(0, 2, 4, 1, 3))
+    return apart.view(labels.dtype).reshape(-1, math.prod(block))
+
+
+def _padded(labels: Labels, block: tuple[int, ...]) -> Labels:
+    """Labels that are repeated at the ends, up to whole blocks."""
+    counts = _counts(labels.shape, block)
+    widths = [(0, n * b - s) for n, b, s in zip(counts, block, labels.shape, strict=True)]
+    return np.pad(labels, widths, mode="edge")
+
+
+def _put_together(
+    blocks: Labels, counts: tuple[int, ...], extent: tuple[int, ...], out: Labels
+) -> None:
+    """Copy blocks into the array that they are of; the reverse of `_apart`."""
+    whole = tuple(n * b for n, b in zip(counts, extent, strict=True))
+    parts = _rows(blocks, extent[-1]).reshape(*counts, *extent[:-1]).transpose(0, 3, 1, 4, 2)
+    if out.shape == whole:
+        shape = [n for pair in zip(counts[:-1], extent[:-1], strict=True) for n in pair]
+        _rows(out, extent[-1]).reshape(*shape, counts[-1])[...] = parts
+        return
+    together = np.ascontiguousarray(parts).view(blocks.dtype).reshape(whole)
+    out[...] = together[tuple(slice(0, n) for n in out.shape)]
+
+
+def _packed_groups(
+    number: int, rows: Numbers, codes: Labels, n_labels: Numbers
+) -> Iterator[tuple[Numbers, Words]]:
+    """Packed codes of blocks, those with the same width together, and the numbers of blocks."""
+    widths = _widths(n_labels)
+    for n_bits in np.unique(widths).tolist():
+        which = widths == n_bits
+        yield number + rows[which], packed(codes[which], n_bits)
+
+
+def _kept(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Labels:
+    """Array in memory that the current thread keeps; the next call overwrites it.
+
+    The first touch of new memory takes longer than all that is done with it.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _MOST_KEPT_NBYTES:
+        return np.empty(shape, dtype)
+    memory: npt.NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
+    if memory is None:
+        memory = _scratch.memory = np.empty(_MOST_KEPT_NBYTES, np.uint8)
+    return memory[:nbytes].view(dtype).reshape(shape)
+
+
+def _rows(labels: Labels, n: int) -> npt.NDArray[np.void]:
+    """The same labels with `n` of a row as one element, which numpy copies faster."""
+    return labels.view(np.dtype((np.void, n * labels.itemsize)))
+
+
+def _is_whole(
+    shape: tuple[int, ...], counts: tuple[int, ...], block: tuple[int, ...]
+) -> npt.NDArray[np.bool_]:
+    """Whether each block lies in the chunk as a whole, row-major."""
+    z, y, x = (np.arange(1, n + 1) * b <= s for s, n, b in zip(shape, counts, block, strict=True))
+    return np.asarray(z[:, None, None] & y[:, None] & x).reshape(-1)
 
 
 def _inside(
@@ -256,55 +351,6 @@ def _batches(n: int, n_voxels: int) -> Iterator[tuple[int, int]]:
     return ((first, min(n, first + step)) for first in range(0, n, step))
 
 
-def _ranked(blocks: Labels) -> tuple[Words, Numbers, list[Labels]]:
-    """Ranks of the labels of some blocks, and the sorted labels of each, which are several.
-
-    Returns
-    -------
-    codes : numpy.ndarray of uint32, shape (n, size)
-        Rank of the label of each voxel in its block.
-    n_labels : numpy.ndarray of int64, shape (n,)
-        Number of labels of each block.
-    tables : list of numpy.ndarray
-        Labels of each block, ascending.
-    """
-    codes = np.zeros(blocks.shape, np.uint32)
-    n_labels = np.ones(len(blocks), np.int64)
-    found = np.empty((len(blocks), _FEW_LABELS), blocks.dtype)
-    # Most blocks have a few labels, which are found one after the other sooner than by sorting.
-    rows, part, low, top = np.arange(len(blocks)), blocks, blocks.min(axis=1), blocks.max(axis=1)
-    found[:, 0] = low
-    for n in range(1, _FEW_LABELS):
-        above = part > low[:, None]
-        codes[rows] += above
-        low = np.where(above, part, top[:, None]).min(axis=1)
-        found[rows, n], n_labels[rows] = low, n + 1
-        has_more = low < top
-        rows, part, low, top = rows[has_more], part[has_more], low[has_more], top[has_more]
-        if not rows.size:
-            break
-    tables: list[Labels] = [found[row, :n] for row, n in enumerate(n_labels.tolist())]
-    if rows.size:
-        order = np.argsort(part, axis=1)
-        ordered = np.take_along_axis(part, order, axis=1)
-        is_new = np.ones(part.shape, bool)
-        is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        ranks = np.cumsum(is_new, axis=1, dtype=np.uint32) - np.uint32(1)
-        sorted_codes = np.empty(part.shape, np.uint32)
-        np.put_along_axis(sorted_codes, order, ranks, axis=1)
-        codes[rows], n_labels[rows] = sorted_codes, is_new.sum(axis=1)
-        for row, labels, which in zip(rows.tolist(), ordered, is_new, strict=True):
-            tables[row] = labels[which]
-    return codes, n_labels, tables
-
-
-def _packed(codes: Words, n_bits: int) -> npt.NDArray[Any]:
-    """Codes of some blocks, each in a number of bits, as words of shape (n, words of a block)."""
-    per_word = 32 // n_bits
-    n_words = -(-codes.shape[1] // per_word)
-    padded = np.zeros((len(codes), n_words * per_word), np.uint32)
-    padded[:, : codes.shape[1]] = codes
-    shifts = np.arange(0, 32, n_bits, dtype=np.uint32)
-    parts = padded.reshape(len(codes), n_words, per_word) << shifts
-    words: npt.NDArray[np.uint32] = np.bitwise_or.reduce(parts, axis=2)
-    return words.astype("<u4")
+def _widths(n_labels: Numbers) -> Numbers:
+    """Bits of a voxel in blocks of so many labels."""
+    return _WIDTHS[np.searchsorted(2**_WIDTHS, n_labels)]

@@ -39,18 +39,26 @@ from shardwrite.config.table import CLAIM_WAIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.journal.lease import CLOCK, is_alive, is_this_process, this_process
+from shardwrite.journal.lease import (
+    CLOCK,
+    is_alive,
+    is_left_behind,
+    is_this_process,
+    signature,
+    this_process,
+)
 from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import (
     as_store_error,
     fsync_directory,
     listed,
     read_file,
+    remove_state,
     write_all,
     write_new,
 )
 
-__all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
+__all__ = ["FENCED", "UNDO", "VOID", "Claim", "discard_claims", "exclusive", "make_void"]
 
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
@@ -304,9 +312,27 @@ def _take(path: Path, run_path: Path, token: str) -> Claim | None:
             os.close(fd)
 
 
+def _draft(run_path: Path, token: str) -> Path:
+    """Name of a draft, which tells the process that makes it."""
+    return run_path / f"draft-{token},{signature()}"
+
+
+def discard_claims(run_path: Path) -> None:
+    """Remove the drafts of claims that dead processes have left in a directory.
+
+    Raises
+    ------
+    StoreError
+        If the directory cannot be looked at, or a draft cannot be removed.
+    """
+    for draft in listed(run_path, "draft-"):
+        if is_left_behind(draft):
+            remove_state(draft)
+
+
 def _make(path: Path, run_path: Path, token: str) -> Claim | None:
     """Make a claim; None where another process was first."""
-    draft = run_path / f"draft-{token}"
+    draft = _draft(run_path, token)
     os.mkdir(draft)
     fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -326,7 +352,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
 
 def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     """Become the owner after a dead one; False if another process was first."""
-    draft = run_path / f"draft-{token}"
+    draft = _draft(run_path, token)
     try:
         write_new(draft, _me(token))
         try:

@@ -20,7 +20,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO
 from shardwrite.journal.documents import wait_for_others
-from shardwrite.journal.lock import Claim, exclusive
+from shardwrite.journal.lock import Claim, discard_claims, exclusive
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
@@ -213,6 +213,8 @@ def _alone(beside: Path, durability: str) -> Iterator[Claim]:
                 # Another process that is done has just removed the directory.
                 if error.fields["errno"] != errno.ENOENT or attempt == _MAX_TRIES:
                     raise
+        with as_store_error(str(beside), "cannot remove what is left in"):
+            discard_claims(beside)
         yield claim
 
 

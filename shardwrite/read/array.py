@@ -24,7 +24,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
-from shardwrite.grid import Box, Shape, ceil_div, unravel
+from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
 from shardwrite.notebook.html import card_html
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
@@ -152,6 +152,10 @@ class ShardedArray:
             return self._read_box(region)
 
     def _read_box(self, region: Box) -> npt.NDArray[Any]:
+        if self._is_inner_chunk(region):
+            found = self._read_inner_chunk(region)
+            if found is not None:
+                return found
         out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
@@ -166,6 +170,42 @@ class ShardedArray:
                 part[...] = self.metadata.fill_value
                 self._read_shard(index, wanted, part)
         return out
+
+    def _is_inner_chunk(self, region: Box) -> bool:
+        """Whether a region is one inner chunk of several in a shard."""
+        grid = self.metadata.grid
+        return (
+            region.shape == grid.chunks != grid.shards
+            and grid.whole.contains(region)
+            and not any(a % c for a, c in zip(region.start, grid.chunks, strict=True))
+        )
+
+    def _read_inner_chunk(self, region: Box) -> npt.NDArray[Any] | None:
+        """Elements of an inner chunk as they were decoded, without a copy if none else has them.
+
+        None if more of the shard is to be read with it, or it must be read again.
+        """
+        grid = self.metadata.grid
+        (index,) = grid.shards_in(region)
+        shard = grid.shard_box(index)
+        if math.prod(grid.chunk_counts_in(shard.intersect(grid.whole))) * _WHOLE_SHARE <= 1:
+            return None
+        start = region.shift(shard.start).start
+        cell = [a // c for a, c in zip(start, grid.chunks, strict=True)]
+        key, found = self.metadata.shard_key(index), None
+        try:
+            reader = self.store.open(key)
+            if reader is not None:
+                with reader:
+                    rank = ravel(cell, grid.chunks_per_shard)
+                    found = ShardReader(self.metadata, key, reader).chunk(rank)
+        except StoreError as error:
+            if error.fields["errno"] != errno.ESTALE:
+                raise
+            return None
+        if found is None:
+            return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
+        return found if _is_own(found, self.dtype) else np.array(found, self.dtype)
 
     def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
         reader = self.store.open(self.metadata.shard_key(index))
@@ -214,6 +254,14 @@ class ShardedArray:
         here: Any = [slice(max(0, a), a + c) for a, c in zip(begins, grid.chunks, strict=True)]
         there: Any = [slice(max(0, -a), n - a) for a, n in zip(begins, out.shape, strict=True)]
         out[(*here, ...)] = chunk[(*there, ...)]
+
+
+def _is_own(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether nobody else has the memory of an array, which may be given away then."""
+    owner = found
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return owner.base is None and found.flags.writeable and found.dtype == dtype
 
 
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:

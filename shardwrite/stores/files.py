@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.reading import as_store_error
 
 __all__ = [
     "COPIED_NBYTES",
@@ -59,8 +60,15 @@ def write_file(
 
 
 def discard_file(path: Path, attempt: str) -> None:
-    """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
-    PosixStore(path.parent).discard_temporary(path.name, attempt)
+    """Remove the temporary that an attempt of `write_file` has left behind, if there is one.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be removed.
+    """
+    with as_store_error(str(path), "cannot remove a temporary of"):
+        PosixStore(path.parent).discard_temporary(path.name, attempt)
 
 
 def sync_entry(path: Path) -> None:

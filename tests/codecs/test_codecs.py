@@ -577,6 +577,28 @@ def test_gzip_does_not_write_the_time(name, monkeypatch):
     assert first[0][4:8] == bytes(4), "RFC 1952, MTIME: no time is available"
 
 
+@pytest.mark.parametrize("level", [4, 6])
+def test_gzip_of_noise_takes_the_quick_library(level):
+    """Where the usual library gives no less; what is smaller in the end has the bytes of that."""
+    quick = pytest.importorskip("isal.isal_zlib")
+    usual = pytest.importorskip("zlib_ng.zlib_ng")
+    rng = np.random.default_rng(level)
+    noise = rng.normal(128, 20, 2**17).astype("uint8")
+    half = np.pad(noise, 2**17)
+    stage = build_stage("gzip", {"level": level}, 1)
+    encoded = stage.encode([noise, half, noise[:100]])
+    assert encoded == [
+        quick.compress(noise, 2, 31),
+        usual.compress(half, level, 31),
+        usual.compress(noise[:100], level, 31),
+    ]
+    assert len(encoded[0]) < 1.02 * len(usual.compress(noise, level, 31))
+    for data, found in zip([noise, half, noise[:100]], encoded, strict=True):
+        assert stage.decode(found, data.nbytes) == data.tobytes()
+    best = build_stage("gzip", {"level": 9}, 1)
+    assert best.encode([noise]) == [usual.compress(noise, 9, 31)]
+
+
 def test_gzip_of_several_members():
     stage = build_stage("gzip", {}, 1)
     both = gzip.compress(b"ab") + gzip.compress(b"cd")

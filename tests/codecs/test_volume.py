@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from shardwrite.codecs import jpeg, png, segmentation
+from shardwrite.codecs import labels as labels_of_blocks
+from shardwrite.codecs.png_filters import filtered
 from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.volume import build_volume_pipeline, image_shape, volume_encoding
 from shardwrite.errors import CodecError, CorruptShardError
@@ -340,16 +342,75 @@ def test_pipelines():
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
-@pytest.mark.parametrize("n_labels", [2, 8, 9, 200])
+@pytest.mark.parametrize("n_labels", [2, 8, 16, 17, 200])
 def test_labels_are_ranked_as_by_sorting(dtype, n_labels):
     """Blocks with few labels and with many have sorted tables, whichever way the ranks are found."""
     blocks = np.random.default_rng(n_labels).integers(0, n_labels, (40, 512)).astype(dtype)
     blocks[:, :2] = 0, n_labels - 1  # each has several
     blocks[::3] = np.minimum(blocks[::3], 1)
     blocks[1] += np.iinfo(dtype).max - (n_labels - 1)
-    codes, counts, tables = segmentation._ranked(blocks)
+    blocks[2] = 7
+    found = labels_of_blocks.rank(blocks)
+    tables = np.split(found.tables, np.cumsum(found.n_labels)[:-1])
+    codes = np.zeros(blocks.shape, int)
+    for rows, some in found.groups:
+        codes[rows] = some
     for row, block in enumerate(blocks):
-        labels, ranks = np.unique(block, return_inverse=True)
-        np.testing.assert_array_equal(tables[row], labels)
+        expected, ranks = np.unique(block, return_inverse=True)
+        np.testing.assert_array_equal(tables[row], expected)
         np.testing.assert_array_equal(codes[row], ranks)
-        assert counts[row] == len(labels)
+    assert sorted(np.concatenate([rows for rows, _ in found.groups])) == [0, 1, *range(3, 40)]
+
+
+@pytest.mark.parametrize("factor", [None, 0, 1])
+def test_equal_tables_are_found_though_sums_collide(factor, monkeypatch):
+    if factor is not None:
+        monkeypatch.setattr(labels_of_blocks, "_FACTOR", np.uint64(factor))
+    tables = [(1, 5), (3,), (3, 4), (1, 5), (3,), (2, 4), (0, 6), (6,), (2, 4)]
+    n_labels = np.array([len(table) for table in tables])
+    flat = np.array([label for table in tables for label in table], "uint64")
+    found = labels_of_blocks.first_equal(flat, n_labels)
+    assert found.tolist() == [tables.index(table) for table in tables]
+
+
+@pytest.mark.parametrize("n_bits", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("size", [1, 27, 64])
+def test_codes_are_packed_as_the_format_says(n_bits, size):
+    rng = np.random.default_rng(size)
+    codes = rng.integers(0, 2**n_bits, (3, size), dtype="uint32")
+    words = labels_of_blocks.packed(codes.astype("uint8") if n_bits < 8 else codes, n_bits)
+    for row, numbers in zip(codes.tolist(), words.tolist(), strict=True):
+        whole = sum(code << n_bits * place for place, code in enumerate(row))
+        assert whole == sum(word << 32 * place for place, word in enumerate(numbers))
+    np.testing.assert_array_equal(labels_of_blocks.unpacked(words, n_bits, size), codes)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (5, 7, 3), (2, 5000, 1), (40, 300, 8), (4, 12000, 6)])
+def test_rows_have_the_filters_of_the_smallest_sums(shape):
+    """Each row, with the sums as whole numbers, and the guesses as the format says them."""
+    rng = np.random.default_rng(shape[1])
+    rows = rng.integers(0, 256, shape).astype("uint8")
+    rows[: len(rows) // 2] = np.cumsum(rows[: len(rows) // 2] % 3, axis=1) % 256
+    around = np.pad(rows.astype(int), ((1, 0), (1, 0), (0, 0)))
+    left, up, corner = around[1:, :-1], around[:-1, 1:], around[:-1, :-1]
+    guesses = [0 * left, left, up, (left + up) // 2, png._paeth(left, up, corner)]
+    made = [(rows - guess).astype("uint8").reshape(len(rows), -1) for guess in guesses]
+    sums = [np.abs(each.view("int8").astype(int)).sum(axis=1) for each in made]
+    best = np.argmin(sums, axis=0)
+    expected = [bytes([n]) + made[n][row].tobytes() for row, n in enumerate(best.tolist())]
+    assert b"".join(filtered(rows)) == b"".join(expected)
+
+
+def test_pngs_are_compressed_in_the_way_that_gives_less():
+    """Noise after the filters is compressed as runs, and a pattern is found again."""
+    rng = np.random.default_rng(0)
+    noise = np.cumsum(rng.normal(0, 3, (512, 64)), axis=1).astype("int64")
+    pattern = np.tile(rng.integers(0, 256, (32, 64)), (16, 1))
+    usual = {}
+    for name, pixels in {"noise": noise, "pattern": pattern}.items():
+        image = (pixels % 256).astype("uint8")[..., None]
+        rows = b"".join(filtered(image))
+        library = png._module("zlib_ng", "zlib_ng") or zlib
+        usual[name] = len(library.compress(rows, 6)), len(png.encode_png(image))
+    assert usual["noise"][1] < 1.01 * usual["noise"][0]
+    assert usual["pattern"][1] < 1.05 * usual["pattern"][0] + 57

@@ -6,6 +6,7 @@ import errno
 import gzip
 import itertools
 import json
+import os
 import shutil
 import signal
 import struct
@@ -35,6 +36,7 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
 )
+from shardwrite.journal import lease
 from shardwrite.operations import precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -414,6 +416,41 @@ shardwrite.to_precomputed(
     assert written.n_resumed_shards == 1
     check(root, np.ones((4, 4, 4), "u1"))
     assert no_litter(root)
+
+
+def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
+    """It is an error of this package, and the same call finishes the volume later."""
+    unlink, refused = os.unlink, []
+
+    def refuse(path, **keywords):
+        if "info" in os.fspath(path) and "swtmp" in os.fspath(path):
+            refused.append(path)
+            raise OSError(errno.EIO, "refused", path)
+        unlink(path, **keywords)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreError, match="refused"):
+        source().to_precomputed(tmp_path / "v", **NEW)
+    assert refused
+    monkeypatch.setattr(os, "unlink", unlink)
+    source().to_precomputed(tmp_path / "v", **NEW)
+    check(tmp_path / "v")
+
+
+def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
+    """Drafts of claims are directories or files; that of a process that lives stays."""
+    beside, living = tmp_path / "v" / "info.shardwrite", lease.signature()
+    dead = living.rpartition(",")[0] + ",1"  # it had started at another time
+    for name in (f"draft-a,{dead}", f"draft-b,{living}", f"draft-c,{dead}"):
+        (beside / name).mkdir(parents=True)
+    (beside / f"draft-c,{dead}" / "owner-0").write_text("{}")
+    (beside / f"draft-d,{dead}").write_text("{}")
+    source().to_precomputed(tmp_path / "v", **NEW)
+    assert [path.name for path in beside.iterdir()] == [f"draft-b,{living}"]
+    (beside / f"draft-b,{living}").rmdir()
+    half = source()[::2]
+    half.to_precomputed(tmp_path / "v", **{**NEW, "resolution": (4, 4, 80)})
+    assert not beside.exists()
 
 
 def test_a_lost_shard_is_written_again(tmp_path):

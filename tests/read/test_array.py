@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 
 import shardwrite
-from shardwrite import SpecError
+from shardwrite import SpecError, StoreError
+from shardwrite.read import array
 
 pytestmark = pytest.mark.compat
 
@@ -95,3 +100,38 @@ def test_chunks_that_are_none(path, chunks):
     with pytest.raises(SpecError) as caught:
         shardwrite.from_sharded_zarr(path, chunks=chunks)
     assert caught.value.fields["field"] == "chunks"
+
+
+@pytest.mark.parametrize("compressors", [(), [{"name": "zstd", "configuration": {"level": 1}}]])
+def test_one_inner_chunk_is_the_own_array_of_the_reader(compressors):
+    """What was read may be changed, and neither the store nor another reading sees it."""
+    values = np.arange(1, 145, dtype="uint16").reshape(12, 12)
+    values[4:8, 4:8] = 0
+    store = zarr.storage.MemoryStore()
+    x = da.from_array(values, chunks=12)
+    x.to_sharded_zarr(store, shards=12, chunks=4, compressors=compressors)
+    x = shardwrite.open_sharded(store)
+    for y, z in itertools.product(range(0, 12, 4), repeat=2):
+        for _ in range(2):
+            found = x[y : y + 4, z : z + 4]
+            np.testing.assert_array_equal(found, values[y : y + 4, z : z + 4])
+            found[...] = 77
+    np.testing.assert_array_equal(x[...], values)
+
+
+def test_one_inner_chunk_of_a_shard_that_is_replaced_meanwhile(tmp_path, monkeypatch):
+    values = np.arange(1, 145, dtype="uint16").reshape(12, 12)
+    x = da.from_array(values, chunks=12)
+    x.to_sharded_zarr(tmp_path / "x.zarr", shards=12, chunks=4)
+    opened = shardwrite.open_sharded(tmp_path / "x.zarr")
+    usual, calls = array.ShardReader.chunk, []
+
+    def chunk(self, rank):
+        calls.append(rank)
+        if len(calls) == 1:
+            raise StoreError("replaced", key="c/0/0", errno=errno.ESTALE)
+        return usual(self, rank)
+
+    monkeypatch.setattr(array.ShardReader, "chunk", chunk)
+    np.testing.assert_array_equal(opened[4:8, 8:12], values[4:8, 8:12])
+    assert calls == [5, 5]
