@@ -35,7 +35,8 @@ __all__ = [
 _SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"
 # This matches up to the last @, since a secret may contain a slash.
 _USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")
-_QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#][^\s'\"<>]*")
+# This takes a backslash with the character that it escapes, so that JSON stays JSON.
+_QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#](?:\\[^\s'\"<>]|[^\s'\"<>\\])*")
 _ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
 
 

@@ -173,7 +173,7 @@ def census(
         raise click.UsageError("--dark goes with --png")
     found = shardwrite.census(array, name=name)
     if html_path:
-        Path(html_path).write_text(html(found))
+        Path(html_path).write_text(html(found), encoding="utf-8")
     if png_path:
         write_png(found, png_path, is_dark=is_dark)
     if as_json:

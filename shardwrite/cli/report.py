@@ -78,7 +78,7 @@ def report(
         serve(look, found, port, every)
         return
     if html_path:
-        Path(html_path).write_text(html(found))
+        Path(html_path).write_text(html(found), encoding="utf-8")
     if as_json:
         echo(json.dumps(found.to_dict(), indent=2))
         return

@@ -27,14 +27,20 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Spell out the control characters of a text.
+    r"""Spell out the control characters of a text. A text in JSON stays one.
 
     Examples
     --------
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode-escape").decode(), text)
+    return _UNPRINTABLE.sub(_spelt_out, text)
+
+
+def _spelt_out(found: re.Match[str]) -> str:
+    if found[0] == "\x7f":  # the only one that JSON can hold as it is
+        return r"\u007f"
+    return found[0].encode("unicode-escape").decode()
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -25,6 +25,7 @@ else:
     Value = click.ParamType
 
 
+_WHOLE = re.compile(r"-?[0-9]{1,30}")  # Python reads no number of more than 4300 digits
 _ZSTD = '[{"name": "zstd", "configuration": {"level": 3}}]'
 
 
@@ -38,7 +39,7 @@ class Sizes(Value):
         if value == "none":
             return None
         parts = str(value).split(",")
-        if all(part.strip().lstrip("-").isdigit() for part in parts):
+        if all(_WHOLE.fullmatch(part.strip()) for part in parts):
             sizes = tuple(int(part) for part in parts)
             return sizes if len(sizes) > 1 else sizes[0]
         return value

@@ -73,7 +73,7 @@ def plan(
     store = dst if dst is not None and is_store_url(dst) else None
     made = shardwrite.plan(x, source_id=identity, store=store, **options)
     if html_path:
-        with open(html_path, "w") as page:
+        with open(html_path, "w", encoding="utf-8") as page:
             page.write(page_html("plan", made._repr_html_()))
     echo(made.to_json() if as_json else str(made))
 

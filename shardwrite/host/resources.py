@@ -31,6 +31,7 @@ __all__ = [
 _SHARE = 0.9
 _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order
 _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # a character in a path that the system lists
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
@@ -63,7 +64,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "").strip()
     if not text:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise SpecError(
             "not a number",
             field=name,
@@ -186,7 +187,7 @@ def _of_groups(root: Path) -> list[int]:
     Both versions of control groups are read.
     """
     limits = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in filter(None, _read(root / "proc/self/cgroup").split("\n")):
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
@@ -209,7 +210,7 @@ def _free(root: Path) -> int:
 
 def _read(path: Path) -> str:
     with contextlib.suppress(OSError):  # the file does not exist on every machine
-        return path.read_text()
+        return os.fsdecode(path.read_bytes())  # names hold any bytes
     return ""
 
 
@@ -250,13 +251,20 @@ def _is_usable(path: str) -> bool:
     return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
 
 
-def file_system(path: Path) -> str:
-    """Type of the file system that a path is on; empty if the system does not list its mounts."""
-    found, longest = "", -1
-    with contextlib.suppress(OSError):  # the file does not exist on every system
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _, mount, kind, *_ = line.split()
-            place = Path(mount.replace("\\040", " "))
-            if path.resolve().is_relative_to(place) and len(place.parts) >= longest:
-                found, longest = kind, len(place.parts)
+def file_system(path: Path, root: str = "/") -> str:
+    """Type of the file system that a path is on; empty if the system does not list its mounts.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The path.
+    root : str
+        Directory above ``proc``, for tests.
+    """
+    found, longest, real = "", -1, Path(os.path.realpath(path))
+    for line in _read(Path(root) / "proc/self/mounts").split("\n")[:-1]:  # no other end of a line
+        _, mount, kind, *_ = line.split(" ")
+        place = Path(_ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), mount))
+        if real.is_relative_to(place) and len(place.parts) >= longest:
+            found, longest = kind, len(place.parts)
     return found

@@ -73,8 +73,8 @@ def lease_times() -> tuple[float, float]:
 
 
 def _read(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as file:
-        return file.read().strip()
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return os.fsdecode(file.read()).strip()  # names of processes hold any bytes
     return ""
 
 

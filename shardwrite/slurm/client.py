@@ -46,7 +46,13 @@ def _run(
     shown = shlex.join(command)
     try:
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
-            command, cwd=directory, capture_output=True, text=True, check=False, timeout=seconds
+            command,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            errors="replace",  # jobs of others may have any names
+            check=False,
+            timeout=seconds,
         )
     except FileNotFoundError as error:
         raise SubmitError(

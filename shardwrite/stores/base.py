@@ -26,6 +26,7 @@ __all__ = [
     "Bounded",
     "Dated",
     "Described",
+    "Linkable",
     "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
@@ -69,6 +70,14 @@ class ObjectReader(Protocol):
     def __enter__(self) -> ObjectReader: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
+
+
+@runtime_checkable
+class Linkable(Protocol):
+    """An open file, which may have several names (hard links)."""
+
+    def has_other_names(self) -> bool:
+        """Whether the file has more names than one, so that a change would show at all of them."""
 
 
 class ObjectWriter(Protocol):

@@ -161,6 +161,11 @@ class PosixReader:
         with as_store_error(self._key, "cannot read"):
             return pread_all(self.fd, offset, nbytes)
 
+    def has_other_names(self) -> bool:
+        """See :meth:`Linkable.has_other_names`."""
+        with as_store_error(self._key, "cannot look at"):
+            return os.fstat(self.fd).st_nlink > 1
+
     def __enter__(self) -> PosixReader:
         return self
 

@@ -16,7 +16,7 @@ from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, OldBytes, change_in_place
 from shardwrite.read.hdf5_shards import refuse_hdf5
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores import ObjectWriter, Transaction
+from shardwrite.stores import Linkable, ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
@@ -273,15 +273,8 @@ def revise(
     )
     if revision.how == "append":
         return emitter.extend(old.reader, revision, chunks.write)
-    written = _change(
-        spec,
-        there,
-        revision,
-        chunks,
-        metadata.index_codec.seal(ShardIndex.build(revision.offsets, revision.nbytes)),
-    )
-    transaction.committed.add(old.key)
-    return written
+    seal = metadata.index_codec.seal(ShardIndex.build(revision.offsets, revision.nbytes))
+    return _change(emitter, there, revision, chunks, seal)
 
 
 def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
@@ -319,14 +312,15 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
 
 
 def _change(
-    spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal
+    emitter: Emitter, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal
 ) -> Written:
     """Change a shard in place, under its claim.
 
     The old bytes that the change overwrites are saved in a record first; see `journal.undo`. Then
-    the new inner chunks are written, and the index if it changes.
+    the new inner chunks are written, and the index if it changes. A file that has other names is
+    replaced instead by one with the same change, since the other names are not this array's.
     """
-    old, claim = there.old, there.claim
+    spec, old, claim = emitter.spec, there.old, there.claim
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
     refuse_hdf5(spec.metadata, spec.strategy, old.key, old.reader)
@@ -344,14 +338,18 @@ def _change(
         data = seal.prefix or seal.suffix
         spans.append((at, at + len(data)))
         writes = itertools.chain(writes, [(at, data)])
+    nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
+    written = Written(nbytes, seal.index.checksum, seal.index.n_present)
+    if isinstance(old.reader, Linkable) and old.reader.has_other_names():
+        return emitter.changed(old.reader, writes, written)
     # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
     saved = OldBytes(old.reader, [(a, min(b, old_nbytes)) for a, b in spans if a < old_nbytes])
     change = Change(old.key, old_nbytes, writes, saved)
     change_in_place(
         claim, spec.store, change, spec.durability, old.reader.version, spec.check_current
     )
-    nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
-    return Written(nbytes, seal.index.checksum, seal.index.n_present)
+    emitter.transaction.committed.add(old.key)
+    return written
 
 
 def _mixed(chunks: _Chunks, old: ExistingShard) -> WriteChunks:

@@ -281,6 +281,29 @@ class Emitter:
         _close(writer, seal)
         return self._finished(writer, seal, revision.end)
 
+    def changed(
+        self, reader: ObjectReader, writes: Iterable[tuple[int, Buffer]], written: Written
+    ) -> Written:
+        """Copy an object as it is, and change the copy.
+
+        Parameters
+        ----------
+        reader : ObjectReader
+            The old object.
+        writes : iterable of (int, buffer)
+            Offsets and data, in the order in which they are written.
+        written : Written
+            Facts about the new object, which is not smaller than the old one.
+        """
+        writer = self._create()
+        writer.copy(reader, 0, reader.nbytes)
+        if written.nbytes > reader.nbytes:
+            writer.skip(written.nbytes - reader.nbytes)
+        for offset, data in writes:
+            writer.write_at(offset, data)
+        writer.finish(self.guard)
+        return written
+
     def whole(self, reader: ObjectReader, table: ShardIndex) -> Written:
         """Copy an object of another array as it is.
 

@@ -152,6 +152,14 @@ def test_usage_errors_exit_with_2(source, tmp_path, arguments, code, words):
     assert not (tmp_path / "out.zarr").exists()
 
 
+@pytest.mark.parametrize("size", ["--5", "²", "9" * 5000, "8,--5"])
+@pytest.mark.parametrize("option", ["--shards", "--chunks", "--shape", "--source-chunks"])
+def test_what_is_no_size_is_wrong_usage(source, option, size):
+    done = run("plan", source, f"{option}={size}")
+    assert done.exit_code == 2, done.exception
+    assert "Error" in done.output
+
+
 def test_an_existing_array_is_kept_unless_told(source, tmp_path):
     out = tmp_path / "out.zarr"
     assert run("write", source, out).exit_code == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from shardwrite.errors import SpecError
 from shardwrite.host import resources
+from shardwrite.journal import lease
 
 MIB = 2**20
 
@@ -99,10 +101,38 @@ def test_memory_of_a_control_group_up_the_tree(machine, line, file):
     assert resources.memory_limit_nbytes({}, str(machine)) == 8 * 2**30
 
 
+def test_a_control_group_may_have_any_name(machine):
+    name = b"job\xff \xc2\x85x"  # 0x85 ends a line of Unicode
+    (machine / "proc/self/cgroup").write_bytes(b"0::/" + name + b"\n")
+    group = os.fsencode(machine) + b"/sys/fs/cgroup/" + name
+    os.makedirs(group)
+    with open(group + b"/memory.max", "w") as limit:
+        limit.write(f"{300 * MIB}\n")
+    assert resources.memory_limit_nbytes({}, str(machine)) == int(0.9 * 300 * MIB)
+
+
+def test_a_process_may_have_any_name():
+    name = Path("/proc/self/comm").read_bytes()
+    try:
+        Path("/proc/self/comm").write_bytes(b"\xff \xc3")
+        assert lease._started(os.getpid()).isdecimal()
+    finally:
+        Path("/proc/self/comm").write_bytes(name)
+
+
+def test_a_file_system_may_be_mounted_at_any_name(machine):
+    (machine / "proc/self/mounts").write_bytes(
+        b"/dev/a / ext4 rw 0 0\nb /b\\040c\xff xfs rw 0 0\nd /d\\134e\xc2\x85 tmpfs rw 0 0\n"
+    )
+    for path, kind in {b"/x": "ext4", b"/b c\xff/x": "xfs", b"/d\\e\xc2\x85": "tmpfs"}.items():
+        assert resources.file_system(Path(os.fsdecode(path)), str(machine)) == kind
+
+
 @pytest.mark.parametrize(
     "environ",
     [
         {"SLURM_CPUS_PER_TASK": "many"},
+        {"SLURM_CPUS_PER_TASK": "²"},
         {"SLURM_CPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "x"},
     ],
 )

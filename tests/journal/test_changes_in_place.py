@@ -20,7 +20,7 @@ import pytest
 from crc32c import crc32c
 
 import shardwrite
-from shardwrite import FixedOrder, ShardWriter, StoreError
+from shardwrite import AppendOnly, FixedOrder, ShardWriter, StoreError
 from shardwrite.journal import (
     Change,
     OldBytes,
@@ -115,21 +115,20 @@ def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times
     """What was appended reads back, but that proves nothing; so the old content goes to a new file
     before the next attempt."""
     path = made(tmp_path)
-    kept = tmp_path / "kept"
-    kept.hardlink_to(path / KEY)  # so that its number is not given to another file
     x = da.from_array(NEW, chunks=8)
-    with failing("sync", errno.EIO, times), contextlib.ExitStack() as stack:
-        if times == 4:
-            stack.enter_context(pytest.raises(StoreError, match="told to"))
-        x.to_sharded_zarr(
-            path, region=slice(0, 8), strategy=strategy, durability="batch", source_id="new"
-        )
-    if times == 4:  # the error lasted, and nothing was acknowledged
-        shardwrite.abandon(path)
-        np.testing.assert_array_equal(read(path), OLD)
-    else:
-        np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
-    assert not kept.samefile(path / KEY)
+    with open(path / KEY, "rb") as kept:  # so that its number is not given to another file
+        with failing("sync", errno.EIO, times), contextlib.ExitStack() as stack:
+            if times == 4:
+                stack.enter_context(pytest.raises(StoreError, match="told to"))
+            x.to_sharded_zarr(
+                path, region=slice(0, 8), strategy=strategy, durability="batch", source_id="new"
+            )
+        if times == 4:  # the error lasted, and nothing was acknowledged
+            shardwrite.abandon(path)
+            np.testing.assert_array_equal(read(path), OLD)
+        else:
+            np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
+        assert not os.path.samestat(os.fstat(kept.fileno()), (path / KEY).stat())
     assert shardwrite.verify(path, deep=True).is_good
     assert not path.with_name("x.zarr.shardwrite").exists()
 
@@ -149,6 +148,55 @@ def test_a_flush_after_a_failed_one_keeps_what_was_acknowledged(tmp_path):
         writer.append(frames[2])
     assert after != before
     np.testing.assert_array_equal(read(path), frames)
+
+
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+@pytest.mark.parametrize(
+    ("strategy", "keywords"),
+    [
+        (FixedOrder(in_place=True), {"compressors": None}),
+        (FixedOrder(in_place=True), {"index_location": "start", "compressors": None}),
+        (AppendOnly(in_place=True), {}),
+    ],
+)
+def test_what_has_the_same_file_by_another_name_does_not_change(
+    tmp_path, strategy, keywords, durability
+):
+    path, backup = made(tmp_path, **keywords), tmp_path / "backup"
+    os.link(path / KEY, backup)
+    before, wanted = backup.read_bytes(), OLD.copy()
+    for first in (0, 24, 8):
+        wanted[first : first + 8] = NEW + first
+        shardwrite.write_region(
+            NEW + first,
+            path,
+            slice(first, first + 8),
+            strategy=strategy,
+            durability=durability,
+        )
+        assert (read(path) == wanted).all()
+        if first == 0:  # from now on the file has one name, and is changed in place
+            inode = (path / KEY).stat().st_ino
+    assert backup.read_bytes() == before
+    assert (path / KEY).stat().st_ino == inode
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_a_stream_leaves_what_has_another_name(tmp_path, compressors):
+    path, backup = tmp_path / "x.zarr", tmp_path / "backup"
+    shardwrite.create(path, (0, 8), "u4", shards=(8, 8), chunks=(1, 8), compressors=compressors)
+    with ShardWriter(path) as writer:
+        writer.append(NEW)
+        writer.flush()
+        os.link(path / "c/0/0", backup)
+        before = backup.read_bytes()
+        for _ in range(3):
+            writer.append(NEW + 1)
+            writer.flush()
+    assert backup.read_bytes() == before
+    assert (read(path) == np.stack([NEW, *[NEW + 1] * 3])).all()
+    assert shardwrite.verify(path, deep=True).is_good
 
 
 def test_content_is_not_shared_with_the_old_file(tmp_path):

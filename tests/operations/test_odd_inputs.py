@@ -176,6 +176,18 @@ def test_what_names_the_source_is_kept_without_credentials(tmp_path):
     )
 
 
+@pytest.mark.parametrize("end", ['"b"', "\\", '\\"', "\\\\"])
+def test_what_commands_print_in_json_stays_json(tmp_path, end):
+    path = tmp_path / "\x7f\x9b" / "https:" / f"host?key={SECRET.replace('/', '')}{end}"
+    source().to_sharded_zarr(path, **GOOD)
+    for command in (("info", path), ("verify", path), ("census", path), ("compact", path)):
+        done = run(*command, "--json")
+        has_none(done.output)
+        told = json.loads(done.output).get("path", "?***")
+        assert "?***" in told
+        assert SECRET.replace("/", "") not in told
+
+
 @pytest.mark.parametrize(
     "text", ["/data/a@b", "file:///a@b/c", "a@b", "12:30 a@b", "gs://bucket/x", "x.zarr::a@b"]
 )
@@ -253,6 +265,19 @@ def test_commands_print_by_one_way_only():
                 assert name not in ("click.echo", "click.secho", "print", "traceback.print_exc"), (
                     f"{path.name}, {node.lineno}"
                 )
+
+
+def test_commands_name_the_encoding_of_text_that_they_write():
+    calls = [
+        (path.name, node)
+        for path in (Path(shardwrite.__path__[0]) / "cli").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (ast.unparse(node.func) == "open" or ast.unparse(node.func).endswith(".write_text"))
+    ]
+    assert calls
+    for name, node in calls:
+        assert "encoding" in [keyword.arg for keyword in node.keywords], f"{name}, {node.lineno}"
 
 
 # ---- URLs

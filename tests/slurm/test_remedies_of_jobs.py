@@ -70,6 +70,11 @@ def test_a_program_that_answers_when_it_is_asked_again(path):
     assert client.queue(["7"])[0]["state"] == "RUNNING"
 
 
+def test_jobs_of_others_may_have_names_that_are_no_text(path):
+    program(path, "squeue", r"printf '7|RUNNING|\377|n1|1:00\n'")
+    assert client.queue(["7"])[0]["state"] == "RUNNING"
+
+
 def test_jobs_that_are_still_there_are_cancelled_by_another_try(monkeypatch):
     left = [{"id": "7", "state": "RUNNING"}]
     known = slurm_jobs.Submitted(others=("7",))
