@@ -26,6 +26,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
