@@ -14,11 +14,16 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.operations.conversion import Conversion
+from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
 __all__ = ["cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
+
+_OF_RUNS = (
+    "name", "mode", "restart", "recheck", "publish", "durability", "keep_report", "via",
+)  # fmt: skip
 
 _FIELDS = {
     "jobs": "jobs",
@@ -145,13 +150,10 @@ def write_with_jobs(
     """
     workers = workers_of(**given)
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
-    layout = {
-        key: value
-        for key, value in options.items()
-        if key not in ("name", "mode", "restart", "recheck", "publish", "durability", "keep_report")
-    }
+    layout = {key: value for key, value in options.items() if key not in _OF_RUNS}
     how = {key: options[key] for key in ("name", "mode", "durability", "format")}
     target = resolve_new(dst, options["name"], layout=options["format"])
+    target = target_via(target, options["via"])
     refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
         plan = shardwrite.plan(x, source_id=identity, **layout)

@@ -59,10 +59,13 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores import as_store_error, is_there, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
 __all__ = ["Session", "finish_together"]
+
+_N_LOOKED_AT = 16
+"""About so many shards of a new array are looked at when its run ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -251,7 +254,7 @@ class Session:
         CorruptShardError, JournalError
             If a change in place that was interrupted cannot be undone.
         StoreError
-            If the storage refuses, or shards are not there that other processes have put.
+            If the storage refuses, or shards are gone that this run has written.
         """
         plan, target = self.job.plan, self.job.target
         if len(self.ledger.missing):
@@ -261,8 +264,32 @@ class Session:
         with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
             recover_changes(self.directory.path, target.store, plan.metadata)
-        if self.has_helpers and self.job.makes_array and target.store.local_root is None:
+        if not self.job.makes_array:
+            return
+        if target.store.local_root is not None:
+            self._check_some_there(Path(target.store.local_root))
+        elif self.has_helpers:
             self._check_there()
+
+    def _check_some_there(self, root: Path) -> None:
+        """Check that some shards are still where tasks have put them, the first among them.
+
+        They are gone if somebody has removed or renamed the directory of the array meanwhile.
+        """
+        metadata = self.job.plan.metadata
+        stored = np.flatnonzero(self.ledger.nbytes > 0)
+        for rank in stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist():
+            path = root / metadata.shard_key(unravel(rank, metadata.grid.counts))
+            # A network file system may remember that there was no such file. A list is read anew.
+            if is_there(path) or path in listed(path.parent):
+                continue
+            raise StoreError(
+                f"{path} is gone, although this run has written it: the array was removed or "
+                "renamed while it was written; make the same call again with recheck=True "
+                "(--recheck), which writes again what is gone",
+                key=str(path),
+                errno=errno.ENOENT,
+            )
 
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.

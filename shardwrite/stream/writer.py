@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,23 @@ def _auto(metadata: ArrayMetadata, store: Store) -> Strategy:
     if metadata.pipeline.encoded_nbytes is not None:
         return FixedOrder(in_place=True, max_unused=1.0)
     return AppendOnly(in_place=True)
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """Blocks of a writer that no flush has committed yet."""
+
+    label: str
+    n_blocks: int = 0
+
+    def tell(self) -> None:
+        """Warn about these blocks, if there are any, as the writer goes or the process ends."""
+        if self.n_blocks:
+            warnings.warn(
+                f"the ShardWriter of {self.label} was never closed: {self.n_blocks} blocks since "
+                "its last flush may be lost; use it in a with statement, or call close()",
+                stacklevel=2,
+            )
 
 
 def _unmasked(block: Any) -> npt.NDArray[Any]:
@@ -198,6 +217,8 @@ class ShardWriter:
         self._n_encoded = self._n_blocks = self._n_raw = self._n_early = 0
         self._began = self._waited = 0.0
         self._is_closed = False
+        self._accepted = _Accepted(self._target.label)
+        weakref.finalize(self, self._accepted.tell)
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -310,6 +331,7 @@ class ShardWriter:
             if self._window is not None:
                 self._commit_all()
                 self._window.publish(self._shape)
+            self._accepted.n_blocks = 0
 
     def close(self) -> None:
         """Flush, end the run, and stop the threads; a second call does nothing.
@@ -322,7 +344,7 @@ class ShardWriter:
         with self._caller:
             if self._is_closed:
                 return
-            self._is_closed = True
+            self._is_closed, self._accepted.n_blocks = True, 0
             try:
                 self._jobs.idle()
                 self._end_window()
@@ -376,6 +398,7 @@ class ShardWriter:
         with self._unbroken():
             self._jobs.hold(nbytes)
             self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
+            self._accepted.n_blocks += 1
             self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
             whole, needless = self._layers.add(block)
             self._release(needless)

@@ -23,8 +23,11 @@ on_linux = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def no_garbage():
-    """Nothing that earlier tests left is freed meanwhile."""
+    """Nothing that earlier tests left is freed meanwhile, not by their threads either."""
     gc.collect()
+    before = -1
+    while abs(before - (before := memory.memory_nbytes())) > MIB:
+        time.sleep(0.2)
 
 
 def noted(run):

@@ -12,7 +12,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import AppendOnly, JournalError, ShardWriter
+from shardwrite import AppendOnly, JournalError, ShardWriter, StoreError
 from shardwrite.cli import main
 from shardwrite.journal import find_run
 from shardwrite.journal.lost import has_lost_array
@@ -186,3 +186,25 @@ def test_a_run_that_ends_between_two_looks_is_not_lost(tmp_path):
     run = find_run(resolve_target(tmp_path / "x", None))
     shutil.rmtree(run.path)
     assert not has_lost_array(run)
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_a_directory_that_disappears_amid_a_write(tmp_path, how):
+    """The run does not report success over shards that are gone, and `recheck` writes them."""
+    path, values = tmp_path / "gone.zarr", np.arange(1, 401, dtype="i4").reshape(20, 20)
+    blocks = iter(range(25))
+
+    def block(part):
+        if next(blocks) == 12:
+            shutil.rmtree(path) if how == "removed" else path.rename(tmp_path / "elsewhere")
+        return part
+
+    x = da.from_array(values, chunks=4).map_blocks(block, dtype="i4", meta=np.empty((0, 0), "i4"))
+    options = {"shards": 4, "chunks": 2, "source_id": "it", "memory_limit": "2kB"}
+    with pytest.raises(StoreError, match=r"is gone.*recheck=True"):
+        x.to_sharded_zarr(path, **options)
+    assert not (path / "zarr.json").exists()
+    blocks = iter(range(100, 200))
+    assert x.to_sharded_zarr(path, recheck=True, **options).n_shards == 25
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], values)
+    assert shardwrite.verify(path, deep=True).is_good

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -490,3 +492,19 @@ def test_a_stream_whose_threads_cannot_start_ends_with_that_error(tmp_path, monk
     stream()
     written = zarr.open_array(tmp_path / "x", mode="r")[...]
     assert written[-4:].tolist() == [[n] * 4 for n in range(4)]
+
+
+@pytest.mark.parametrize("end", ["", "writer.flush()", "writer.close()"])
+def test_a_writer_that_is_never_closed_says_so(tmp_path, end):
+    """Otherwise the process would end with success, and without the last blocks."""
+    path = made(tmp_path)
+    script = f"""
+import numpy as np, shardwrite
+writer = shardwrite.ShardWriter({str(path)!r}, durability="none")
+for t in range(3):
+    writer.append(np.full((16, 24), t + 1, writer._metadata.dtype))
+{end}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ("never closed: 3 blocks" in done.stderr) == (not end), done.stderr
