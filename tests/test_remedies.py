@@ -294,6 +294,7 @@ COVERED: dict[str, str] = {
     "or plan with a smaller limit, and run it again": (
         "tests/faults/test_cluster.py::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
     ),
+    "is gone, although this run has written it": "tests/operations/test_left_over.py::test_a_directory_that_disappears_amid_a_write",
     "its scheduler is gone, or was restarted; run the same again": "tests/faults/test_cluster.py::test_the_scheduler_is_killed",
     "there have been no workers for too long; run the same again": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
 }
