@@ -59,7 +59,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
-from shardwrite.stores import as_store_error, is_there, listed
+from shardwrite.stores import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
 __all__ = ["Session", "finish_together"]
@@ -267,27 +267,30 @@ class Session:
         if not self.job.makes_array:
             return
         if target.store.local_root is not None:
-            self._check_some_there(Path(target.store.local_root))
+            self._check_some_there()
         elif self.has_helpers:
             self._check_there()
 
-    def _check_some_there(self, root: Path) -> None:
+    def _check_some_there(self) -> None:
         """Check that some shards are still where tasks have put them, the first among them.
 
         They are gone if somebody has removed or renamed the directory of the array meanwhile.
         """
-        metadata = self.job.plan.metadata
+        metadata, store = self.job.plan.metadata, self.job.target.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
-        for rank in stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist():
-            path = root / metadata.shard_key(unravel(rank, metadata.grid.counts))
+        some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
+        keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
+        gone = [rank for rank, key in keys.items() if store.size(key) is None]
+        if gone:
             # A network file system may remember that there was no such file. A list is read anew.
-            if is_there(path) or path in listed(path.parent):
-                continue
+            there = ranks_of_objects(ShardedArray(metadata, store), self.job.target.label)
+            gone = [rank for rank in gone if rank not in there]
+        if gone:
             raise StoreError(
-                f"{path} is gone, although this run has written it: the array was removed or "
-                "renamed while it was written; make the same call again with recheck=True "
+                f"{keys[gone[0]]} is gone, although this run has written it: the array was removed "
+                "or renamed while it was written; make the same call again with recheck=True "
                 "(--recheck), which writes again what is gone",
-                key=str(path),
+                key=keys[gone[0]],
                 errno=errno.ENOENT,
             )
 

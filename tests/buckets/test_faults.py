@@ -193,6 +193,7 @@ def test_requests_that_an_inner_chunk_needs(service, environment, url, tmp_path)
         assert (view[0:32, 0:32] == 5).all(), "an open array sees what was replaced"
 
 
+@pytest.mark.long
 def test_lists_that_come_in_many_pages(moto, environment, url, tmp_path):
     import obstore
 

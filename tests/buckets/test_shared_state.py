@@ -138,6 +138,7 @@ def test_parts_at_a_time_without_a_directory(service, url, x):
     assert part(x, url, 0, 3).n_shards == 16, "the result of the whole array"
 
 
+@pytest.mark.long
 def test_an_early_end_names_the_parts_and_stops_none(moto, url, x):
     begin(x, url)
     missing = []
@@ -305,7 +306,8 @@ def test_later_and_in_another_process(service, elsewhere, url, x, tmp_path):
     assert others(service, url) == KEPT
 
 
-@pytest.mark.parametrize("scheduler", ["threads", pytest.param("sync", marks=LONG)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheduler", ["threads", "sync"])
 def test_updates_and_many_arrays_later(moto, url, x, scheduler):
     with dask.config.set(scheduler=scheduler):
         both = shardwrite.store([x, x + 1], [url, f"{url}-2"], compute=False, **LAYOUT)

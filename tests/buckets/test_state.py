@@ -396,8 +396,8 @@ def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same
     assert others(moto, url) == KEPT
 
 
-@pytest.mark.parametrize("mode", ["w-", "w"])
-@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("mode", ["w-", pytest.param("w", marks=LONG)])
+@pytest.mark.parametrize("resumes", [False, pytest.param(True, marks=LONG)])
 def test_a_process_that_was_frozen_before_its_state_was_there(
     moto, program, url, x, monkeypatch, mode, resumes
 ):
@@ -615,6 +615,7 @@ def test_another_process_may_have_taken_over_right_before_the_end(moto, url, x, 
     assert "zarr.json" not in others(moto, url)
 
 
+@pytest.mark.long
 def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
     moto_server, environment, url, x
 ):

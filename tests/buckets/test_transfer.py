@@ -161,6 +161,7 @@ def test_a_source_is_consumed_although_processes_are_killed(moto, environment, u
     assert sorted(os.listdir(hierarchy.parent)) == ["h"]
 
 
+@pytest.mark.long
 def test_two_at_once_both_succeed(moto, environment, url, hierarchy):
     wanted = in_directory(hierarchy)
     with proxy.before(moto, lambda *_: time.sleep(0.01)) as (server, _):

@@ -114,6 +114,7 @@ def wait_for(happens):
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.long
 def test_what_runs_do_with_them(moto, url, x):
     """New arrays, updates, appends, replacements, conversions and repairs."""
     import obstore
