@@ -43,6 +43,7 @@ sys.path.insert(0, FORKS)  # where tests find `forks`
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
 TOGETHER = ("tests/slurm/", "tests/buckets/", "tests/test_architecture.py", "tests/test_site.py")
+TOGETHER_IF_QUICK = ("tests/upgrade/",)
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
@@ -111,13 +112,16 @@ class SomeTogether(LoadScopeScheduling):
     """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
     cluster, all tests on buckets, because each process would start servers of its own, those that
     read the source of the package, because each process would parse it, and those of the site,
-    because each process would build it.
+    because each process would build it. The quick tests of older states are together, too, because
+    each process would unpack the archives.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+        is_quick = "not long" in self.config.option.markexpr
+        places = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
+        return next((place for place in places if nodeid.startswith(place)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

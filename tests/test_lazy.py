@@ -105,6 +105,7 @@ def test_arrays_have_the_method_whatever_is_imported_first(imports):
     run(f"{imports}\n{IS_METHOD}")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("children_as_users_start_them")
 def test_arrays_have_the_method_where_threads_import_at_the_same_time():
     run(
@@ -170,6 +171,7 @@ def test_plan_is_the_function_whenever_the_folder_is_imported(first):
     )
 
 
+@pytest.mark.long
 def test_no_name_is_lost_to_a_module_of_that_name():
     run("""
 import importlib, pkgutil, sys, types, shardwrite

@@ -64,6 +64,7 @@ def test_a_shard_that_is_uploaded_in_parts(service, environment, url):
     assert n_seen <= planned.requests.n_parts + 1 <= n_seen + 3
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite"])
 def test_a_write_a_resume_and_updates(service, environment, url, x, tmp_path):
     layout = {"shards": 16, "chunks": 4, "source_id": "x", "memory_limit": "100kB"}

@@ -19,13 +19,11 @@ def run(tmp_path, *arguments):
     return summary
 
 
-@pytest.mark.parametrize(
-    ("n_cases", "n_outcomes"), [(3, 1), pytest.param(7, 3, marks=pytest.mark.long)]
-)
-def test_a_sample_of_schedules(tmp_path, n_cases, n_outcomes):
-    summary = run(tmp_path, "--depth", "3", "--cases", str(n_cases), "--seed", "1")
-    assert summary["cases"] == n_cases
-    assert len(summary["outcomes"]) >= n_outcomes
+@pytest.mark.long
+def test_a_sample_of_schedules(tmp_path):
+    summary = run(tmp_path, "--depth", "3", "--cases", "10", "--seed", "1")
+    assert summary["cases"] == 10
+    assert len(summary["outcomes"]) >= 3
 
 
 @pytest.mark.long

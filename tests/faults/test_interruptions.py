@@ -38,7 +38,13 @@ def test_a_strike_under_every_fourth_operation(tmp_path, fault):
     assert len(found["operations"]) >= len(kinds) // 2
 
 
-@pytest.mark.parametrize("fault", interruptions.FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.long if fault == "cut" else ())
+        for fault in interruptions.FAULTS
+    ],
+)
 def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
     """With each of the next steps."""
     if fault == "cut" and (why := why_not("ext4")):
@@ -48,6 +54,7 @@ def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
     assert sum(bool(case.effect) for case in cases) >= 3
 
 
+@pytest.mark.long
 def test_power_cuts_under_conversions(tmp_path):
     kinds = [kind for kind in interruptions.KINDS if kind[0] in ("conversion", "in-place")]
     assert len(run(tmp_path, "cut", "ext4", 10, seed=4, kinds=kinds)["operations"]) == 4

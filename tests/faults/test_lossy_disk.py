@@ -138,6 +138,7 @@ def check_follow_ups(disks, which):
     assert found["vacuous"] < len(cases) // 2
 
 
+@pytest.mark.long
 def test_a_sample_of_failed_writes(disks):
     check_follow_ups(disks, {0})
 

@@ -240,7 +240,8 @@ def test_an_update_is_given_up_after_every_effect(work):
         assert not beside.exists()
 
 
-@pytest.mark.parametrize("work", some_of(["write", "replace"], "replace"))
+@pytest.mark.long
+@pytest.mark.parametrize("work", ["write", "replace"])
 def test_a_new_array_is_started_over_after_every_effect(work):
     def again(store):
         source(OLD + 5).to_sharded_zarr(

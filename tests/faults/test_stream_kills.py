@@ -68,7 +68,7 @@ def check(path, n_flushed):
     ("strategy", "location", "compressed", "every"),
     [
         *(
-            pytest.param(*case, 5, id=f"{case[0]}-{case[1]}-{case[2]}, every fifth")
+            pytest.param(*case, 9, id=f"{case[0]}-{case[1]}-{case[2]}, every ninth")
             for case in QUICK
         ),
         *(

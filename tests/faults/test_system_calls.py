@@ -95,17 +95,16 @@ def test_every_failing_call_under_updates(shim, tmp_path, operation):
     assert summary["raised"] > 30
 
 
-@pytest.mark.parametrize(
-    ("every", "least"), [(100, 5), pytest.param(40, 15, marks=pytest.mark.long)]
-)
-def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path, every, least):
-    few = ["--share", "0.08", "--every", str(every), "--errors", "EIO", "ENOSPC"]
+@pytest.mark.long
+def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path):
+    few = ["--share", "0.08", "--every", "40", "--errors", "EIO", "ENOSPC"]
     names = ["--operations", *failing_updates.CONVERSIONS]
     summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "2")
-    assert summary["fired"] > least
-    assert summary["raised"] > 0.6 * least
+    assert summary["fired"] > 15
+    assert summary["raised"] > 9
 
 
+@pytest.mark.long
 def test_a_sample_of_failing_calls_while_an_array_is_consumed(shim, tmp_path):
     few = ["--share", "0.1", "--every", "90", "--errors", "EIO", "ENOSPC"]
     names = ["--operations", *failing_updates.CONSUMING]

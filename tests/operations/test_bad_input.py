@@ -1001,7 +1001,10 @@ def noise(dtype="i4"):
 
 
 @pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.long)])
-@pytest.mark.parametrize("row", DAMAGE)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.long if n % 2 else ()) for n, row in enumerate(DAMAGE)],
+)
 def test_damage(tmp_path, row, location):
     change, named = DAMAGE[row]
     file = whole(tmp_path / "x", noise(), index_location=location)
@@ -1072,7 +1075,10 @@ FRAMES = {
 
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("row", FRAMES)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.long if n % 2 else ()) for n, row in enumerate(FRAMES)],
+)
 def test_a_frame_that_claims_too_much(tmp_path, row):
     dtype, keywords, frame = FRAMES[row]
     file = whole(tmp_path / "x", TEXT if dtype is None else noise(dtype), **keywords)

@@ -52,7 +52,10 @@ def trace(tmp_path, durability):
     return found
 
 
-@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+@pytest.mark.parametrize(
+    "durability",
+    ["full", *(pytest.param(level, marks=pytest.mark.long) for level in ("batch", "none"))],
+)
 def test_one_open_one_rename_no_read(tmp_path, durability):
     calls = trace(tmp_path, durability)
     opens = [text for name, text in calls if name in ("open", "openat", "creat")]
