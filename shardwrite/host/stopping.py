@@ -7,12 +7,14 @@ signal handlers of programs, and when a run with elastic workers is cancelled.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 __all__ = [
     "before_leaving",
     "busy",
+    "has_ended",
     "is_draining",
     "n_busy",
     "n_committed",
@@ -90,3 +92,21 @@ def note_committed(n_shards: int) -> None:
 def n_committed() -> int:
     """Number of shards committed by this process and its workers since it started."""
     return _n_committed
+
+
+def has_ended(thread: threading.Thread) -> bool:
+    """Wait until a thread has ended that was told to end.
+
+    Return False if the interpreter itself ends. Its daemon threads are gone then, with the locks
+    that they hold, and some versions of Python would wait for them for ever.
+
+    Parameters
+    ----------
+    thread : threading.Thread
+        A daemon thread.
+    """
+    if sys.is_finalizing():
+        return False
+    if thread.is_alive():
+        thread.join()
+    return True

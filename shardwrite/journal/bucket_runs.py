@@ -42,7 +42,7 @@ from typing import Protocol, cast
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.host.stopping import on_leaving
+from shardwrite.host.stopping import has_ended, on_leaving
 from shardwrite.journal.bucket_fence import BucketFence, Fence, SharedFence
 from shardwrite.journal.bucket_lease import BucketLease, LeaseRecord, read_lease
 from shardwrite.journal.bucket_log import Mirror, encode
@@ -468,7 +468,8 @@ class _Hold:
     def close(self) -> None:
         """Put the rest of the state, or remove it if no run is left, and give the lease back."""
         self._stop.set()
-        self._thread.join()
+        if not has_ended(self._thread):
+            return
         beside = self.target.beside
         try:
             with self._work:

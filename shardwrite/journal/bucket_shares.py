@@ -31,7 +31,7 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
 from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.host.stopping import on_leaving
+from shardwrite.host.stopping import has_ended, on_leaving
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.bucket_fence import SharedFence
 from shardwrite.journal.bucket_lease import read_lease
@@ -213,7 +213,8 @@ class _Share:
         RunEndedError, StoreError
             See `put`.
         """
-        self._end()
+        if not self._end():
+            return
         self.put()
         with self._work:
             while self._run and self.fence.check_run(self._run) != self._state:
@@ -231,7 +232,8 @@ class _Share:
 
     def discard(self) -> None:
         """Remove the directory, and the log if the run is over."""
-        self._end()
+        if not self._end():
+            return
         shares.pop(self.target.beside, None)
         shutil.rmtree(self.target.beside, ignore_errors=True)
         if self._n_put:
@@ -240,11 +242,10 @@ class _Share:
                     name = self._logs.share(self._state, self._name)
                     self._logs.remove(self._logs.found_of(name))
 
-    def _end(self) -> None:
-        """Have the thread end."""
+    def _end(self) -> bool:
+        """Have the thread end; False if the interpreter ends."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        return has_ended(self._thread)
 
     def _go_on(self) -> None:
         """Put what was added, until the end; run by the thread."""

@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 from shardwrite.config.table import HEARTBEAT, TTL
 from shardwrite.config.values import refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import as_store_error, is_there, listed, parse_json, read_file, write_new
 
@@ -190,7 +191,7 @@ class Lease:
 
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
-        self._thread.join()
+        has_ended(self._thread)
         self._give_back()
 
     def _give_back(self) -> None:

@@ -40,7 +40,13 @@ from shardwrite.errors import (
     SubmitError,
 )
 from shardwrite.host.environment import configured
-from shardwrite.host.stopping import is_draining, on_leaving, request_drain, reset_drain
+from shardwrite.host.stopping import (
+    has_ended,
+    is_draining,
+    on_leaving,
+    request_drain,
+    reset_drain,
+)
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.below import runs_at
 from shardwrite.slurm.client import cancel, endings, queue
@@ -328,8 +334,7 @@ class _Watch(threading.Thread):
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
-        if self.is_alive():
-            self.join()
+        has_ended(self)
 
     def run(self) -> None:
         """Look for a cancellation every second, and at the queue every half minute."""

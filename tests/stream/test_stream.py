@@ -505,6 +505,8 @@ for t in range(3):
     writer.append(np.full((16, 24), t + 1, writer._metadata.dtype))
 {end}
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert ("never closed: 3 blocks" in done.stderr) == (not end), done.stderr
