@@ -122,6 +122,14 @@ def _commit_nothing() -> None:
     tasks._stream_shard, tasks._write_small_shards = stream_nothing, write_nothing
 
 
+def _look_for_nothing() -> None:
+    """Have this process not look for shards at the end of a run, because there are none."""
+    from shardwrite.runs.session import Session
+
+    ours: Any = Session
+    ours._check_some_there = lambda _: None
+
+
 class _Memory:
     """Anonymous memory of client and scheduler over time.
 
@@ -194,6 +202,7 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
             raise RuntimeError(f"the scheduler keeps {kept} messages, not {MESSAGES_KEPT}")
         client.wait_for_workers(n_workers)
         client.run(_commit_nothing)
+        _look_for_nothing()
         warm, warm_layout = source(kind, 4)
         shardwrite.to_sharded_zarr(
             warm, str(directory / "warm.zarr"), **warm_layout, durability="none"
