@@ -223,7 +223,8 @@ def test_streams_conversions_and_processes(moto, url, x, scratch, written, monke
         assert n_streamed >= 6
         shardwrite.reshard(f"{url}-plain", f"{url}-other", shards=4)
         assert len(written) == n_streamed + 7
-        with dask.config.set(scheduler="processes", num_workers=2):
+        given = {"shardwrite.storage": moto.options}  # dask's processes have another environment
+        with dask.config.set({"scheduler": "processes", "num_workers": 2, **given}):
             x.to_sharded_zarr(f"{url}-processes", **LAYOUT)
     for place in (url, f"{url}-other", f"{url}-processes"):
         assert shardwrite.verify(place, deep=True, against=VALUES).is_good
