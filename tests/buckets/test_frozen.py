@@ -52,7 +52,8 @@ elif kind == "DELETE":
     freeze_before(bucket.BucketStore, "remove_object", lambda self, args: args[0])
 elif kind == "PUT":
     freeze_before(bucket.BucketStore, "_put", lambda self, args: args[0])
-given = {"scheduler": "sync", "shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 1.0,
+ttl = 60.0 if what == "member" else 1.0  # nobody waits for that one
+given = {"scheduler": "sync", "shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": ttl,
          "shardwrite.retry-pauses": []}
 with dask.config.set(given):
     try:
