@@ -123,7 +123,7 @@ def _commit_nothing() -> None:
 
 
 def _look_for_nothing() -> None:
-    """Have this process not look for shards at the end of a run, because there are none."""
+    """Keep this process from looking for shards at the end of a run. There are none."""
     from shardwrite.runs.session import Session
 
     ours: Any = Session

@@ -19,11 +19,12 @@ from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
-__all__ = ["cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
+__all__ = ["OF_RUNS", "cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
 
-_OF_RUNS = (
+OF_RUNS = (
     "name", "mode", "restart", "recheck", "publish", "durability", "keep_report", "via",
 )  # fmt: skip
+"""Keywords of a write that its plan does not have."""
 
 _FIELDS = {
     "jobs": "jobs",
@@ -150,7 +151,7 @@ def write_with_jobs(
     """
     workers = workers_of(**given)
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
-    layout = {key: value for key, value in options.items() if key not in _OF_RUNS}
+    layout = {key: value for key, value in options.items() if key not in OF_RUNS}
     how = {key: options[key] for key in ("name", "mode", "durability", "format")}
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])

@@ -12,7 +12,7 @@ import shardwrite
 from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
+from shardwrite.cli.elastic import OF_RUNS, cluster_options, taken, write_with_jobs
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
@@ -40,8 +40,6 @@ from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import is_store_url
 
 __all__ = ["plan", "write"]
-
-_OF_RUNS = ("name", "restart", "recheck", "publish", "durability", "keep_report", "via")
 
 
 @click.command(cls=Grouped)
@@ -154,7 +152,7 @@ def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_j
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])
     run = find_run(fetched(target))
-    layout = {name: options[name] for name in options if name not in _OF_RUNS}
+    layout = {name: options[name] for name in options if name not in OF_RUNS}
     made = shardwrite.plan(x, source_id=identity, **layout)
     made = replace(made, resources=waiting(made.resources, target.store, made.metadata))
     made = with_traffic(made, target)

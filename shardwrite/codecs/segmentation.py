@@ -325,7 +325,7 @@ def _rows(labels: Labels, n: int) -> npt.NDArray[np.void]:
 def _is_whole(
     shape: tuple[int, ...], counts: tuple[int, ...], block: tuple[int, ...]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each block lies in the chunk as a whole, row-major."""
+    """Whether each block is whole, in row-major order. Blocks at the end of an axis may be cut."""
     z, y, x = (np.arange(1, n + 1) * b <= s for s, n, b in zip(shape, counts, block, strict=True))
     return np.asarray(z[:, None, None] & y[:, None] & x).reshape(-1)
 

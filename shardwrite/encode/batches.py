@@ -56,7 +56,7 @@ class EncodedShard:
 
 
 class Completion(Protocol):
-    """What makes whole shards of encoded inner chunks.
+    """Makes whole shards from encoded inner chunks.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class ShardBatches:
     skip : collection of tuple of int
         Positions of shards in the group that are not needed. The pieces need not cover them.
     completion : Completion, optional
-        What makes whole shards, by default those whose inner chunks lie end to end.
+        Makes the whole shards. By default, their inner chunks lie end to end.
     """
 
     def __init__(

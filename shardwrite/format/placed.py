@@ -84,7 +84,7 @@ class ScatteredChunks(PlacedShards, Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """Whether some inner chunks are smaller, and are padded only in memory."""
+        """Whether some inner chunks are stored smaller than the others. Memory has them padded."""
 
     def chunk_shape(self, index: Sequence[int], rank: int) -> Shape:
         """Shape in which the inner chunk of a rank is stored."""

@@ -24,6 +24,7 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.hdf5_file import for_new_array
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.plan import (
+    Partition,
     Plan,
     PlanOptions,
     Resources,
@@ -37,6 +38,7 @@ from shardwrite.stores import Store
 
 __all__ = [
     "BY_CHUNKS",
+    "by_groups",
     "identity_of",
     "n_tasks_of",
     "naming_settings",
@@ -158,6 +160,18 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
         if value_of(setting) == "auto":
             raise
         raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
+
+
+def by_groups(plan: Plan) -> Plan:
+    """The plan with one task for each group, so that no units wait for their shard.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of a run whose source has encoded inner chunks.
+    """
+    edges = plan.partition.group_edges
+    return replace(plan, partition=Partition(edges, edges), is_staged=False)
 
 
 def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:

@@ -16,7 +16,6 @@ from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Sized
 from shardwrite.plan import (
     BATCH_NBYTES,
-    Partition,
     Plan,
     PlanOptions,
     SourceLayout,
@@ -27,7 +26,7 @@ from shardwrite.plan.in_chunks import shards_of_chunks
 from shardwrite.plan.limits import check_new
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
-from shardwrite.runs.array_plan import n_tasks_of, resources_of
+from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of
 from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.reencoded import ReencodedChunks, by_inner_chunks
 from shardwrite.runs.source import ChunkSource
@@ -170,9 +169,7 @@ def convert_array(
         options,
         notes=[*notes, *source.notes],
     )
-    # One task writes a group; no units wait for their shard.
-    edges = made.partition.group_edges
-    made = replace(made, partition=Partition(edges, edges), is_staged=False)
+    made = by_groups(made)
     chunk_nbytes = math.prod(old.grid.chunks) * old.itemsize
     decoded = 2 if wanted.check or wanted.drop_empty else 1
     return Converting(

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
 from shardwrite.engines import Engine
@@ -24,9 +23,9 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage
 from shardwrite.journal import holding, live_holders, take_away, tidied_run
 from shardwrite.place.target import Target
-from shardwrite.plan import Partition, Plan, PlanOptions, SourceLayout, make_plan
+from shardwrite.plan import Plan, PlanOptions, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray
-from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.array_plan import by_groups, resources_of
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.execute import explaining
@@ -34,6 +33,7 @@ from shardwrite.runs.finished import incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.source import Key, TaskBox
+from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.write.copying import copy_group
 from shardwrite.write.donor import Donor
 
@@ -67,7 +67,7 @@ class _Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class GatheredChunks:
+class GatheredChunks(EncodedChunks):
     """Encoded inner chunks in the spool.
 
     Attributes
@@ -91,27 +91,10 @@ class GatheredChunks:
         """See :class:`ChunkSource`."""
         return
 
-    @property
-    def is_encoded(self) -> bool:
-        """See :class:`ChunkSource`."""
-        return True
-
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
         donor = Donor(self.spool, Passage(), listed=self.listed)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
-
-    def encode(self, at: TaskBox) -> NoReturn:
-        """Raise TypeError, because the chunks are encoded already."""
-        raise TypeError(f"{at.key} would encode chunks that are encoded already")
-
-    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
-        """See :class:`ChunkSource`."""
-        layers: Any = {name: tasks}
-        return HighLevelGraph(layers, {name: set()})
-
-    def box_of(self, key: Any) -> None:
-        """Do nothing, because the graph builder knows the boxes of all tasks."""
 
 
 def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> Plan:
@@ -133,9 +116,7 @@ def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> P
         resources_of(engine, spooling.resources.memory_limit_nbytes),
         PlanOptions(write_empty_chunks=spooling.write_empty_chunks),
     )
-    # One task gathers a group; no units wait for their shard.
-    edges = made.partition.group_edges
-    return replace(made, partition=Partition(edges, edges), is_staged=False)
+    return by_groups(made)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
@@ -281,11 +282,8 @@ class Session:
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
         keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
         gone = [rank for rank, key in keys.items() if store.size(key) is None]
-        if gone:
-            # A network file system may remember that there was no such file. A list is read anew.
-            there = ranks_of_objects(ShardedArray(metadata, store), self.job.target.label)
-            gone = [rank for rank in gone if rank not in there]
-        if gone:
+        # A network file system may remember that there was no such file. A list is read anew.
+        if gone and (gone := np.intersect1d(gone, self._lost()).tolist()):
             raise StoreError(
                 f"{keys[gone[0]]} is gone, although this run has written it: the array was removed "
                 "or renamed while it was written; make the same call again with recheck=True "
@@ -294,15 +292,19 @@ class Session:
                 errno=errno.ENOENT,
             )
 
+    def _lost(self) -> npt.NDArray[np.int64]:
+        """Ranks of the shards that were committed, and that a list of the array does not have."""
+        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        there = ranks_of_objects(array, self.job.target.label)
+        return np.setdiff1d(np.flatnonzero(self.ledger.nbytes > 0), there)
+
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.
 
         Their settings may lead them to another service, which has a bucket of the same name.
         """
         metadata, label = self.job.plan.metadata, self.job.target.label
-        is_lost = self.ledger.nbytes > 0
-        is_lost[ranks_of_objects(ShardedArray(metadata, self.job.target.store), label)] = False
-        lost = np.flatnonzero(is_lost)
+        lost = self._lost()
         if len(lost):
             key = metadata.shard_key(unravel(int(lost[0]), metadata.grid.counts))
             raise StoreError(

@@ -20,11 +20,34 @@ from shardwrite.write.copying import copy_group
 from shardwrite.write.donor import Donor
 from shardwrite.write.tasks import rewrite_group
 
-__all__ = ["StoredChunks"]
+__all__ = ["EncodedChunks", "StoredChunks"]
+
+
+class EncodedChunks:
+    """What all sources of chunks have in common that are encoded already."""
+
+    __slots__ = ()
+
+    @property
+    def is_encoded(self) -> bool:
+        """See :class:`ChunkSource`."""
+        return True
+
+    def encode(self, at: TaskBox) -> NoReturn:
+        """Raise TypeError, because the chunks are encoded already."""
+        raise TypeError(f"{at.key} would encode chunks that are encoded already")
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """See :class:`ChunkSource`."""
+        layers: Any = {name: tasks}
+        return HighLevelGraph(layers, {name: set()})
+
+    def box_of(self, key: Any) -> None:
+        """Do nothing, because the graph builder knows the boxes of all tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredChunks:
+class StoredChunks(EncodedChunks):
     """Encoded inner chunks of the array itself, or of another array with the same inner chunks.
 
     Attributes
@@ -84,11 +107,6 @@ class StoredChunks:
         """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
         return self.other if self.listed is None else None
 
-    @property
-    def is_encoded(self) -> bool:
-        """See :class:`ChunkSource`."""
-        return True
-
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
         if self.other is None:
@@ -98,15 +116,3 @@ class StoredChunks:
             raise TypeError("checked when the source was made")
         donor = Donor(self.other, passage, self.check, self.drop_empty, self.listed)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
-
-    def encode(self, at: TaskBox) -> NoReturn:
-        """Raise TypeError, because the chunks are encoded already."""
-        raise TypeError(f"{at.key} would encode chunks that are encoded already")
-
-    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
-        """See :class:`ChunkSource`."""
-        layers: Any = {name: tasks}
-        return HighLevelGraph(layers, {name: set()})
-
-    def box_of(self, key: Any) -> None:
-        """Do nothing, because the graph builder knows the boxes of all tasks."""

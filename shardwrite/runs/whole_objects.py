@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
 from shardwrite.engines import Engine
 from shardwrite.journal import Listed
-from shardwrite.plan import Partition, Plan, PlanOptions, SourceLayout, make_plan
+from shardwrite.plan import Plan, PlanOptions, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.array_plan import by_groups, resources_of
 from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.source import Key, TaskBox
+from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores import Capability, require
 from shardwrite.write.whole_objects import copy_objects
 
@@ -24,7 +24,7 @@ __all__ = ["WholeObjects", "plan_transfer_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class WholeObjects:
+class WholeObjects(EncodedChunks):
     """Objects of another array whose document is that of the plan.
 
     Attributes
@@ -53,27 +53,10 @@ class WholeObjects:
         """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
         return self.array if self.listed is None else None
 
-    @property
-    def is_encoded(self) -> bool:
-        """See :class:`ChunkSource`."""
-        return True
-
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
         task = Task(at.key, copy_objects, at.spec, self.array, self.listed, at.box, at.skip)
         return {at.key: task}
-
-    def encode(self, at: TaskBox) -> NoReturn:
-        """Raise TypeError, because the chunks are encoded already."""
-        raise TypeError(f"{at.key} would encode chunks that are encoded already")
-
-    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
-        """See :class:`ChunkSource`."""
-        layers: Any = {name: tasks}
-        return HighLevelGraph(layers, {name: set()})
-
-    def box_of(self, key: Any) -> None:
-        """Do nothing, because the graph builder knows the boxes of all tasks."""
 
 
 def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
@@ -103,6 +86,4 @@ def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
         resources_of(engine, None),
         PlanOptions(),
     )
-    # One task copies a group; no units wait for their shard.
-    edges = made.partition.group_edges
-    return replace(made, partition=Partition(edges, edges), is_staged=False)
+    return by_groups(made)

@@ -244,7 +244,7 @@ class _Position:
 
 @dataclass(frozen=True)
 class BoxObject(VolumeObject):
-    """What stands around the chunks of a shard that is a box.
+    """The indexes around the chunks of a shard, if the shard is a box of the volume.
 
     Attributes
     ----------

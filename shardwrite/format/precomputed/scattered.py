@@ -7,6 +7,7 @@ fullest shard holds chunks. In a shard, the chunks are ordered by minishard and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -83,9 +84,7 @@ def scattered_ids(sharding: ShardingParameters, code: MortonCode) -> ScatteredId
     SpecError
         If the volume has too many chunks.
     """
-    n = 1
-    for size in code.grid:
-        n *= size
+    n = math.prod(code.grid)
     if n > MOST_CHUNKS:
         raise SpecError(
             f"scatters the chunks over the shards, and there are {n:,} of them; up to "
