@@ -37,8 +37,10 @@ __all__ = [
     "abandon_scattered",
     "around",
     "array_options",
+    "counted_as",
     "has_spool",
     "is_scattered",
+    "places_around",
     "refuse_spool",
     "spooled_notes",
     "write_scattered",
@@ -208,16 +210,24 @@ def write_scattered(
         found = kept(job, engine)
         if found.result is not None and found.there is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
-            return _counted(found.result, new)
+            return counted_as(found.result, new)
         if found.result is None:
             refuse_another(job)
         with spooled(spool, engine, on_report) as chunks:
             (result,) = execute([replace(job, source=chunks)], engine, on_report)
-    return _counted(result, new)
+    return counted_as(result, new)
 
 
-def _counted(result: WriteResult, new: NewScale) -> WriteResult:
-    """The result with numbers of the volume, in which each chunk has its place but once."""
+def counted_as(result: WriteResult, new: NewScale) -> WriteResult:
+    """The result with numbers of the volume, in which each chunk has its place but once.
+
+    Parameters
+    ----------
+    result : WriteResult
+        Result of the run that has gathered the chunks.
+    new : NewScale
+        The scale.
+    """
     scale = new.scale
     n_chunks = math.prod(scale.grid)
     n_stored = result.n_chunks - result.n_empty_chunks
@@ -235,7 +245,8 @@ def _counted(result: WriteResult, new: NewScale) -> WriteResult:
 def abandon_scattered(target: Target, run_dir: Any) -> bool:
     """Give up a scale whose chunks wait in a spool, and remove what was written of it.
 
-    A scale that is whole stays, and the spool alone is removed.
+    A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
+    its shards stays as it is, old or new.
 
     Parameters
     ----------
@@ -256,20 +267,20 @@ def abandon_scattered(target: Target, run_dir: Any) -> bool:
     StoreError
         If something cannot be removed.
     """
-    targets = _around(target, run_dir)
+    targets = places_around(target, run_dir)
     if targets is None or not has_spool(targets.spool):
         return False
     with holding(targets.scale, targets.spool):
         for each in (targets.scale, targets.spool):
             run = tidied_run(each)
-            if run is not None and run.makes_array:
+            if run is not None:
                 take_away(run)
     return True
 
 
 def is_scattered(target: Target, run_dir: Any) -> bool:
     """Whether `abandon_scattered` would give something up."""
-    targets = _around(target, run_dir)
+    targets = places_around(target, run_dir)
     return targets is not None and has_spool(targets.spool)
 
 
@@ -278,8 +289,16 @@ def has_spool(spool: Target) -> bool:
     return spool.place.is_occupied() or (not spool.in_store and is_there(spool.beside))
 
 
-def _around(target: Target, run_dir: Any) -> ScaleTargets | None:
-    """Places of the scale that an array may be; None if it lies in nothing."""
+def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
+    """Places of the scale that an array may be; None if it lies in nothing.
+
+    Parameters
+    ----------
+    target : Target
+        Place of the array.
+    run_dir : str or path, optional
+        See `resolve_target`.
+    """
     found = around(target.place)
     if found is None:
         return None
@@ -319,5 +338,6 @@ def refuse_spool(metadata: ArrayMetadata) -> None:
             "is that of a scale whose hash scatters the chunks, which is not written in parts",
             field="plan",
             value="spool",
-            remedy='use to_precomputed, or give "hash": "identity"',
+            remedy="write it in one job by to_precomputed (shardwrite precomputed), or give "
+            '"hash": "identity"',
         )

@@ -119,6 +119,17 @@ def test_the_plan_tells_the_bytes_of_the_spool():
     assert "up to 8 files" in text
 
 
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_parts_by_slurm_are_refused(tmp_path, is_dry):
+    source().to_sharded_zarr(tmp_path / "zarr", shards=10, chunks=5)
+    arguments = ["--axes", "zyx", "--resolution", "4,4,40", "--sharding", json.dumps(SHARDING)]
+    command = ["slurm", "precomputed", str(tmp_path / "zarr"), str(tmp_path / "v"), *arguments]
+    told = CliRunner().invoke(main, [*command, *(["--dry-run"] if is_dry else [])])
+    assert told.exit_code == 2
+    assert "shardwrite precomputed" in told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"zarr"}
+
+
 def test_a_part_is_refused(tmp_path):
     plan = shardwrite.plan_precomputed(source(), **NEW)
     with pytest.raises(SpecError, match=r"not written in parts.*identity"):
@@ -298,17 +309,173 @@ def test_in_processes(tmp_path):
     check(tmp_path)
 
 
-def test_memory_and_open_shards(tmp_path, monkeypatch):
-    """A task that needs more shards of the spool than it may have open reads them again."""
-    monkeypatch.setattr("shardwrite.write.copying._MAX_OPEN", 1)
-    write(tmp_path)
-    check(tmp_path)
+def test_each_shard_of_the_spool_is_opened_once_for_a_shard(tmp_path, monkeypatch):
+    write(tmp_path / "few", durability="none")
+    opened, open_shard = [], copying.open_shard
+
+    def count(metadata, store, index):
+        opened.append(index)
+        return open_shard(metadata, store, index)
+
+    monkeypatch.setattr(copying, "open_shard", count)
+    monkeypatch.setattr(copying, "_MAX_OPEN", 1)
+    write(tmp_path / "many", durability="none")
+    assert files_of(tmp_path / "many" / KEY) == files_of(tmp_path / "few" / KEY)
+    assert len(opened) <= 8 * 12, "8 shards are gathered out of 12"
 
 
-def test_values_are_not_compared_with_the_array_of_chunks(tmp_path):
-    write(tmp_path)
-    with pytest.raises(SpecError):
-        shardwrite.verify(tmp_path / KEY, against=source())
+def test_values_are_compared(tmp_path):
+    write(tmp_path, durability="none")
+    path = tmp_path / KEY
+    for against in (source(), VALUES[None]):
+        report = shardwrite.verify(path, against=against)
+        assert report.is_good
+        assert report.against
+    other = VALUES.copy()
+    other[13, 20, 29] += 1
+    other[0, 0, 0] += 1
+    other[2, 3, 6] = 1  # in the chunk that is left out
+    found = shardwrite.verify(path, against=source(other))
+    told = [
+        problem.message.split(" differ from the source, first at ") for problem in found.problems
+    ]
+    assert sum(int(n.split()[0]) for n, _ in told) == 3
+    assert "(0, 0, 0)" in {first for _, first in told}
+    source(other).to_sharded_zarr(tmp_path / "zarr", shards=10, chunks=5)
+    by_path = shardwrite.verify(path, against=str(tmp_path / "zarr"))
+    assert [one.key for one in by_path.problems] == [one.key for one in found.problems]
+    write(tmp_path / "again", durability="none")
+    assert shardwrite.verify(path, against=tmp_path / "again" / KEY).is_good
+    with pytest.raises(SpecError, match=r"shape \(14, 21, 30\)"):
+        shardwrite.verify(path, against=source(VALUES[1:]))
+
+
+def damage(root):
+    """Three bad shards: torn, lost, and written by another program."""
+    with (root / KEY / "3.shard").open("r+b") as file:
+        file.truncate(20)
+    (root / KEY / "5.shard").unlink()
+    (root / KEY / "6.shard").write_bytes((root / KEY / "7.shard").read_bytes())
+
+
+@pytest.mark.parametrize("axes", ["zyx", "czyx"])
+def test_bad_shards_are_written_again(tmp_path, axes):
+    values = VALUES if axes == "zyx" else np.stack([VALUES, VALUES[::-1]])
+    x = da.from_array(values, chunks=9)
+    new = {**NEW, "axes": axes, "durability": "none"}
+    shardwrite.to_precomputed(x, tmp_path, **new)
+    before = files_of(tmp_path / KEY)
+    damage(tmp_path)
+    assert len(shardwrite.verify(tmp_path / KEY, against=x).problems) == 3
+    tasks = shardwrite.repair(tmp_path / KEY).tasks
+    assert [task.key for task in tasks] == ["3.shard", "5.shard", "6.shard"]
+    assert {task.region for task in tasks} == {tuple((0, n) for n in values.shape)}
+    repaired = shardwrite.repair(tmp_path / KEY, x, durability="none")
+    assert repaired.is_done
+    assert len(repaired.quarantined) == 2
+    assert repaired.result.n_resumed_shards == 5
+    assert files_of(tmp_path / KEY) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
+    assert shardwrite.verify(tmp_path / KEY, against=x, deep=True).is_good
+    assert not shardwrite.repair(tmp_path / KEY, x).tasks
+
+
+def test_only_chunks_of_bad_shards_are_spooled(tmp_path, monkeypatch):
+    write(tmp_path, durability="none")
+    whole = sum(len(data) for data in files_of(tmp_path / KEY).values())
+    (tmp_path / KEY / "3.shard").unlink()
+    stop_repair(tmp_path)
+    spooled = sum(path.stat().st_size for path in (tmp_path / SPOOL).glob("*.shard"))
+    assert 0 < spooled < whole / 3
+
+
+def stop_repair(root):
+    """Interrupt a repair while it gathers the first shard."""
+
+    def stop_now(*_):
+        raise Stop
+
+    with dask.config.set(scheduler="sync"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(copying, "_copy_shard", stop_now)
+        with pytest.raises(Stop):
+            shardwrite.repair(root / KEY, source(), durability="none")
+
+
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_repair_that_was_interrupted(tmp_path, worse):
+    """The spool is used again, unless other shards are bad by then."""
+    write(tmp_path, durability="none")
+    before = files_of(tmp_path / KEY)
+    damage(tmp_path)
+    stop_repair(tmp_path)
+    assert (tmp_path / SPOOL).exists()
+    if worse:
+        (tmp_path / KEY / "0.shard").unlink()
+    assert shardwrite.repair(tmp_path / KEY, source(), durability="none").is_done
+    assert files_of(tmp_path / KEY) == before
+    assert not (tmp_path / SPOOL).exists()
+
+
+def test_a_repair_is_given_up(tmp_path):
+    write(tmp_path, durability="none")
+    damage(tmp_path)
+    there = files_of(tmp_path / KEY)
+    stop_repair(tmp_path)
+    shardwrite.abandon(tmp_path / KEY)
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
+    assert files_of(tmp_path / KEY) == there
+
+
+def test_a_repair_leaves_no_spool_of_good_shards(tmp_path, monkeypatch):
+    from shardwrite.operations import scattered_repair
+
+    write(tmp_path, durability="none")
+    damage(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(scattered_repair, "remove_spool", lambda _: None)
+        shardwrite.repair(tmp_path / KEY, source(), durability="none")
+    assert (tmp_path / SPOOL).exists()
+    assert not shardwrite.repair(tmp_path / KEY, source(), durability="none").tasks
+    assert not (tmp_path / SPOOL).exists()
+
+
+def test_a_bucket_is_repaired():
+    bucket = obstore.store.MemoryStore()
+    write(bucket)
+    obstore.delete(bucket, f"{KEY}/3.shard")
+    assert not shardwrite.verify(bucket, name=KEY).is_good
+    assert shardwrite.repair(bucket, source(), name=KEY).is_done
+    assert shardwrite.verify(bucket, name=KEY, against=source()).is_good
+    keys = {one["path"].split("/")[0] for some in obstore.list(bucket) for one in some}
+    assert SPOOL not in keys
+
+
+def test_a_scale_that_names_no_volume_is_not_repaired(tmp_path):
+    write(tmp_path, durability="none")
+    path = tmp_path / KEY / "zarr.json"
+    document = json.loads(path.read_text())
+    del document["attributes"]["precomputed"]
+    path.write_text(json.dumps(document))
+    (tmp_path / KEY / "3.shard").unlink()
+    with pytest.raises(SpecError, match=r"no scale in a volume.*to_precomputed"):
+        shardwrite.repair(tmp_path / KEY, source(), durability="none")
+
+
+def test_what_such_a_scale_does_not_take(tmp_path):
+    """It is refused by name, with what to do instead."""
+    write(tmp_path, durability="none")
+    before = files_of(tmp_path / KEY)
+    for change in (
+        lambda: shardwrite.write_region(VALUES[:5], tmp_path / KEY, region=np.s_[:5]),
+        lambda: shardwrite.erase(tmp_path / KEY, np.s_[:5]),
+    ):
+        with pytest.raises(SpecError, match=r"not updated.*under another key"):
+            change()
+    assert files_of(tmp_path / KEY) == before
+    for command, told in (("info", "[14, 21, 30]"), ("census", "8")):
+        found = CliRunner().invoke(main, [command, str(tmp_path / KEY)])
+        assert found.exit_code == 0, found.output
+        assert told in found.output
 
 
 def test_the_run_of_another_process_keeps_the_spool(tmp_path, monkeypatch):
