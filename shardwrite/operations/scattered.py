@@ -10,6 +10,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
@@ -21,8 +22,8 @@ from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, human
+from shardwrite.runs.begin import check_place
 from shardwrite.runs.execute import execute
-from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.gathered import plan_gathering, spooled
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import kept
@@ -41,7 +42,9 @@ __all__ = [
     "has_spool",
     "is_scattered",
     "places_around",
+    "refuse_parts",
     "refuse_spool",
+    "refuse_waiting",
     "spooled_notes",
     "write_scattered",
 ]
@@ -212,7 +215,7 @@ def write_scattered(
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)
         if found.result is None:
-            refuse_another(job)
+            check_place(job)  # before anything is spooled
         with spooled(spool, engine, on_report) as chunks:
             (result,) = execute([replace(job, source=chunks)], engine, on_report)
     return counted_as(result, new)
@@ -323,6 +326,43 @@ def around(place: Place) -> tuple[Any, str, str] | None:
         return place.base, above, key
     volume, _, key = (place.store.url or "").rpartition("/")
     return (volume, "", key) if "://" in volume.rstrip("/") and key else None
+
+
+def refuse_waiting(target: Target, run_dir: Any) -> None:
+    """Refuse to open a scale of which nothing is there but its spool.
+
+    Raises
+    ------
+    SpecError
+        If it is one. The error says how to go on.
+    """
+    if not target.is_published and is_scattered(target, run_dir):
+        raise SpecError(
+            "no array yet: a call has spooled its encoded chunks, and has not ended",
+            field="store",
+            value=target.label,
+            remedy="make the same call again to finish it, or give it up by abandon "
+            "(shardwrite abandon)",
+        )
+
+
+def refuse_parts(metadata: ArrayMetadata) -> None:
+    """Refuse to write an array in parts whose chunks come from a spool, or are to go there.
+
+    Raises
+    ------
+    SpecError
+        If it is one.
+    """
+    refuse_spool(metadata)
+    if isinstance(metadata.placed, ScatteredChunks):
+        raise SpecError(
+            "is that of a scale whose hash scatters the chunks, which is not written in parts",
+            field="run",
+            value="gathering",
+            remedy="make the call of to_precomputed (shardwrite precomputed) again to finish it, "
+            "or give it up by abandon (shardwrite abandon)",
+        )
 
 
 def refuse_spool(metadata: ArrayMetadata) -> None:

@@ -27,6 +27,7 @@ from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
+from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.picture import Census, ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
@@ -90,6 +91,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
+        refuse_waiting(target, run_dir)
         return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,

@@ -131,12 +131,13 @@ def tree(root: Path) -> Tree:
 
 def judge(case: Case, root: Path, old: Tree, new: Tree, acked: set[str]) -> None:
     """What must hold right after the fault."""
-    found = {name: data for name, data in tree(root).items() if name in new}
+    there = tree(root)
+    found = {name: data for name, data in there.items() if name in new}
     case.acked = len(acked)
     case.lost = len(acked - set(found))
     case.torn = sum(data not in (new[name], old.get(name)) for name, data in found.items())
     case.torn += sum(name not in found for name in old)
-    shards = [name for name in found if name not in old and name.endswith(".shard")]
+    shards = [name for name in there if name not in old and name.endswith(".shard")]
     case.vacuous = not shards or found == new
     if found.get("info") == new["info"] and found != new:
         case.trouble = "the info has a scale that is not whole"

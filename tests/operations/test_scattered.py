@@ -161,6 +161,26 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path):
     assert files_of(root / KEY) == files_of(tmp_path / "w" / KEY)
 
 
+def test_a_call_that_was_interrupted_is_named(tmp_path):
+    stop(tmp_path, "spooling")
+    path = tmp_path / KEY
+    for look in (shardwrite.verify, shardwrite.repair, shardwrite.census):
+        with pytest.raises(SpecError, match=r"spooled.*same call again.*shardwrite abandon"):
+            look(path)
+    stop(tmp_path, "gathering")
+    for call in (
+        lambda: shardwrite.write_part(source(), path, 0, 2, source_id="values"),
+        lambda: shardwrite.finalize(path),
+    ):
+        with pytest.raises(SpecError, match=r"not written in parts.*shardwrite precomputed.*again"):
+            call()
+    assert shardwrite.verify(path, against=source()).n_pending == 4
+    with pytest.raises(JournalError, match="run its command again"):
+        shardwrite.repair(path, source())
+    write(tmp_path, durability="none")
+    check(tmp_path)
+
+
 @pytest.mark.parametrize(("phase", "by_command"), [("spooling", False), ("gathering", True)])
 def test_an_interrupted_call_is_given_up(tmp_path, phase, by_command):
     root = tmp_path / "v"
@@ -201,6 +221,22 @@ def test_a_spool_is_removed_that_a_finished_call_has_left(tmp_path, monkeypatch)
     assert (tmp_path / SPOOL).exists()
     before = files_of(tmp_path / KEY)
     assert write(tmp_path).n_resumed_shards == 8
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
+    assert files_of(tmp_path / KEY) == before
+
+
+@pytest.mark.parametrize("step", ["make_receipt", "end_run"])
+def test_a_call_that_was_interrupted_while_the_scale_was_published(tmp_path, monkeypatch, step):
+    def fail(*_):
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shardwrite.runs.session, step, fail)
+        with pytest.raises(Stop):
+            write(tmp_path, durability="none")
+    assert (tmp_path / KEY / "zarr.json").exists()
+    before = files_of(tmp_path / KEY)
+    assert write(tmp_path, durability="none").n_resumed_shards == 8
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
     assert files_of(tmp_path / KEY) == before
 
