@@ -495,6 +495,8 @@ def test_a_scale_that_names_no_volume_is_not_repaired(tmp_path):
     (tmp_path / KEY / "3.shard").unlink()
     with pytest.raises(SpecError, match=r"no scale in a volume.*to_precomputed"):
         shardwrite.repair(tmp_path / KEY, source(), durability="none")
+    write(tmp_path / "again", durability="none")
+    check(tmp_path / "again")
 
 
 def test_what_such_a_scale_does_not_take(tmp_path):
