@@ -34,7 +34,7 @@ from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.given import take
+from shardwrite.runs.given import take, take_for
 from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, refuse_unwritten
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
@@ -188,6 +188,7 @@ def write_part(
     def write(run: RunDirectory) -> WriteResult:
         plan = plan_begun(run, resources_of(engine, limit), x, identity)
         refuse_parts(plan.metadata)
+        take_for(x, plan.metadata, "x")  # which refuses another shape or dtype
         part = plan.part(index, count)
         plan.check_fits()
         with reporting(progress, part.raw_nbytes) as on_report:
