@@ -14,7 +14,7 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
-from shardwrite.journal import holding, take_away, tidied_run
+from shardwrite.journal import holding, refuse_other_run, take_away, tidied_run
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
@@ -25,7 +25,7 @@ from shardwrite.plan.render import counted, human
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.execute import execute
 from shardwrite.runs.gathered import plan_gathering, spooled
-from shardwrite.runs.job import Job
+from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.kept import kept
 from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
@@ -214,8 +214,12 @@ def write_scattered(
         if found.result is not None and found.there is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)
+        # What is in the way is refused before anything is spooled.
         if found.result is None:
-            check_place(job)  # before anything is spooled
+            check_place(job)
+        if not spool.options.restart:
+            mode = spool.options.mode if found.there is None else "r+"
+            refuse_other_run(scale, intent_of(plan, mode))
         with spooled(spool, engine, on_report) as chunks:
             (result,) = execute([replace(job, source=chunks)], engine, on_report)
     return counted_as(result, new)

@@ -23,7 +23,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.stored import stored_scale
 from shardwrite.grid import Box
-from shardwrite.journal import Ledger, holding, tidied_run
+from shardwrite.journal import Ledger, holding, refuse_other_run, tidied_run
 from shardwrite.operations.scattered import (
     SPOOL,
     around,
@@ -131,6 +131,7 @@ def gather_again(
     )
     source = replace(plan.source, identity=identity, is_stable=False)
     gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)
+    refuse_other_run(bad.target, intent_of(gathering, "r+"))  # before anything is spooled
     nbytes = plan.raw_nbytes + gathering.raw_nbytes
     with reporting(progress, nbytes) as on_report, spooled(spool, engine, on_report) as chunks:
         job = Job(chunks, gathering, bad.target, replace(options, mode="r+"))

@@ -314,7 +314,7 @@ def rows() -> Iterator[Row]:
         name = (
             f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
         )
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
     for fault, what in {
         "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
         "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",

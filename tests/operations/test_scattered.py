@@ -461,6 +461,23 @@ def test_a_repair_that_was_interrupted(tmp_path, worse):
     assert not (tmp_path / SPOOL).exists()
 
 
+def test_the_run_of_another_plan_is_found_before_anything_is_spooled(tmp_path):
+    stop_now = {"sharding": "auto", "progress": lambda _: (_ for _ in ()).throw(Stop)}
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
+        write(tmp_path, durability="none", **stop_now)
+    with pytest.raises(JournalError, match="another plan was begun"):
+        write(tmp_path, durability="none")
+    assert not (tmp_path / SPOOL).exists()
+    write(tmp_path, durability="none", restart=True)
+    check(tmp_path)
+    damage(tmp_path)
+    stop_repair(tmp_path)
+    spooled = files_of(tmp_path / SPOOL)
+    with pytest.raises(JournalError, match="another plan was begun"):
+        shardwrite.repair(tmp_path / KEY, source(VALUES + 1), durability="none")
+    assert files_of(tmp_path / SPOOL) == spooled != {}
+
+
 @pytest.mark.long
 def test_a_repair_is_given_up(tmp_path):
     write(tmp_path, durability="none")
