@@ -1,0 +1,52 @@
+"""Kills, failing calls and power cuts while arrays in other formats are made and changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forks import python
+
+sys.path.insert(0, str(Path(__file__).parent))
+import power_cut
+
+SCRIPT = Path(__file__).with_name("formats.py")
+FORMATS = ("hdf5", "hdf5, index first", "transformer")
+
+
+def run(tmp_path, *arguments):
+    """Run the cases in a process of its own, which has no threads when it forks."""
+    out = tmp_path / "out.json"
+    done = subprocess.run(
+        [*python(), SCRIPT, *arguments, "--json", out],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert out.exists(), done.stderr
+    found = json.loads(out.read_text())["summary"]
+    assert not found["troubles"], "\n".join(found["troubles"][:5])
+    return found
+
+
+@pytest.mark.parametrize("format", ["hdf5", "transformer"])
+def test_a_few_kills(tmp_path, format):
+    found = run(tmp_path, "--format", format, "--fault", "kill", "--cases", "5", "--seed", "1")
+    assert found["vacuous"] < 5, "something must be interrupted"
+    assert found["acked"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
+def test_ten_of_each(tmp_path, format, fault):
+    """A sample: ``python tests/faults/formats.py`` takes every effect."""
+    if fault == "cut" and (why := power_cut.missing("ext4")):
+        pytest.skip(why)
+    found = run(tmp_path, "--format", format, "--fault", fault, "--cases", "10", "--seed", "3")
+    assert found["vacuous"] < 10
+    assert found["acked"] > 0
