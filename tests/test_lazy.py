@@ -126,6 +126,7 @@ import dask.array, shardwrite
     )
 
 
+@pytest.mark.long
 def test_processes_that_are_spawned_have_the_method():
     run("""
 from concurrent.futures import ProcessPoolExecutor

@@ -136,6 +136,7 @@ def interrupted_append(url, n):
             x.to_sharded_zarr(url, region="append", axis=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "wanted"),
     [

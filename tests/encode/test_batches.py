@@ -49,7 +49,7 @@ def written(path, values, shards, chunks, batch_nbytes, **layout):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     array=arrays(),

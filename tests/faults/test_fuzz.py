@@ -32,6 +32,7 @@ def test_mutants(tmp_path, n_mutants, seed):
     assert {"success", "SpecError", "JournalError", "CorruptShardError"} <= set(found["outcomes"])
 
 
+@pytest.mark.long
 def test_what_the_fuzzer_tells(tmp_path, monkeypatch):
     """A hang, an error of no type of ours, memory, and a loss are each found."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tiers import some
 
 import shardwrite
 
@@ -182,7 +183,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize("planted", some(PLANTED, "link"))
 def test_state_planted_in_a_sticky_directory_is_reported_and_never_followed(
     machine, place, planted
 ):
@@ -251,6 +252,7 @@ def test_a_planted_lease_or_journal_is_noticed_in_a_run_of_ones_own(machine, pla
     oracle.check_whole(path, WANTED)
 
 
+@pytest.mark.long
 def test_a_plan_that_was_moved_from_another_array_is_noticed(machine, place):
     folder = directory(place / "own", 0o755, ALICE.uid, ALICE.gid)
     path, other = folder / NAME, folder / "other.zarr"
@@ -302,7 +304,7 @@ COLLEAGUES = {
 }
 
 
-@pytest.mark.parametrize("case", COLLEAGUES)
+@pytest.mark.parametrize("case", some(COLLEAGUES, "write", "take over an update", "stream"))
 def test_colleagues_resume_each_others_runs(machine, place, case):
     path = directory(place / "lab", 0o2775, 0, LAB) / NAME
     (first, keywords), (second, more), wanted = COLLEAGUES[case]

@@ -25,6 +25,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from tiers import some
 from zarr.codecs import ShardingCodec
 
 import shardwrite
@@ -701,7 +702,7 @@ WORKERS = {
 
 
 @needs_mounts
-@pytest.mark.parametrize("row", WORKERS)
+@pytest.mark.parametrize("row", some(WORKERS, "read-only"))
 def test_a_directory_on_one_worker(tmp_path, x, row):
     """The other worker and the client see it, and can write there."""
     from distributed import Client, LocalCluster

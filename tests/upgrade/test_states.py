@@ -474,7 +474,7 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("operation", [*OPERATIONS][::2])
+@pytest.mark.parametrize("operation", [*OPERATIONS][::4])
 def test_a_sample_of_the_tree_before_the_rebuild(home, operation):
     """One state, and one check of it."""
     number = list(OPERATIONS).index(operation)
@@ -482,7 +482,7 @@ def test_a_sample_of_the_tree_before_the_rebuild(home, operation):
     list(CHECKS.values())[number % 4]([found[-1 - number % 3]], home)
 
 
-@pytest.mark.parametrize("operation", [*OPERATIONS][1::2])
+@pytest.mark.parametrize("operation", [*OPERATIONS][1::4])
 def test_a_sample(home, operation):
     """One state for every second check."""
     for number, check in enumerate(CHECKS.values()):
