@@ -360,6 +360,7 @@ def wait_for(happens):
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.long
 def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x):
     first = program(moto, url, pause=2)
     wait_for(lambda: "shardwrite-run.json" in others(moto, url))

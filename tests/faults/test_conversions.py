@@ -26,6 +26,7 @@ def run(tmp_path, *arguments):
     return json.loads(out.read_text())["summary"]
 
 
+@pytest.mark.long
 def test_a_killed_conversion_goes_on(tmp_path):
     found = run(tmp_path, "--kills", "6", "--seed", "3")
     assert found["troubles"] == []

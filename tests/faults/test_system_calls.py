@@ -66,6 +66,7 @@ def test_every_failing_call(shim, tmp_path, calls):
     assert summary["fired"] > 150
 
 
+@pytest.mark.long
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
     few = ["--share", "0.03", "--every", "40"]
     summary = run(shim, tmp_path, "failing_updates.py", *few, "--seed", "1")

@@ -1004,7 +1004,7 @@ def noise(dtype="i4"):
 @pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=pytest.mark.long if n % 2 else ()) for n, row in enumerate(DAMAGE)],
+    [pytest.param(row, marks=pytest.mark.long if n % 3 else ()) for n, row in enumerate(DAMAGE)],
 )
 def test_damage(tmp_path, row, location):
     change, named = DAMAGE[row]

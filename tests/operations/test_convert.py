@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import some
+from tiers import some, tried
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError
@@ -128,16 +128,7 @@ def draw_values(shape, dtype, seed):
     return np.ascontiguousarray(raw).view(dtype)[..., 0]
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
-@given(
-    drawn=arrays(),
-    shards=st.sampled_from([1, 2, 3, "1kB", "auto", None]),
-    checksum=st.sampled_from([None, True, False]),
-    check=st.booleans(),
-)
-def test_round_trips(drawn, shards, checksum, check):
+def check_round_trips(drawn, shards, checksum, check):
     shape, chunks, dtype, codecs, old, seed = drawn
     values = draw_values(shape, dtype, seed)
     directory = Path(tempfile.mkdtemp())
@@ -177,6 +168,16 @@ def test_round_trips(drawn, shards, checksum, check):
         assert shardwrite.reshard(a, b, shards, **how).n_chunks_copied == done.n_chunks_copied
     finally:
         shutil.rmtree(directory)
+
+
+DRAWN = given(
+    drawn=arrays(),
+    shards=st.sampled_from([1, 2, 3, "1kB", "auto", None]),
+    checksum=st.sampled_from([None, True, False]),
+    check=st.booleans(),
+)
+test_round_trips = tried(20, DRAWN, check_round_trips)
+test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 
 def test_nothing_is_decoded(tmp_path, monkeypatch):

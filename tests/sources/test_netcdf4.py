@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+@pytest.mark.long
 def test_files_of_netcdf4(tmp_path):
     if not all(find_spec(name) for name in ("netCDF4", "xarray")):
         pytest.skip("netCDF4 or xarray is not installed")
