@@ -17,7 +17,7 @@ import fuzz
 @pytest.mark.parametrize(
     ("n_mutants", "seed"),
     [
-        pytest.param(40, 20, id="sample"),
+        pytest.param(50, 20, id="sample"),
         pytest.param(2000, 2000, id="long", marks=pytest.mark.long),
     ],
 )
