@@ -162,9 +162,13 @@ def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pi
             f"{dtype} with {n_channels} channels"
         )
     plugin = _module("PIL", "PngImagePlugin")
-    if found.is_interlaced and plugin is not None and (found.depth == 8 or n_channels == 1):
+    try:
+        rows = _inflated(found, n_channels * dtype.itemsize)
+    except CorruptShardError:
+        if plugin is None or (found.depth > 8 and n_channels > 1):
+            raise
+        # It may be interlaced, or have bytes after its rows. Pillow tells these from damaged ones.
         return _by_pillow(plugin, data).reshape(n_pixels, n_channels).astype(dtype)
-    rows = _inflated(found, n_channels * dtype.itemsize)
     pixels = _unfiltered(rows) if plugin is None else _in_bytes(plugin, rows)
     stored = pixels.view(dtype.newbyteorder(">"))
     return stored.reshape(n_pixels, n_channels).astype(dtype)

@@ -292,6 +292,12 @@ def test_interlaced_pngs_are_read_by_pillow():
     read_png(made((4, 4, 8, 0, 0, 0, 1), data), pixels)
 
 
+def test_pngs_with_bytes_after_their_rows_are_read_by_pillow():
+    pytest.importorskip("PIL")
+    for more in (b"\0", b"\0" * 400):
+        read_png(made(rows=b"\0" * 20 + more), np.zeros((4, 4, 1), "uint8"))
+
+
 @pytest.mark.parametrize("n_channels", [1, 3])
 def test_jpegs(n_channels):
     pytest.importorskip("PIL")
