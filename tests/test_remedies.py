@@ -220,6 +220,12 @@ COVERED: dict[str, str] = {
     "open another writer, and give it that again": (
         "tests/stream/test_interrupted_calls.py::test_another_writer_goes_on_after_the_last_flush"
     ),
+    "again to finish it, or give it up by abandon (shardwrite abandon)": (
+        "tests/operations/test_scattered.py::test_a_call_that_was_interrupted_is_named"
+    ),
+    "write the volume again: shardwrite.to_precomputed, with another path": (
+        "tests/operations/test_scattered.py::test_a_scale_that_names_no_volume_is_not_repaired"
+    ),
     "in which encoded chunks wait. It is not taken for empty": (
         "tests/operations/test_scattered.py::test_a_lost_shard_of_the_spool_is_no_empty_one"
     ),

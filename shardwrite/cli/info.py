@@ -11,6 +11,7 @@ from shardwrite.cli.completion import directories
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option, name_option
 from shardwrite.cli.terminal import echo
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.journal import live_holders, read_receipt
 from shardwrite.operations.verify import Opened, open_begun, verify_opened
 
@@ -41,6 +42,8 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         "index_checksum": metadata.index_codec.has_checksum,
         **_history(opened),
     }
+    if isinstance(metadata.placed, ScatteredChunks):  # the shape counts its chunks, one by one
+        facts["volume"] = list(metadata.placed.origin_shape)
     if report.n_pending:
         facts["progress"] = report.told_progress
     if as_json:

@@ -32,6 +32,7 @@ from shardwrite.cli.slurm_submit import (
 from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
 from shardwrite.journal import refuse_in_store
+from shardwrite.operations.scattered import refuse_spool
 from shardwrite.place.target import resolve_new
 from shardwrite.slurm import (
     ArrayJob,
@@ -93,6 +94,7 @@ def precomputed(
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
             **options,
         )
+    refuse_spool(plan.metadata)
     key = checked_key(options["key"], options["resolution"])
     store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
     target = resolve_new(store, None)

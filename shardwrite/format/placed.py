@@ -5,13 +5,13 @@ on the places of the shards. It has ``cuts_edges``, which is True, if inner chun
 the array are cut there. It has ``own_strategy`` if all its shards are written by one strategy,
 whatever a call asks for. Its objects have ``load`` if their index lies in several places.
 
-Shards by their positions have ``chunk_shape``, ``is_cut`` and ``origins`` if their inner chunks are
-not those of a box of the array; see `ScatteredChunks`.
+Shards by their positions have the members of `ScatteredChunks` if their inner chunks are not those
+of a box of the array.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,7 +22,7 @@ from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.sharding import ShardFormat
 from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid
 
 __all__ = [
     "LoadedFormat",
@@ -85,6 +85,26 @@ class ScatteredChunks(PlacedShards, Protocol):
     @property
     def is_cut(self) -> bool:
         """Whether some inner chunks are stored smaller than the others. Memory has them padded."""
+
+    @property
+    def origin_shape(self) -> Shape:
+        """Shape of the array that the inner chunks come from: what users know as the values."""
+
+    def chunks_in(self, region: Box) -> Iterator[tuple[int, list[tuple[int, Box]]]]:
+        """Inner chunks that hold elements of a box of that array, shard by shard.
+
+        Parameters
+        ----------
+        region : Box
+            Elements of that array.
+
+        Yields
+        ------
+        rank : int
+            Row-major rank of a shard.
+        chunks : list of (int, Box)
+            Rank in the shard of each inner chunk, and the elements of that array that it holds.
+        """
 
     def chunk_shape(self, index: Sequence[int], rank: int) -> Shape:
         """Shape in which the inner chunk of a rank is stored."""

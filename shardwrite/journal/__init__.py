@@ -11,6 +11,7 @@ from shardwrite.journal.begin import (
     find_run,
     interrupted_end,
     probe,
+    refuse_other_run,
     tidied_run,
 )
 from shardwrite.journal.bucket_fence import BucketFence, Fence
@@ -204,6 +205,7 @@ __all__ = [
     "recover_shard",
     "refuse_in_place",
     "refuse_in_store",
+    "refuse_other_run",
     "refuse_unfinished",
     "release_all",
     "replace_document",

@@ -415,6 +415,26 @@ def _check_readable(*documents: bytes) -> None:
             )
 
 
+def refuse_other_run(target: Target, intent: Intent) -> None:
+    """Refuse to prepare a run if one of another plan is in its way, before anything is written.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    intent : Intent
+        What the run will write.
+
+    Raises
+    ------
+    JournalError
+        If there is such a run. The error says who works on it, or how the plans differ.
+    """
+    found = tidied_run(target)
+    if found is not None and found.digest != intent.digest:
+        _refuse_other(found, intent)
+
+
 def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     """Raise the error for a run of another plan."""
     holders = live_holders(found.path)

@@ -28,12 +28,13 @@ from shardwrite.journal import (
     tidy,
 )
 from shardwrite.operations.scales import check_scale, enter_scale
+from shardwrite.operations.scattered import refuse_parts
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.given import take
+from shardwrite.runs.given import take, take_for
 from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, refuse_unwritten
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
@@ -157,7 +158,8 @@ def write_part(
     Raises
     ------
     SpecError
-        If an argument does not fit, for instance unless ``0 <= index < count``.
+        If an argument does not fit, for instance unless ``0 <= index < count``. Also if the run is
+        one of :func:`to_precomputed` that is not written in parts.
     IncompleteError
         If no run was begun there, or the process was asked to stop and shards are missing.
     PlanError
@@ -185,6 +187,8 @@ def write_part(
 
     def write(run: RunDirectory) -> WriteResult:
         plan = plan_begun(run, resources_of(engine, limit), x, identity)
+        refuse_parts(plan.metadata)
+        take_for(x, plan.metadata, "x")  # which refuses another shape or dtype
         part = plan.part(index, count)
         plan.check_fits()
         with reporting(progress, part.raw_nbytes) as on_report:
@@ -230,7 +234,8 @@ def finalize(
     Raises
     ------
     SpecError
-        If `n_parts` is less than 1.
+        If `n_parts` is less than 1, or the run is one of :func:`to_precomputed` that is not written
+        in parts.
     ChangedError
         If the array was finished before, and is not what its last run left.
     IncompleteError
@@ -251,7 +256,9 @@ def finalize(
 
     def job_of(run: RunDirectory) -> Job:
         options = replace(options_of_run(run), keep_report=keep_report)
-        return Job(NoChunks(), plan_begun(run, resources_of(engine)), run.target, options)
+        plan = plan_begun(run, resources_of(engine))
+        refuse_parts(plan.metadata)
+        return Job(NoChunks(), plan, run.target, options)
 
     result = working_on(
         target,

@@ -123,7 +123,9 @@ def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
     wanted = new_scale(shape, array.dtype, options)
-    return _Volume(array, wanted, wanted.spooled(options) if wanted.is_scattered else wanted)
+    if not wanted.is_scattered:
+        return _Volume(array, wanted, wanted)
+    return _Volume(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
 
 
 @public
@@ -333,7 +335,8 @@ def to_precomputed(
     name begins with a dot. Then each shard is gathered out of it. The spool takes about as many
     bytes as the scale, and is removed at the end. To give such a call up, use :func:`abandon` on
     the scale. Its ``zarr.json`` describes an array that has the chunks of the volume one after the
-    other. So values are compared by :func:`from_precomputed`.
+    other, so read the values by :func:`from_precomputed`. :func:`verify` and :func:`repair` take a
+    source in the shape of the volume. To repair a shard, they read all of it.
 
     Examples
     --------

@@ -29,6 +29,7 @@ from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import as_strategy
 from shardwrite.grid import ravel
 from shardwrite.journal import (
@@ -49,7 +50,8 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, salvage_shards
-from shardwrite.operations.verify import open_begun, verify, verify_opened
+from shardwrite.operations.scattered_repair import BadShards, gather_again, remove_left_spool
+from shardwrite.operations.verify import Opened, open_begun, verify, verify_opened
 from shardwrite.picture import ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import PlanOptions
@@ -88,7 +90,8 @@ class RepairTask:
     index : tuple of int
         Position of the shard in the shard grid.
     region : tuple of (int, int)
-        Elements of the shard: ``(start, stop)`` along each axis.
+        Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
+        of a volume scatters the chunks of the shard.
     reason : str
         Description of the fault.
     """
@@ -246,6 +249,9 @@ def repair(
     x : array_like, optional
         The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
         `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.
+        For a scale of a volume, its axes are ``"zyx"`` or ``"czyx"``. If a hash scatters the chunks
+        of the scale, all of `x` is read, and chunks of the bad shards wait in a spool; see
+        :func:`to_precomputed`.
     name : str, optional
         Path of the array in the store.
     deep : bool
@@ -340,30 +346,70 @@ def repair(
         if not tasks:
             if run is not None and is_open:
                 give_up(run)  # all of its shards are good by now
+            remove_left_spool(target, array.metadata, run_dir)
             return found
-        job = _job(x, target, array, strategy, durability, memory_limit)
-        engine = active_engine()
-        counts = array.metadata.grid.counts
-        good = np.setdiff1d(
-            np.arange(array.metadata.grid.n_shards), [ravel(task.index, counts) for task in tasks]
-        )
-        replaced: set[int] = set()
-
-        def look() -> Ledger:
-            replaced.update(_replaced_since(target, array, report))
-            return ledger_of(
-                array,
-                inspect_shards(
-                    engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False
-                ),
-            )
-
-        with reporting(progress, job.plan.raw_nbytes) as on_report:
-            result = execute_missing(job, engine, on_report, look)
-        written = tuple(
-            task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced
-        )
+        how = _How(strategy, durability, run_dir, memory_limit, progress)
+        written, result = _write_again(x, opened, report, tasks, how)
         return replace(found, tasks=written, result=result)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How shards are written again: keywords of :func:`repair`."""
+
+    strategy: Any
+    durability: str | None
+    run_dir: Any
+    memory_limit: int | str | None
+    progress: bool | Callable[[GroupReport], None]
+
+
+def _write_again(
+    x: dask.array.Array,
+    opened: Opened,
+    report: Report,
+    tasks: tuple[RepairTask, ...],
+    how: _How,
+) -> tuple[tuple[RepairTask, ...], WriteResult]:
+    """Write shards again from their source, by way of a spool if their chunks are scattered.
+
+    Returns
+    -------
+    tasks : tuple of RepairTask
+        Those of the given tasks whose shards no other process has replaced since.
+    result : WriteResult
+        Result of the run.
+    """
+    target, array, engine = opened.target, opened.array, active_engine()
+    grid, replaced = array.metadata.grid, set[int]()
+    ranks = [ravel(task.index, grid.counts) for task in tasks]
+    good = np.setdiff1d(np.arange(grid.n_shards), ranks)
+
+    def look() -> Ledger:
+        replaced.update(_replaced_since(target, array, report))
+        there = np.union1d(good, sorted(replaced)).astype(np.int64)
+        return ledger_of(array, inspect_shards(engine, array, there, deep=False))
+
+    metadata = parse_metadata(array.metadata.text, writing=True)
+    options = RunOptions(mode="r+", durability=how.durability)
+    if isinstance(metadata.placed, ScatteredChunks):
+        result = gather_again(
+            x,
+            BadShards(target, metadata, frozenset(ranks)),
+            options,
+            look,
+            run_dir=how.run_dir,
+            memory_limit=how.memory_limit,
+            progress=how.progress,
+        )
+    else:
+        planned = PlanOptions(strategy=how.strategy, memory_limit=how.memory_limit)
+        plan = plan_into(x, metadata, engine, planned)
+        job = Job(ArrayChunks(x), plan, target, options)
+        with reporting(how.progress, plan.raw_nbytes) as on_report:
+            result = execute_missing(job, engine, on_report, look)
+    pairs = zip(tasks, ranks, strict=True)
+    return tuple(task for task, rank in pairs if rank not in replaced), result
 
 
 def _left_over(target: Target, array: ShardedArray, *, is_look: bool) -> tuple[int, int]:
@@ -425,31 +471,20 @@ def _ledger_of(
 
 
 def _tasks(array: ShardedArray, report: Report, *, with_changed: bool) -> tuple[RepairTask, ...]:
-    grid = array.metadata.grid
+    grid, placed = array.metadata.grid, array.metadata.placed
+    # The values of a shard whose chunks are scattered lie everywhere in the volume.
+    shape = placed.origin_shape if isinstance(placed, ScatteredChunks) else None
+    everywhere = None if shape is None else tuple((0, n) for n in shape)
     changed = report.changed if with_changed else ()
     return tuple(
         RepairTask(
             problem.key,
             problem.index,
-            grid.shard_box(problem.index).intersect(grid.whole).bounds,
+            everywhere or grid.shard_box(problem.index).intersect(grid.whole).bounds,
             problem.message,
         )
         for problem in sorted((*report.problems, *changed), key=lambda found: found.index)
     )
-
-
-def _job(
-    x: dask.array.Array,
-    target: Target,
-    array: ShardedArray,
-    strategy: Any,
-    durability: str | None,
-    memory_limit: int | str | None,
-) -> Job:
-    metadata = parse_metadata(array.metadata.text, writing=True)
-    options = PlanOptions(strategy=strategy, memory_limit=memory_limit)
-    plan = plan_into(x, metadata, active_engine(), options)
-    return Job(ArrayChunks(x), plan, target, RunOptions(mode="r+", durability=durability))
 
 
 def _quarantined(

@@ -10,10 +10,11 @@ from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
-from shardwrite.journal import holding, take_away, tidied_run
+from shardwrite.journal import holding, refuse_other_run, take_away, tidied_run
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
@@ -21,10 +22,10 @@ from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, human
+from shardwrite.runs.begin import check_place
 from shardwrite.runs.execute import execute
-from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.gathered import plan_gathering, spooled
-from shardwrite.runs.job import Job
+from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.kept import kept
 from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
@@ -37,9 +38,13 @@ __all__ = [
     "abandon_scattered",
     "around",
     "array_options",
+    "counted_as",
     "has_spool",
     "is_scattered",
+    "places_around",
+    "refuse_parts",
     "refuse_spool",
+    "refuse_waiting",
     "spooled_notes",
     "write_scattered",
 ]
@@ -208,16 +213,28 @@ def write_scattered(
         found = kept(job, engine)
         if found.result is not None and found.there is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
-            return _counted(found.result, new)
+            return counted_as(found.result, new)
+        # What is in the way is refused before anything is spooled.
         if found.result is None:
-            refuse_another(job)
+            check_place(job)
+        if not spool.options.restart:
+            mode = spool.options.mode if found.there is None else "r+"
+            refuse_other_run(scale, intent_of(plan, mode))
         with spooled(spool, engine, on_report) as chunks:
             (result,) = execute([replace(job, source=chunks)], engine, on_report)
-    return _counted(result, new)
+    return counted_as(result, new)
 
 
-def _counted(result: WriteResult, new: NewScale) -> WriteResult:
-    """The result with numbers of the volume, in which each chunk has its place but once."""
+def counted_as(result: WriteResult, new: NewScale) -> WriteResult:
+    """The result with numbers of the volume, in which each chunk has its place but once.
+
+    Parameters
+    ----------
+    result : WriteResult
+        Result of the run that has gathered the chunks.
+    new : NewScale
+        The scale.
+    """
     scale = new.scale
     n_chunks = math.prod(scale.grid)
     n_stored = result.n_chunks - result.n_empty_chunks
@@ -235,7 +252,8 @@ def _counted(result: WriteResult, new: NewScale) -> WriteResult:
 def abandon_scattered(target: Target, run_dir: Any) -> bool:
     """Give up a scale whose chunks wait in a spool, and remove what was written of it.
 
-    A scale that is whole stays, and the spool alone is removed.
+    A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
+    its shards stays as it is, old or new.
 
     Parameters
     ----------
@@ -256,20 +274,20 @@ def abandon_scattered(target: Target, run_dir: Any) -> bool:
     StoreError
         If something cannot be removed.
     """
-    targets = _around(target, run_dir)
+    targets = places_around(target, run_dir)
     if targets is None or not has_spool(targets.spool):
         return False
     with holding(targets.scale, targets.spool):
         for each in (targets.scale, targets.spool):
             run = tidied_run(each)
-            if run is not None and run.makes_array:
+            if run is not None:
                 take_away(run)
     return True
 
 
 def is_scattered(target: Target, run_dir: Any) -> bool:
     """Whether `abandon_scattered` would give something up."""
-    targets = _around(target, run_dir)
+    targets = places_around(target, run_dir)
     return targets is not None and has_spool(targets.spool)
 
 
@@ -278,8 +296,16 @@ def has_spool(spool: Target) -> bool:
     return spool.place.is_occupied() or (not spool.in_store and is_there(spool.beside))
 
 
-def _around(target: Target, run_dir: Any) -> ScaleTargets | None:
-    """Places of the scale that an array may be; None if it lies in nothing."""
+def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
+    """Places of the scale that an array may be; None if it lies in nothing.
+
+    Parameters
+    ----------
+    target : Target
+        Place of the array.
+    run_dir : str or path, optional
+        See `resolve_target`.
+    """
     found = around(target.place)
     if found is None:
         return None
@@ -306,6 +332,43 @@ def around(place: Place) -> tuple[Any, str, str] | None:
     return (volume, "", key) if "://" in volume.rstrip("/") and key else None
 
 
+def refuse_waiting(target: Target, run_dir: Any) -> None:
+    """Refuse to open a scale of which nothing is there but its spool.
+
+    Raises
+    ------
+    SpecError
+        If it is one. The error says how to go on.
+    """
+    if not target.is_published and is_scattered(target, run_dir):
+        raise SpecError(
+            "no array yet: a call has spooled its encoded chunks, and has not ended",
+            field="store",
+            value=target.label,
+            remedy="make the same call again to finish it, or give it up by abandon "
+            "(shardwrite abandon)",
+        )
+
+
+def refuse_parts(metadata: ArrayMetadata) -> None:
+    """Refuse to write an array in parts whose chunks come from a spool, or are to go there.
+
+    Raises
+    ------
+    SpecError
+        If it is one.
+    """
+    refuse_spool(metadata)
+    if isinstance(metadata.placed, ScatteredChunks):
+        raise SpecError(
+            "is that of a scale whose hash scatters the chunks, which is not written in parts",
+            field="run",
+            value="gathering",
+            remedy="make the call of to_precomputed (shardwrite precomputed) again to finish it, "
+            "or give it up by abandon (shardwrite abandon)",
+        )
+
+
 def refuse_spool(metadata: ArrayMetadata) -> None:
     """Refuse to write the plan of a spool as an array.
 
@@ -319,5 +382,6 @@ def refuse_spool(metadata: ArrayMetadata) -> None:
             "is that of a scale whose hash scatters the chunks, which is not written in parts",
             field="plan",
             value="spool",
-            remedy='use to_precomputed, or give "hash": "identity"',
+            remedy="write it in one job by to_precomputed (shardwrite precomputed), or give "
+            '"hash": "identity"',
         )

@@ -22,10 +22,12 @@ from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import passage_between
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
+from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.picture import Census, ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
@@ -89,6 +91,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
+        refuse_waiting(target, run_dir)
         return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,
@@ -214,7 +217,8 @@ def verify(
     against : array_like, str or path, optional
         A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
-        they are, these are compared, and nothing is decoded.
+        they are, these are compared, and nothing is decoded. For a scale of a volume, whatever the
+        hash of its shards, the axes of the source are ``"zyx"`` or ``"czyx"``.
     accept : bool
         Accept the array as it is, if no shard is bad. Its receipt then says that shards without an
         object are empty, and that the others and the metadata are right.
@@ -340,7 +344,9 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         return None, take_for(against, metadata, "against")
     given = stored_at(place_of(against)).array
     passage = passage_between(given.metadata, metadata)
-    if passage is None:
+    # Where chunks are scattered, only one kind of array has them in the same places.
+    is_alike = given.metadata.placed == metadata.placed
+    if passage is None or (isinstance(metadata.placed, ScatteredChunks) and not is_alike):
         _check_lossless(metadata, against)
         return None, take_for(by_inner_chunks(given), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None

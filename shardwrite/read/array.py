@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -150,6 +151,41 @@ class ShardedArray:
         """
         with self.decided.holds():
             return self._read_box(region)
+
+    def chunks(
+        self, index: Shape, ranks: Sequence[int]
+    ) -> Iterator[tuple[int, npt.NDArray[Any] | None]]:
+        """Some inner chunks of a shard, which is opened once.
+
+        Parameters
+        ----------
+        index : tuple of int
+            Position of the shard.
+        ranks : sequence of int
+            Ranks of the chunks in the shard.
+
+        Yields
+        ------
+        rank : int
+            Rank of a chunk.
+        chunk : numpy.ndarray or None
+            Its elements; None if it is not stored.
+
+        Raises
+        ------
+        CorruptShardError
+            If the shard is damaged.
+        """
+        key = self.metadata.shard_key(index)
+        with self.decided.holds():
+            reader = self.store.open(key)
+            if reader is None:
+                yield from ((rank, None) for rank in ranks)
+                return
+            with reader:
+                found = ShardReader(self.metadata, key, reader)
+                for rank in ranks:
+                    yield rank, found.chunk(rank)
 
     def _read_box(self, region: Box) -> npt.NDArray[Any]:
         if self._is_inner_chunk(region):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ import shardwrite._dask as dask
 from shardwrite.encode.unit import check_block
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.grid import Box, boundaries, ravel
+from shardwrite.format.placed import ScatteredChunks
+from shardwrite.grid import Box, boundaries, ravel, unravel
 from shardwrite.read.array import ShardedArray
 
 __all__ = ["compare"]
@@ -43,7 +45,8 @@ def compare(
     array : ShardedArray
         The array.
     source : dask.array.Array
-        The source, of the array's shape and dtype.
+        The source, of the array's dtype. It has the array's shape, or that of the array which the
+        inner chunks come from; see `ScatteredChunks`.
     skip : set of int
         Ranks of the shards that are not compared.
 
@@ -101,6 +104,8 @@ def _differences(
     grid = array.metadata.grid
     wanted = check_block(block, box, dtype)
     found = []
+    if isinstance(array.metadata.placed, ScatteredChunks):
+        return list(_scattered_differences(array, array.metadata.placed, skip, wanted, box))
     for index in grid.shards_in(box):
         rank = ravel(index, grid.counts)
         if rank in skip.ranks:
@@ -114,12 +119,50 @@ def _differences(
         except ShardwriteError as error:
             found.append(_Difference(rank, part.size, part.start, str(error)))
             continue
-        differs = _differs(got, expected)
-        if differs.any():
-            at = np.unravel_index(int(np.argmax(differs)), differs.shape) if differs.ndim else ()
-            first = tuple(int(a + i) for a, i in zip(part.start, at, strict=True))
-            found.append(_Difference(rank, int(differs.sum()), first))
+        found += _difference(rank, part, got, expected)
     return found
+
+
+def _difference(
+    rank: int, part: Box, got: npt.NDArray[Any], expected: npt.NDArray[Any]
+) -> list[_Difference]:
+    """What differs in a part of a shard; nothing if all is the same."""
+    differs = _differs(got, expected)
+    if not differs.any():
+        return []
+    at = np.unravel_index(int(np.argmax(differs)), differs.shape) if differs.ndim else ()
+    first = tuple(int(a + i) for a, i in zip(part.start, at, strict=True))
+    return [_Difference(rank, int(differs.sum()), first)]
+
+
+def _scattered_differences(
+    array: ShardedArray,
+    placed: ScatteredChunks,
+    skip: _Skip,
+    wanted: npt.NDArray[Any],
+    box: Box,
+) -> Iterator[_Difference]:
+    """Differences of a block, some of whose inner chunks lie in each of many shards."""
+    metadata = array.metadata
+    for rank, chunks in placed.chunks_in(box):
+        if rank in skip.ranks:
+            continue
+        wholes = dict(chunks)
+        try:
+            for number, chunk in array.chunks(unravel(rank, metadata.grid.counts), list(wholes)):
+                whole = wholes[number]
+                part = whole.intersect(box)
+                expected = wanted[part.shift(box.start).slices]
+                if chunk is None:
+                    got = np.full(part.shape, metadata.fill_value, metadata.dtype)
+                else:
+                    shape = chunk.shape[chunk.ndim - wanted.ndim :]
+                    got = chunk.reshape(shape)[part.shift(whole.start).slices]
+                yield from _difference(rank, part, got, expected)
+        except StoreError:
+            raise  # as above
+        except ShardwriteError as error:
+            yield _Difference(rank, math.prod(metadata.grid.chunks), box.start, str(error))
 
 
 def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -153,9 +196,11 @@ def _messages(array: ShardedArray, found: Sequence[_Difference]) -> dict[int, st
         first = min(all_of_it, key=lambda d: d.first)
         unreadable = next((d.message for d in all_of_it if d.message), "")
         n = sum(d.n_elements for d in all_of_it)
-        chunk = tuple(
-            i % s // c for i, s, c in zip(first.first, grid.shards, grid.chunks, strict=True)
-        )
-        where = f"first at {first.first}, in inner chunk {chunk}"
+        where = f"first at {first.first}"
+        if not isinstance(array.metadata.placed, ScatteredChunks):
+            chunk = tuple(
+                i % s // c for i, s, c in zip(first.first, grid.shards, grid.chunks, strict=True)
+            )
+            where += f", in inner chunk {chunk}"
         messages[rank] = unreadable or f"{n:,} elements differ from the source, {where}"
     return messages

@@ -48,7 +48,7 @@ from shardwrite.runs.session import Session
 from shardwrite.stores import as_store_error
 from shardwrite.write.spool import no_spool
 
-__all__ = ["begin", "join"]
+__all__ = ["begin", "check_place", "join"]
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
@@ -85,7 +85,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     check_not_replaced(jobs)
     for job in jobs:
         check_surroundings(job.target)
-        _check_place(job)
+        check_place(job)
     for job in jobs:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
@@ -274,12 +274,22 @@ def _shards(job: Job) -> Box:
     return Box(first, tuple(a + n for a, n in zip(first, counts, strict=True)))
 
 
-def _check_place(job: Job) -> None:
+def check_place(job: Job) -> None:
     """Refuse to write where something stands that must not be overwritten.
 
     The shards of a run that has not ended look like files of somebody else. Another process may
     begin such a run right after this one has looked for runs. So this looks again before it
     refuses.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+
+    Raises
+    ------
+    SpecError
+        If something else stands there.
     """
     if _is_begun(job):
         return

@@ -21,6 +21,7 @@ from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
 from shardwrite.sources.base import SourceMetadata
@@ -111,7 +112,8 @@ def take(x: Any, field: str = "x") -> Given:
 def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     """Make a dask array of what a user has given as the values of an array that exists.
 
-    The byte order of the dtypes may differ.
+    The byte order of the dtypes may differ. If the inner chunks of the array come from everywhere
+    in another one, the values are those of the other; see `ScatteredChunks`.
 
     Raises
     ------
@@ -119,7 +121,11 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
         If `take` refuses it, or its shape or dtype is not the array's.
     """
     source = take(x, field).array
-    shape, dtype = metadata.grid.shape, metadata.dtype
+    shape, dtype, placed = metadata.grid.shape, metadata.dtype, metadata.placed
+    if isinstance(placed, ScatteredChunks):
+        shape = placed.origin_shape
+        if source.shape == (1, *shape):
+            source = source[0]
     if source.shape != shape:
         raise SpecError(
             "is not the array's",

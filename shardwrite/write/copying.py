@@ -265,6 +265,11 @@ def _copy_shard(
     grid, placed = spec.metadata.grid, spec.metadata.placed
     if isinstance(placed, ScatteredChunks):
         found = placed.origins(index, shards.metadata.grid)
+        if len(np.unique(found[0])) > _MAX_OPEN and donor.copies_ranges(spec.store):
+            # In the order of the other shards, so that each of them is opened once.
+            by_shard = np.lexsort(found[::-1])
+            batches = _batches(_passed(donor, shards, by_shard, *found), spec.batch_nbytes)
+            return _assemble(spec, transaction, index, batches)
     else:
         found = origins(grid, index, shards.metadata.grid)
     if donor.copies_ranges(spec.store):
@@ -372,14 +377,16 @@ def _assemble(
 ) -> Written:
     """Collect inner chunks in a payload, and have the strategy place them."""
     n_chunks = spec.metadata.grid.n_chunks_per_shard
-    sizes = np.full(n_chunks, -1, dtype=np.int64)
+    sizes, starts = np.full(n_chunks, -1, dtype=np.int64), np.zeros(n_chunks, np.int64)
+    n_collected = 0
     path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
     with contextlib.ExitStack() as stack:
         payload = stack.enter_context(Payload(path, _PAYLOAD_NBYTES))
         for batch in batches:
-            sizes[batch.ranks] = batch.nbytes
+            ends = n_collected + np.cumsum(batch.nbytes)
+            sizes[batch.ranks], starts[batch.ranks] = batch.nbytes, ends - batch.nbytes
+            n_collected = int(ends[-1])
             payload.extend(batch.buffers)
-        starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
         encoded = EncodedUnit(np.arange(n_chunks, dtype=np.int64), sizes, starts, 0)
         result = payload.result()
         payloads = stack.enter_context(Payloads([result]))

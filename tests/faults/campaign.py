@@ -302,6 +302,19 @@ def rows() -> Iterator[Row]:
     yield Row(f"every effect fails once {what}", 1, 1, "volumes.py --fault fail", of_bucket_kills)
     command = "volumes.py --fault cut --cases {n} --seed {seed}"
     yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
+    for fault, struck in {
+        "kill": "SIGKILL before an effect",
+        "fail": "an effect fails once",
+        "cut": "power cut",
+    }.items():
+        command = (
+            f"volumes.py --fault {fault} --hash murmurhash3_x86_128 --cases {{n}} --seed {{seed}}"
+        )
+        where = ", ext4" if fault == "cut" else ""
+        name = (
+            f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
+        )
+        yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
     for fault, what in {
         "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
         "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",

@@ -7,7 +7,9 @@ disturbed.
 
 Run as ``python tests/faults/volumes.py --fault kill --every 1``, with ``--fault fail``, or as root
 with ``--fault cut --cases 100``, or through `test_volumes.py`. With
-``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered.
+``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered. With
+``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
+scatters them.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ from shardwrite.format.precomputed.scattered import scattered_ids
 from shardwrite.journal import lease
 
 FAULTS = ("kill", "fail", "cut")
-STATES = ("nothing", "a scale")
+STATES = ["nothing", "a scale"]
+BAD_SHARDS = "bad shards"
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY, OTHER = "4_4_40", "8_8_40"
@@ -71,8 +74,8 @@ class Case:
     ----------
     fault : {"kill", "fail", "cut"}
         What strikes.
-    before : {"nothing", "a scale"}
-        What stands there before.
+    before : {"nothing", "a scale", "bad shards"}
+        What stands there before; of bad shards, some are torn and some are missing.
     at : int
         Number of the effect before which it strikes.
     acked : int
@@ -106,12 +109,24 @@ def write(root: Path, told: Callable[[Any], object] = lambda report: None) -> No
     """The call that is struck."""
     x = da.from_array(VALUES, chunks=(6, 10, 6))
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
-        shardwrite.to_precomputed(x, root, progress=told, **NEW)
+        if BAD_SHARDS in STATES:
+            shardwrite.repair(root / KEY, x, progress=told)
+        else:
+            shardwrite.to_precomputed(x, root, progress=told, **NEW)
 
 
 def make_before(root: Path, before: str) -> None:
     """What stands there before: a volume with a scale, and a field that is not ours."""
     if before == "nothing":
+        return
+    if before == BAD_SHARDS:
+        with dask.config.set(scheduler="sync"):
+            shardwrite.to_precomputed(da.from_array(VALUES, chunks=(6, 10, 6)), root, **NEW)
+        shards = sorted((root / KEY).glob("*.shard"))
+        for torn in shards[1::4]:
+            os.truncate(torn, 20)
+        for missing in shards[2::4]:
+            missing.unlink()
         return
     x = da.from_array(VALUES[:, ::2, ::2], chunks=-1)
     with dask.config.set(scheduler="sync"):
@@ -121,24 +136,27 @@ def make_before(root: Path, before: str) -> None:
 
 
 def tree(root: Path) -> Tree:
-    """All files of a volume; receipts tell times, and are not compared."""
+    """All files of a volume; receipts tell times, and copies of bad shards have names of their own."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name != "shardwrite-receipt.json"
+        if path.is_file()
+        and path.name != "shardwrite-receipt.json"
+        and f"{KEY}.quarantine" not in path.parts
     }
 
 
 def judge(case: Case, root: Path, old: Tree, new: Tree, acked: set[str]) -> None:
     """What must hold right after the fault."""
-    found = {name: data for name, data in tree(root).items() if name in new}
+    there = tree(root)
+    found = {name: data for name, data in there.items() if name in new}
     case.acked = len(acked)
     case.lost = len(acked - set(found))
     case.torn = sum(data not in (new[name], old.get(name)) for name, data in found.items())
     case.torn += sum(name not in found for name in old)
-    shards = [name for name in found if name not in old and name.endswith(".shard")]
+    shards = [name for name in there if there[name] != old.get(name) and name.endswith(".shard")]
     case.vacuous = not shards or found == new
-    if found.get("info") == new["info"] and found != new:
+    if case.before != BAD_SHARDS and found.get("info") == new["info"] and found != new:
         case.trouble = "the info has a scale that is not whole"
 
 
@@ -148,7 +166,7 @@ def judge_done(case: Case, root: Path, new: Tree) -> None:
     case.torn += sum(found.get(name) != data for name, data in new.items())
     beside = [path for path in root.parent.iterdir() if path.name.startswith("v.")]
     case.left = len(set(found) - set(new)) + len(beside)
-    case.left += sum(path.name.endswith(".shardwrite") for path in root.rglob("*"))
+    case.left += sum(path.name.endswith((".shardwrite", ".spool")) for path in root.rglob("*"))
     with dask.config.set(scheduler="sync"):
         there = shardwrite.from_precomputed(root, scale=KEY, axes="zyx").compute()
     np.testing.assert_array_equal(there, VALUES)
@@ -195,8 +213,8 @@ def acknowledging(root: Path, acks: Path) -> Callable[[Any], None]:
         return metadata_of.shard_key(tuple(int(i) for i in np.unravel_index(rank, counts)))
 
     def told(report: Any) -> None:
-        if is_scattered and not (root / KEY).exists():
-            return  # these are shards of the spool
+        if BAD_SHARDS in STATES or (is_scattered and not (root / KEY).exists()):
+            return  # these are shards of the spool, or may be
         with acks.open("a") as file:
             for rank in report.shards:
                 file.write(f"{KEY}/{key_of(rank)}\n")
@@ -325,12 +343,15 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=0, help="so many of them at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hash", choices=HASHES, default=HASHES[0])
+    parser.add_argument("--repair", action="store_true", help="repair a scale, and write none")
     parser.add_argument("--json", help="write every case to this file")
     given = parser.parse_args()
     if given.fault == "cut" and (why := power_cut.missing("ext4")):
         sys.exit(why)
     if given.hash != HASHES[0]:
         NEW["sharding"] = SCATTERED
+    if given.repair:
+        STATES[:] = [BAD_SHARDS]
     gc.freeze()
     cases = run(given.fault, every=given.every, n_cases=given.cases, seed=given.seed)
     found = summary(cases)

@@ -15,6 +15,7 @@ from shardwrite.format.order import BY_CHUNK_ID, boxes, permutation
 from shardwrite.format.precomputed.hashing import murmurhash3_x86_128
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.format.precomputed.scattered import ScatteredShards, scattered_ids
 from shardwrite.format.precomputed.shard import (
     check_ranges,
     decode_minishard,
@@ -22,6 +23,7 @@ from shardwrite.format.precomputed.shard import (
     seal,
     sequence,
 )
+from shardwrite.grid import Box, ShardGrid
 
 LEGAL = {
     "@type": "neuroglancer_uint64_sharded_v1",
@@ -332,3 +334,27 @@ def test_chunks_that_lie_in_another_order_are_found():
         assert found.ids.tolist() == ids[own].tolist()
         assert found.offsets.tolist() == (starts[own] + np.uint64(32)).tolist()
         assert found.nbytes.tolist() == sizes[own].tolist()
+
+
+@pytest.mark.parametrize("region", [((0, 9), (0, 8), (0, 7)), ((2, 3), (3, 8), (1, 6))])
+def test_chunks_of_a_box_that_are_scattered(region):
+    """Each element is in one chunk, which lies where `origins` says."""
+    sharding = ShardingParameters(hash="murmurhash3_x86_128", minishard_bits=1, shard_bits=2)
+    code = MortonCode((2, 3, 3))
+    ids = scattered_ids(sharding, code)
+    grid = ShardGrid(
+        (ids.n_slots * len(ids.numbers), 4, 3, 4), (ids.n_slots, 4, 3, 4), (1, 4, 3, 4)
+    )
+    placed = ScatteredShards(sharding, (7, 8, 9), grid)
+    assert placed.origin_shape == (9, 8, 7)
+    seen = np.zeros((9, 8, 7), int)
+    box = Box(tuple(a for a, _ in region), tuple(b for _, b in region))
+    boxes = ShardGrid((9, 8, 7), (4, 3, 4), (4, 3, 4))
+    for number, chunks in placed.chunks_in(box):
+        cells, _ = placed.origins((number, 0, 0, 0), boxes)
+        for rank, part in chunks:
+            seen[part.slices] += 1
+            cell = np.unravel_index(cells[rank], boxes.counts)
+            assert part.start == tuple(int(i) * c for i, c in zip(cell, (4, 3, 4), strict=True))
+    assert (seen[box.slices] == 1).all()
+    assert seen.max() == 1

@@ -287,6 +287,17 @@ def test_a_part_that_is_none(tmp_path, x, index, count):
         shardwrite.write_part(x, tmp_path / "x", index, count)
 
 
+def test_a_source_of_another_shape_or_type_under_the_same_name(tmp_path):
+    x = da.from_array(VALUES[:8, :8], chunks=8)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, source_id="mine", **KEYWORDS))
+    for field, other in (("shape", x[:5]), ("dtype", x.astype("f4"))):
+        with pytest.raises(SpecError, match=rf"x\.{field}.*is not the array's"):
+            shardwrite.write_part(other, tmp_path / "x", 0, 1, source_id="mine")
+    shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="mine")
+    shardwrite.finalize(tmp_path / "x")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES[:8, :8])
+
+
 def test_the_configuration_of_dask_is_not_changed(tmp_path):
     """It belongs to all threads of the process, so two calls side by side would mix it up."""
     seen = set()

@@ -119,6 +119,17 @@ def test_the_plan_tells_the_bytes_of_the_spool():
     assert "up to 8 files" in text
 
 
+@pytest.mark.parametrize("is_dry", [pytest.param(False, marks=pytest.mark.long), True])
+def test_parts_by_slurm_are_refused(tmp_path, is_dry):
+    np.save(tmp_path / "x.npy", VALUES)
+    arguments = ["--axes", "zyx", "--resolution", "4,4,40", "--sharding", json.dumps(SHARDING)]
+    command = ["slurm", "precomputed", str(tmp_path / "x.npy"), str(tmp_path / "v"), *arguments]
+    told = CliRunner().invoke(main, [*command, *(["--dry-run"] if is_dry else [])])
+    assert told.exit_code == 2
+    assert "shardwrite precomputed" in told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"x.npy"}
+
+
 def test_a_part_is_refused(tmp_path):
     plan = shardwrite.plan_precomputed(source(), **NEW)
     with pytest.raises(SpecError, match=r"not written in parts.*identity"):
@@ -148,6 +159,26 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path):
     assert {path.name for path in root.iterdir()} == {"info", KEY}
     write(tmp_path / "w")
     assert files_of(root / KEY) == files_of(tmp_path / "w" / KEY)
+
+
+def test_a_call_that_was_interrupted_is_named(tmp_path):
+    stop(tmp_path, "spooling")
+    path = tmp_path / KEY
+    for look in (shardwrite.verify, shardwrite.repair, shardwrite.census):
+        with pytest.raises(SpecError, match=r"spooled.*same call again.*shardwrite abandon"):
+            look(path)
+    stop(tmp_path, "gathering")
+    for call in (
+        lambda: shardwrite.write_part(source(), path, 0, 2, source_id="values"),
+        lambda: shardwrite.finalize(path),
+    ):
+        with pytest.raises(SpecError, match=r"not written in parts.*shardwrite precomputed.*again"):
+            call()
+    assert shardwrite.verify(path, against=source()).n_pending == 4
+    with pytest.raises(JournalError, match="run its command again"):
+        shardwrite.repair(path, source())
+    write(tmp_path, durability="none")
+    check(tmp_path)
 
 
 @pytest.mark.parametrize(("phase", "by_command"), [("spooling", False), ("gathering", True)])
@@ -190,6 +221,22 @@ def test_a_spool_is_removed_that_a_finished_call_has_left(tmp_path, monkeypatch)
     assert (tmp_path / SPOOL).exists()
     before = files_of(tmp_path / KEY)
     assert write(tmp_path).n_resumed_shards == 8
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
+    assert files_of(tmp_path / KEY) == before
+
+
+@pytest.mark.parametrize("step", ["make_receipt", pytest.param("end_run", marks=pytest.mark.long)])
+def test_a_call_that_was_interrupted_while_the_scale_was_published(tmp_path, monkeypatch, step):
+    def fail(*_):
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shardwrite.runs.session, step, fail)
+        with pytest.raises(Stop):
+            write(tmp_path, durability="none")
+    assert (tmp_path / KEY / "zarr.json").exists()
+    before = files_of(tmp_path / KEY)
+    assert write(tmp_path, durability="none").n_resumed_shards == 8
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
     assert files_of(tmp_path / KEY) == before
 
@@ -298,17 +345,206 @@ def test_in_processes(tmp_path):
     check(tmp_path)
 
 
-def test_memory_and_open_shards(tmp_path, monkeypatch):
-    """A task that needs more shards of the spool than it may have open reads them again."""
-    monkeypatch.setattr("shardwrite.write.copying._MAX_OPEN", 1)
-    write(tmp_path)
+@pytest.mark.parametrize("payload_nbytes", [2**20, pytest.param(100, marks=pytest.mark.long)])
+def test_each_shard_of_the_spool_is_opened_once_for_a_shard(tmp_path, monkeypatch, payload_nbytes):
+    write(tmp_path / "few", durability="none")
+    opened, open_shard = [], copying.open_shard
+
+    def count(metadata, store, index):
+        opened.append(index)
+        return open_shard(metadata, store, index)
+
+    monkeypatch.setattr(copying, "open_shard", count)
+    monkeypatch.setattr(copying, "_MAX_OPEN", 1)
+    monkeypatch.setattr(copying, "_PAYLOAD_NBYTES", payload_nbytes)
+    write(tmp_path / "many", durability="none")
+    assert files_of(tmp_path / "many" / KEY) == files_of(tmp_path / "few" / KEY)
+    assert len(opened) <= 8 * 12, "8 shards are gathered out of 12"
+
+
+def test_values_are_compared(tmp_path):
+    write(tmp_path, durability="none")
+    path = tmp_path / KEY
+    for against in (source(), VALUES[None]):
+        report = shardwrite.verify(path, against=against)
+        assert report.is_good
+        assert report.against
+    other = VALUES.copy()
+    other[13, 20, 29] += 1
+    other[0, 0, 0] += 1
+    other[2, 3, 6] = 1  # in the chunk that is left out
+    found = shardwrite.verify(path, against=source(other))
+    told = [
+        problem.message.split(" differ from the source, first at ") for problem in found.problems
+    ]
+    assert sum(int(n.split()[0]) for n, _ in told) == 3
+    assert "(0, 0, 0)" in {first for _, first in told}
+    with pytest.raises(SpecError, match=r"shape \(14, 21, 30\)"):
+        shardwrite.verify(path, against=source(VALUES[1:]))
+
+
+@pytest.mark.long
+def test_values_are_compared_with_arrays_at_paths(tmp_path):
+    write(tmp_path, durability="none")
+    other = VALUES.copy()
+    other[13, 20, 29] += 1
+    source(other).to_sharded_zarr(tmp_path / "zarr", shards=10, chunks=5)
+    (problem,) = shardwrite.verify(tmp_path / KEY, against=str(tmp_path / "zarr")).problems
+    assert problem.message == "1 elements differ from the source, first at (13, 20, 29)"
+    write(tmp_path / "again", durability="none")
+    assert shardwrite.verify(tmp_path / KEY, against=tmp_path / "again" / KEY).is_good
+
+
+def damage(root):
+    """Three bad shards: torn, lost, and written by another program."""
+    with (root / KEY / "3.shard").open("r+b") as file:
+        file.truncate(20)
+    (root / KEY / "5.shard").unlink()
+    (root / KEY / "6.shard").write_bytes((root / KEY / "7.shard").read_bytes())
+
+
+@pytest.mark.parametrize("axes", ["zyx", pytest.param("czyx", marks=pytest.mark.long)])
+def test_bad_shards_are_written_again(tmp_path, axes):
+    values = VALUES if axes == "zyx" else np.stack([VALUES, VALUES[::-1]])
+    x = da.from_array(values, chunks=9)
+    new = {**NEW, "axes": axes, "durability": "none"}
+    shardwrite.to_precomputed(x, tmp_path, **new)
+    before = files_of(tmp_path / KEY)
+    damage(tmp_path)
+    tasks = shardwrite.repair(tmp_path / KEY).tasks
+    assert [task.key for task in tasks] == ["3.shard", "5.shard", "6.shard"]
+    assert {task.region for task in tasks} == {tuple((0, n) for n in values.shape)}
+    repaired = shardwrite.repair(tmp_path / KEY, x, durability="none")
+    assert repaired.is_done
+    assert len(repaired.quarantined) == 2
+    assert repaired.result.n_resumed_shards == 5
+    assert files_of(tmp_path / KEY) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
+    assert shardwrite.verify(tmp_path / KEY, against=x, deep=True).is_good
+
+
+@pytest.mark.long
+def test_only_chunks_of_bad_shards_are_spooled(tmp_path, monkeypatch):
+    write(tmp_path, durability="none")
+    whole = sum(len(data) for data in files_of(tmp_path / KEY).values())
+    (tmp_path / KEY / "3.shard").unlink()
+    stop_repair(tmp_path)
+    spooled = sum(path.stat().st_size for path in (tmp_path / SPOOL).glob("*.shard"))
+    assert 0 < spooled < whole / 3
+
+
+def stop_repair(root):
+    """Interrupt a repair while it gathers the first shard."""
+
+    def stop_now(*_):
+        raise Stop
+
+    with dask.config.set(scheduler="sync"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(copying, "_copy_shard", stop_now)
+        with pytest.raises(Stop):
+            shardwrite.repair(root / KEY, source(), durability="none")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_repair_that_was_interrupted(tmp_path, worse):
+    """The spool is used again, unless other shards are bad by then."""
+    write(tmp_path, durability="none")
+    before = files_of(tmp_path / KEY)
+    damage(tmp_path)
+    stop_repair(tmp_path)
+    assert (tmp_path / SPOOL).exists()
+    if worse:
+        (tmp_path / KEY / "0.shard").unlink()
+    assert shardwrite.repair(tmp_path / KEY, source(), durability="none").is_done
+    assert files_of(tmp_path / KEY) == before
+    assert not (tmp_path / SPOOL).exists()
+
+
+def test_the_run_of_another_plan_is_found_before_anything_is_spooled(tmp_path):
+    stop_now = {"sharding": "auto", "progress": lambda _: (_ for _ in ()).throw(Stop)}
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
+        write(tmp_path, durability="none", **stop_now)
+    with pytest.raises(JournalError, match="another plan was begun"):
+        write(tmp_path, durability="none")
+    assert not (tmp_path / SPOOL).exists()
+    write(tmp_path, durability="none", restart=True)
     check(tmp_path)
+    damage(tmp_path)
+    stop_repair(tmp_path)
+    spooled = files_of(tmp_path / SPOOL)
+    with pytest.raises(JournalError, match="another plan was begun"):
+        shardwrite.repair(tmp_path / KEY, source(VALUES + 1), durability="none")
+    assert files_of(tmp_path / SPOOL) == spooled != {}
 
 
-def test_values_are_not_compared_with_the_array_of_chunks(tmp_path):
-    write(tmp_path)
-    with pytest.raises(SpecError):
-        shardwrite.verify(tmp_path / KEY, against=source())
+@pytest.mark.long
+def test_a_repair_is_given_up(tmp_path):
+    write(tmp_path, durability="none")
+    damage(tmp_path)
+    there = files_of(tmp_path / KEY)
+    stop_repair(tmp_path)
+    shardwrite.abandon(tmp_path / KEY)
+    assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
+    assert files_of(tmp_path / KEY) == there
+
+
+@pytest.mark.long
+def test_a_repair_leaves_no_spool_of_good_shards(tmp_path, monkeypatch):
+    from shardwrite.operations import scattered_repair
+
+    write(tmp_path, durability="none")
+    damage(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(scattered_repair, "remove_spool", lambda _: None)
+        shardwrite.repair(tmp_path / KEY, source(), durability="none")
+    assert (tmp_path / SPOOL).exists()
+    assert not shardwrite.repair(tmp_path / KEY, source(), durability="none").tasks
+    assert not (tmp_path / SPOOL).exists()
+
+
+@pytest.mark.long
+def test_a_bucket_is_repaired():
+    bucket = obstore.store.MemoryStore()
+    write(bucket)
+    obstore.delete(bucket, f"{KEY}/3.shard")
+    assert not shardwrite.verify(bucket, name=KEY).is_good
+    assert shardwrite.repair(bucket, source(), name=KEY).is_done
+    assert shardwrite.verify(bucket, name=KEY, against=source()).is_good
+    keys = {one["path"].split("/")[0] for some in obstore.list(bucket) for one in some}
+    assert SPOOL not in keys
+
+
+@pytest.mark.long
+def test_a_scale_that_names_no_volume_is_not_repaired(tmp_path):
+    write(tmp_path, durability="none")
+    path = tmp_path / KEY / "zarr.json"
+    document = json.loads(path.read_text())
+    del document["attributes"]["precomputed"]
+    path.write_text(json.dumps(document))
+    (tmp_path / KEY / "3.shard").unlink()
+    with pytest.raises(SpecError, match=r"no scale in a volume.*to_precomputed"):
+        shardwrite.repair(tmp_path / KEY, source(), durability="none")
+    write(tmp_path / "again", durability="none")
+    check(tmp_path / "again")
+
+
+@pytest.mark.long
+def test_what_such_a_scale_does_not_take(tmp_path):
+    """It is refused by name, with what to do instead."""
+    write(tmp_path, durability="none")
+    before = files_of(tmp_path / KEY)
+    for change in (
+        lambda: shardwrite.write_region(VALUES[:5], tmp_path / KEY, region=np.s_[:5]),
+        lambda: shardwrite.erase(tmp_path / KEY, np.s_[:5]),
+    ):
+        with pytest.raises(SpecError, match=r"not updated.*under another key"):
+            change()
+    assert files_of(tmp_path / KEY) == before
+    for command, told in (("info", "[14, 21, 30]"), ("census", "8")):
+        found = CliRunner().invoke(main, [command, str(tmp_path / KEY)])
+        assert found.exit_code == 0, found.output
+        assert told in found.output
 
 
 def test_the_run_of_another_process_keeps_the_spool(tmp_path, monkeypatch):

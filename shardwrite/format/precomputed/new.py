@@ -135,20 +135,21 @@ class NewScale:
         """Ids of the chunks of all shards, if the hash scatters them."""
         return scattered_ids(self.sharding, self.scale.code)
 
-    def spooled(self, options: ScaleOptions) -> NewScale:
+    def spooled(self, shard_nbytes: int, index_nbytes: int) -> NewScale:
         """The scale in whose shards encoded chunks wait until those of this scale are gathered.
 
         Each of its shards is a box of the volume, and its chunks have the same bytes.
 
         Parameters
         ----------
-        options : ScaleOptions
-            The keywords, of which `shard_nbytes` and `index_nbytes` count.
+        shard_nbytes, index_nbytes : int
+            Largest decoded size of a shard, and largest index that is read before a chunk.
         """
         chunk_nbytes = math.prod(self.scale.chunk_size) * self.volume.n_channels
         chunk_nbytes *= self.volume.dtype.itemsize
         encoding = self.sharding.data_encoding
-        sharding = sharding_for(self.scale.code, chunk_nbytes, options, encoding)
+        limits = (shard_nbytes, index_nbytes)
+        sharding = sharding_for(self.scale.code, chunk_nbytes, limits, encoding)
         scale = replace(self.scale, sharding=sharding)
         return NewScale(
             replace(self.volume, scales=(scale,)), {**self.entry, "sharding": sharding.to_dict()}
@@ -212,7 +213,7 @@ def row_major(letters: str) -> list[int]:
 
 
 def sharding_for(
-    code: MortonCode, chunk_nbytes: int, options: ScaleOptions, encoding: str
+    code: MortonCode, chunk_nbytes: int, limits: tuple[int, int], encoding: str
 ) -> ShardingParameters:
     """Parameters of shards that are as large as they may be.
 
@@ -222,15 +223,15 @@ def sharding_for(
         Code that gives chunks their ids.
     chunk_nbytes : int
         Decoded size of a chunk.
-    options : ScaleOptions
-        What the parameters are chosen for: its `shard_nbytes` and `index_nbytes`.
+    limits : tuple of int
+        What the parameters are chosen for: the largest decoded size of a shard, and the largest
+        index that a reader fetches before a chunk.
     encoding : {"raw", "gzip"}
         Encoding of the chunks by the shards.
     """
-    n_low = max(
-        0, min(code.n_bits, (options.shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1)
-    )
-    per_minishard = (options.index_nbytes - _ENTRY_NBYTES) // _COLUMN_NBYTES
+    shard_nbytes, index_nbytes = limits
+    n_low = max(0, min(code.n_bits, (shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1))
+    per_minishard = (index_nbytes - _ENTRY_NBYTES) // _COLUMN_NBYTES
     preshift = max(0, min(n_low, per_minishard.bit_length() - 1))
     return ShardingParameters(
         preshift_bits=preshift,
@@ -352,7 +353,8 @@ def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> Sha
     encoding = options.encoding if options.encoding in _OF_SHARDS else None
     usual_encoding = "raw" if options.encoding in _COMPRESSED else "gzip"
     if isinstance(wanted, str) and wanted == "auto":
-        return sharding_for(code, chunk_nbytes, options, encoding or usual_encoding)
+        limits = (options.shard_nbytes, options.index_nbytes)
+        return sharding_for(code, chunk_nbytes, limits, encoding or usual_encoding)
     if isinstance(wanted, ShardingParameters):
         made = wanted
     elif isinstance(wanted, Mapping):

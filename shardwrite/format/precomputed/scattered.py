@@ -7,8 +7,9 @@ fullest shard holds chunks. In a shard, the chunks are ordered by minishard and 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -21,7 +22,7 @@ from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import Minishard, decode_minishard
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
-from shardwrite.grid import Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid
 
 __all__ = ["MOST_CHUNKS", "ScatteredIds", "ScatteredObject", "ScatteredShards", "scattered_ids"]
 
@@ -169,6 +170,45 @@ class ScatteredShards:
     def is_cut(self) -> bool:
         """Whether chunks at the end of an axis of the volume are smaller."""
         return any(n % c for n, c in zip(self.size, self._chunk, strict=True))
+
+    @property
+    def origin_shape(self) -> Shape:
+        """Shape of the volume: z, y and x, with channels before them if there are several."""
+        n_channels = self.grid.chunks[0]
+        return (*((n_channels,) if n_channels > 1 else ()), *self.size[::-1])
+
+    def chunks_in(self, region: Box) -> Iterator[tuple[int, list[tuple[int, Box]]]]:
+        """See :meth:`ScatteredChunks.chunks_in`."""
+        if not region.size:
+            return
+        chunk, channels = self._chunk[::-1], region.bounds[:-3]
+        spatial = zip(region.bounds[-3:], chunk, strict=True)
+        axes = [np.arange(a // c, -(-b // c)) for (a, b), c in spatial]
+        cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)[:, ::-1]
+        ids = self.code.encode(cells)
+        shards = self.sharding.locate(ids)[0]
+        order = np.argsort(shards, kind="stable")
+        edges = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(ids)]
+        for first, last in itertools.pairwise(edges):
+            here = order[first:last]
+            number = int(np.searchsorted(self.ids.numbers, shards[here[0]]))
+            known = self.ids.of(number)
+            by_id = np.argsort(known)
+            ranks = by_id[np.searchsorted(known, ids[here], sorter=by_id)]
+            yield (
+                number,
+                [
+                    (rank, self._box_of(cell, channels))
+                    for rank, cell in zip(ranks.tolist(), cells[here].tolist(), strict=True)
+                ],
+            )
+
+    def _box_of(self, cell: list[int], channels: tuple[tuple[int, int], ...]) -> Box:
+        """Elements of the volume that a chunk holds, of all channels or of none."""
+        starts = [i * c for i, c in zip(cell, self._chunk, strict=True)]
+        stops = [min(a + c, n) for a, c, n in zip(starts, self._chunk, self.size, strict=True)]
+        of_all = self.origin_shape[:-3]
+        return Box((*(0 for _ in channels), *starts[::-1]), (*of_all, *stops[::-1]))
 
     def key_of(self, index: Sequence[int]) -> str:
         """Key of the shard at a position."""

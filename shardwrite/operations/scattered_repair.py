@@ -1,0 +1,196 @@
+"""Repair of scales whose hash scatters the chunks: the chunks of the bad shards are spooled again.
+
+The source is read as a whole, because the chunks of a shard lie everywhere in it. Only the chunks
+of the bad shards are encoded and spooled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+
+import shardwrite._dask as dask
+from shardwrite.engines import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.precomputed.stored import stored_scale
+from shardwrite.grid import Box
+from shardwrite.journal import Ledger, holding, refuse_other_run, tidied_run
+from shardwrite.operations.scattered import (
+    SPOOL,
+    around,
+    array_options,
+    counted_as,
+    has_spool,
+    places_around,
+)
+from shardwrite.place.target import Target
+from shardwrite.plan import PlanOptions
+from shardwrite.plan.sizes import parse_nbytes
+from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import identity_of, plan_array
+from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.gathered import plan_gathering, remove_spool, spooled
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.options import RunOptions
+from shardwrite.runs.progress import reporting
+from shardwrite.runs.result import WriteResult
+from shardwrite.write.context import GroupReport
+
+__all__ = ["BadShards", "gather_again", "remove_left_spool"]
+
+_SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class BadShards:
+    """Shards of a scale that are to be written again.
+
+    Attributes
+    ----------
+    target : Target
+        Place of the scale.
+    metadata : ArrayMetadata
+        Its metadata.
+    ranks : frozenset of int
+        Row-major ranks of the shards.
+    """
+
+    target: Target
+    metadata: ArrayMetadata
+    ranks: frozenset[int]
+
+
+def gather_again(
+    x: dask.array.Array,
+    bad: BadShards,
+    options: RunOptions,
+    look: Callable[[], Ledger],
+    *,
+    run_dir: Any = None,
+    memory_limit: int | str | None = None,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> WriteResult:
+    """Spool the chunks of bad shards, and write these shards again.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The values of the volume, with the axes z, y and x, or channel, z, y and x.
+    bad : BadShards
+        The shards.
+    options : RunOptions
+        How the runs go.
+    look : callable
+        See `execute_missing`.
+    run_dir, memory_limit, progress
+        See :func:`shardwrite.repair`.
+
+    Raises
+    ------
+    SpecError
+        If the array lies in no volume, or its attributes describe none.
+    ShardwriteError
+        For the same reasons as in `execute_missing`.
+    """
+    placed, engine = bad.metadata.placed, active_engine()
+    key = (around(bad.target.place) or ("", "", ""))[2]
+    targets, scale = places_around(bad.target, run_dir), stored_scale(bad.metadata, key)
+    if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
+        raise SpecError(
+            "is no scale in a volume any more",
+            field="store",
+            value=bad.target.label,
+            remedy="write the volume again: shardwrite.to_precomputed, with another path",
+        )
+    identity = identity_of(x)
+    wanted = hashlib.sha256(np.sort(list(bad.ranks)).astype("<i8").tobytes()).hexdigest()[:16]
+    only = _only(x, placed, bad.ranks, wanted)
+    plan = plan_array(
+        only,
+        engine,
+        replace(
+            array_options(scale.spooled(_SHARD_NBYTES, _INDEX_NBYTES), x.ndim), attributes=SPOOL
+        ),
+        # A spool of other shards has other chunks, so their ranks belong to its identity.
+        PlanOptions(memory_limit=memory_limit, source_id=f"{identity}:{wanted}"),
+    )
+    with holding(targets.spool):
+        run = tidied_run(targets.spool)
+        is_other = run is not None and run.digest != intent_of(plan, "w-").digest
+    spool = Job(
+        ArrayChunks(only), plan, targets.spool, replace(options, mode="w-", restart=is_other)
+    )
+    source = replace(plan.source, identity=identity, is_stable=False)
+    gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)
+    refuse_other_run(bad.target, intent_of(gathering, "r+"))  # before anything is spooled
+    nbytes = plan.raw_nbytes + gathering.raw_nbytes
+    with reporting(progress, nbytes) as on_report, spooled(spool, engine, on_report) as chunks:
+        job = Job(chunks, gathering, bad.target, replace(options, mode="r+"))
+        result = execute_missing(job, engine, on_report, look)
+    remove_spool(targets.spool)
+    return counted_as(result, scale)
+
+
+def remove_left_spool(target: Target, metadata: ArrayMetadata, run_dir: Any = None) -> None:
+    """Remove the spool of a scale all of whose shards are good.
+
+    A call that was interrupted right before its end has left it.
+
+    Parameters
+    ----------
+    target : Target
+        Place of an array.
+    metadata : ArrayMetadata
+        Its metadata.
+    run_dir : str or path, optional
+        See :func:`shardwrite.repair`.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be removed.
+    """
+    if isinstance(metadata.placed, ScatteredChunks):
+        targets = places_around(target, run_dir)
+        if targets is not None and has_spool(targets.spool):
+            remove_spool(targets.spool)
+
+
+def _only(
+    x: dask.array.Array, placed: ScatteredChunks, ranks: frozenset[int], wanted: str
+) -> dask.array.Array:
+    """The source with zeros in all chunks of other shards, so that these are not stored."""
+    made: dask.array.Array = dask.array.map_blocks(
+        partial(_only_of_block, placed=placed, ranks=ranks),
+        x,
+        dtype=x.dtype,
+        meta=np.empty((0,) * x.ndim, x.dtype),
+        name=f"shardwrite-only-{tokenize(x.name, wanted)}",
+    )
+    return made
+
+
+def _only_of_block(
+    block: npt.NDArray[Any],
+    placed: ScatteredChunks,
+    ranks: frozenset[int],
+    block_info: Any = None,
+) -> npt.NDArray[Any]:
+    bounds = block_info[0]["array-location"]
+    region = Box(tuple(int(a) for a, _ in bounds), tuple(int(b) for _, b in bounds))
+    made = np.zeros_like(block)
+    for rank, chunks in placed.chunks_in(region):
+        if rank in ranks:
+            for _, box in chunks:
+                part = box.intersect(region).shift(region.start).slices
+                made[part] = block[part]
+    return made
