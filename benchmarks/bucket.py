@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from benchmarks.cases import Case
 from benchmarks.contestants import regions
+from benchmarks.data import Regions
 from benchmarks.measure import PeakMemory
 
 __all__ = ["WRITERS", "main", "measure"]
@@ -58,7 +59,7 @@ def _values(case: Case, share: float) -> Values:
 
 def _as_dask(values: Values, case: Case) -> Any:
     from_array: Any = da.from_array
-    return from_array(values, chunks=case.dask_chunks, name=False)
+    return from_array(Regions(values), chunks=case.dask_chunks, name=False)
 
 
 def _shardwrite(values: Values, case: Case, url: str, threads: int) -> None:  # noqa: ARG001

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.cases import Case, Scale
 
-__all__ = ["DTYPE", "ArraySource", "Source", "ensure_source"]
+__all__ = ["DTYPE", "ArraySource", "Regions", "Source", "ensure_source"]
 
 DTYPE = np.dtype("<u2")
 _VERSION = 1
@@ -33,6 +33,27 @@ class ArraySource(Protocol):
 
     def __getitem__(self, index: Any) -> npt.NDArray[np.uint16]:
         """An owned copy of a region."""
+
+
+class Regions:
+    """An array in memory, of which dask takes regions as they are needed.
+
+    dask would copy an array of numpy as a whole before anything is written.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The array. Regions are views of it.
+    """
+
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self._values = values
+        self.shape, self.dtype, self.ndim = values.shape, values.dtype, values.ndim
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        """A view of a region."""
+        found: npt.NDArray[Any] = self._values[index]
+        return found
 
 
 class Source:

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.data import Regions
+
 __all__ = ["CASES", "KEY", "READERS", "WRITERS", "Case", "check", "crew", "make_source"]
 
 KEY = "4_4_40"
@@ -197,21 +199,6 @@ class Work:
         }
 
 
-class _Regions:
-    """The voxels in a file, of which dask takes regions as they are needed.
-
-    dask would copy an array of numpy as a whole before anything is written.
-    """
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-        self.shape, self.dtype, self.ndim = values.shape, values.dtype, values.ndim
-
-    def __getitem__(self, index: Any) -> Values:
-        found: Values = self._values[index]
-        return found
-
-
 def _write_shardwrite(work: Work, pool: Any) -> None:  # noqa: ARG001
     import dask
     import dask.array as da
@@ -220,7 +207,7 @@ def _write_shardwrite(work: Work, pool: Any) -> None:  # noqa: ARG001
 
     from_array: Any = da.from_array
     shape = work.case.shard_shape(work.sharding)
-    x = from_array(_Regions(work.values), chunks=shape, name=False, lock=False)
+    x = from_array(Regions(work.values), chunks=shape, name=False, lock=False)
     with dask.config.set(scheduler="threads", num_workers=work.threads):
         shardwrite.to_precomputed(
             x,

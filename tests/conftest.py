@@ -38,7 +38,8 @@ HERE = Path(__file__).parent
 LEAN = str(HERE / "lean")
 SLURM = HERE / "slurm"
 FORKS = str(HERE / "forks")
-sys.path.insert(0, FORKS)  # where tests find `forks`
+OF_TESTS = [FORKS, str(HERE / "tiers")]
+sys.path[:0] = OF_TESTS  # where tests find `forks` and `tiers`
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
@@ -137,9 +138,10 @@ def paths():
 
 @pytest.fixture(scope="session", autouse=True)
 def lean_children():
-    """Have child processes start as `lean/sitecustomize.py` says, and find `forks`."""
+    """Have child processes start as `lean/sitecustomize.py` says, and find `forks` and
+    `tiers`."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", os.pathsep.join([*paths(), LEAN, FORKS]))
+        patched.setenv("PYTHONPATH", os.pathsep.join([*paths(), LEAN, *OF_TESTS]))
         yield
 
 

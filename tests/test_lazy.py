@@ -86,11 +86,11 @@ def test_the_first_write_imports_neither_distributed_nor_what_draws_a_bar(tmp_pa
 @pytest.mark.parametrize(
     "imports",
     [
-        "import dask.array, shardwrite",
         "import shardwrite, dask.array.core",
         *(
             pytest.param(imports, marks=pytest.mark.long)
             for imports in (
+                "import dask.array, shardwrite",
                 "from shardwrite import to_sharded_zarr\nimport shardwrite, dask.array",
                 "import shardwrite, dask.array, importlib\nimportlib.reload(dask.array)",
                 "import shardwrite, dask.array",
@@ -126,6 +126,7 @@ import dask.array, shardwrite
     )
 
 
+@pytest.mark.long
 def test_processes_that_are_spawned_have_the_method():
     run("""
 from concurrent.futures import ProcessPoolExecutor

@@ -23,6 +23,7 @@ from shardwrite.cli.options import (
 from shardwrite.cli.slurm_convert import reshard, shard, unshard
 from shardwrite.cli.slurm_options import (
     layout_arguments,
+    need_directory,
     settings_from,
     settings_options,
     source_arguments,
@@ -30,7 +31,7 @@ from shardwrite.cli.slurm_options import (
 from shardwrite.cli.slurm_submit import resubmit, submit
 from shardwrite.cli.slurm_volume import precomputed
 from shardwrite.cli.terminal import echo, emit
-from shardwrite.journal import fetched, refuse_in_store
+from shardwrite.journal import fetched
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.slurm import (
@@ -234,7 +235,7 @@ def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> Non
     stays, and the same submission continues it. You may cancel twice.
     """
     target = resolve_target(dst, name)
-    refuse_in_store(target)
+    need_directory(target)
     if dry_run:
         known = jobs_known(target)
         told = f"would cancel those of these jobs that are in the queue: {', '.join(known)}"

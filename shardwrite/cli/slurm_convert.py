@@ -20,7 +20,7 @@ from shardwrite.cli.convert_options import (
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD
-from shardwrite.cli.slurm_options import settings_from, settings_options
+from shardwrite.cli.slurm_options import need_directory, settings_from, settings_options
 from shardwrite.cli.slurm_submit import (
     absolute,
     parts_settings,
@@ -31,7 +31,6 @@ from shardwrite.cli.slurm_submit import (
     usual_parts,
 )
 from shardwrite.engines import LocalEngine
-from shardwrite.journal import refuse_in_store
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 from shardwrite.place.target import resolve_target
@@ -68,7 +67,7 @@ def _submit(
     """Begin a conversion, and submit a job array for its parts and a job that publishes."""
     settings = settings_from(options, dst)
     target = resolve_target(dst, None)
-    refuse_in_store(target)
+    need_directory(target)
     run = {name: options.pop(name) for name in ("durability", "restart")}
     run["mode"] = "w" if options.pop("overwrite") else "w-"
     n_parts, throughput = options.pop("n_parts"), options.pop("throughput")

@@ -11,11 +11,19 @@ from click.core import ParameterSource
 
 from shardwrite.config.table import RUN_DIR, VIA
 from shardwrite.config.values import value_of
+from shardwrite.journal import refuse_in_store
 from shardwrite.place.scratch import no_bucket
+from shardwrite.place.target import Target
 from shardwrite.slurm import Settings
 from shardwrite.stores import is_bucket_url, is_store_url
 
-__all__ = ["layout_arguments", "settings_from", "settings_options", "source_arguments"]
+__all__ = [
+    "layout_arguments",
+    "need_directory",
+    "settings_from",
+    "settings_options",
+    "source_arguments",
+]
 
 _LAYOUT_OPTIONS = {"format": "array-format"}
 _SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
@@ -106,6 +114,21 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
         setup=tuple(options.pop("setup")),
         run_dir="" if run_dir is None else os.path.abspath(run_dir),
         via=via or "",
+    )
+
+
+def need_directory(target: Target) -> None:
+    """Refuse jobs that write a target whose run state would lie in a bucket.
+
+    Raises
+    ------
+    SpecError
+        If the user has named no directory for it.
+    """
+    refuse_in_store(
+        target,
+        "job arrays leave notes about their jobs in a directory, so the state of the run must lie "
+        "in one, too, and none is named",
     )
 
 

@@ -27,13 +27,13 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import (
+    need_directory,
     settings_from,
     settings_options,
     source_arguments,
 )
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal import refuse_in_store
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Stretch, parse_nbytes
 from shardwrite.slurm import (
@@ -140,7 +140,7 @@ def submit(
     settings = settings_from(options, dst)
     arguments = source_arguments(options)
     target = resolve_new(dst, name)
-    refuse_in_store(target)
+    need_directory(target)
     x, identity = open_to_write(src, options)
     with engine(settings.cores, None, None):
         plan = shardwrite.plan(
@@ -306,7 +306,7 @@ def resubmit(
     command.
     """
     target = resolve_target(dst, name)
-    refuse_in_store(target)
+    need_directory(target)
     where = Path(directory or default_directory(target)).absolute()
     scripts = read_scripts(where)
     if scripts is None:

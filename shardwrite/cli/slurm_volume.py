@@ -19,7 +19,12 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
-from shardwrite.cli.slurm_options import settings_from, settings_options, source_arguments
+from shardwrite.cli.slurm_options import (
+    need_directory,
+    settings_from,
+    settings_options,
+    source_arguments,
+)
 from shardwrite.cli.slurm_submit import (
     absolute,
     parts_settings,
@@ -31,7 +36,6 @@ from shardwrite.cli.slurm_submit import (
 )
 from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
-from shardwrite.journal import refuse_in_store
 from shardwrite.operations.scattered import refuse_spool
 from shardwrite.place.target import resolve_new
 from shardwrite.slurm import (
@@ -98,7 +102,7 @@ def precomputed(
     key = checked_key(options["key"], options["resolution"])
     store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
     target = resolve_new(store, None)
-    refuse_in_store(target)
+    need_directory(target)
     n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)
     job = ArrayJob(
         src=absolute(src),

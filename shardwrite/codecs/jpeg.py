@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from io import BytesIO
+import os
+import threading
+from io import BytesIO, FileIO
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ __all__ = ["decode_jpeg", "encode_jpeg", "most_jpeg_nbytes", "require_jpeg"]
 
 _MODES = {1: "L", 3: "RGB"}
 _END = b"\xff\xd9"
+_MOST_KEPT_NBYTES = 2**20
+_scratch = threading.local()
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -62,13 +66,61 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
         If Pillow is not installed, or refuses the image.
     """
     require_jpeg()  # which also makes the format known to the library
-    library, stream = _library("PIL.Image"), BytesIO()
     plain = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     try:
-        library.fromarray(plain).save(stream, "JPEG", quality=quality, subsampling=0)
+        image = _library("PIL.Image").fromarray(plain)
+        file = _scratch_file(plain.nbytes)
+        if file is not None:
+            _save(image, file, quality)
+            nbytes = file.tell()
+            if nbytes <= file.room:
+                return os.pread(file.fileno(), nbytes, 0)
+        stream = BytesIO()
+        _save(image, stream, quality)
+        return stream.getvalue()
     except (OSError, ValueError) as error:
         raise CodecError(f"jpeg: {error}", codec="jpeg") from error
-    return stream.getvalue()
+
+
+def _save(image: Any, stream: Any, quality: int) -> None:
+    image.save(stream, "JPEG", quality=quality, subsampling=0)
+
+
+class _ScratchFile(FileIO):
+    """File in memory, which Pillow writes an image to.
+
+    Pillow keeps the lock of the interpreter while it encodes, unless it writes to a file of the
+    system. It does not look whether the system has written all. So memory for `room` bytes is
+    there before, and more is not used.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__(os.memfd_create("jpeg"), "w+")
+        self.room, self.process = room, os.getpid()
+        os.posix_fallocate(self.fileno(), 0, room)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _scratch_file(room: int) -> _ScratchFile | None:
+    """File of the current thread, at its start; None if the system gives no file in memory.
+
+    Then images are encoded to the same bytes one at a time.
+    """
+    if not hasattr(os, "memfd_create"):
+        return None
+    found: _ScratchFile | None = getattr(_scratch, "file", None)
+    # A process that was forked has the same file, and the same position in it.
+    if found is None or found.room < room or found.process != os.getpid():
+        try:
+            found = _ScratchFile(room)
+        except OSError:
+            return None
+        if room <= _MOST_KEPT_NBYTES:
+            _scratch.file = found
+    found.seek(0)
+    return found
 
 
 def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> Pixels:

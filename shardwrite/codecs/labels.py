@@ -58,9 +58,9 @@ def rank(blocks: Labels) -> Ranked:
     n_labels = np.ones(len(blocks), np.int64)
     found = np.empty((len(blocks), _FEW), blocks.dtype)
     found[:, 0] = low
-    rows = np.flatnonzero(low != top)
-    part, low, top = blocks[rows], low[rows], top[rows]
-    codes, groups = np.zeros(part.shape, np.uint8), []
+    several = rows = np.flatnonzero(low != top)
+    part, low, top, at = blocks[rows], low[rows], top[rows], np.arange(len(rows))
+    codes, few_codes = np.zeros(part.shape, np.uint8), np.empty(part.shape, np.uint8)
     # Most blocks have a few labels, which are found one after the other sooner than by sorting.
     for n in range(1, _FEW):
         codes += part > low[:, None]
@@ -69,16 +69,19 @@ def rank(blocks: Labels) -> Ranked:
         low += (part - low[:, None]).min(axis=1)
         found[rows, n], n_labels[rows] = low, n + 1
         is_last = low == top
-        groups.append((rows[is_last], codes[is_last]))
         if is_last.any():
+            few_codes[at[is_last]] = codes[is_last]
             more = ~is_last
-            rows, part, codes, low, top = (a[more] for a in (rows, part, codes, low, top))
+            rows, part, codes, low, top, at = (a[more] for a in (rows, part, codes, low, top, at))
         if not rows.size:
             break
     is_few = np.ones(len(blocks), bool)
     is_few[rows] = False
-    more_tables = found[:0, 0]
-    if rows.size:
+    more_tables, groups = found[:0, 0], list[tuple[Numbers, Codes]]()
+    if not rows.size:
+        groups.append((several, few_codes))
+    else:
+        groups.append((np.delete(several, at), np.delete(few_codes, at, axis=0)))
         order = np.argsort(part, axis=1)
         ordered = np.take_along_axis(part, order, axis=1)
         is_new = np.ones(part.shape, bool)

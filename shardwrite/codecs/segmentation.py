@@ -25,6 +25,7 @@ from shardwrite.errors import CodecError, CorruptShardError
 __all__ = ["CompressedSegmentation"]
 
 _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
+_IS_WIDTH = np.isin(np.arange(256), _WIDTHS)
 _WORD_NBYTES = 4
 _TABLE_LIMIT = 2**24  # words; a header has 24 bits for the position of a table
 _BATCH_VOXELS = 2**17
@@ -184,11 +185,15 @@ class CompressedSegmentation:
             raise CorruptShardError(f"{self.name}: the headers of {n_blocks} blocks do not fit")
         headers = words[: 2 * n_blocks].reshape(-1, 2).astype(np.int64)
         tables, widths, places = headers[:, 0] & 0xFFFFFF, headers[:, 0] >> 24, headers[:, 1]
-        if (bad := np.flatnonzero(~np.isin(widths, _WIDTHS))).size:
+        if not (is_known := _IS_WIDTH[widths]).all():
+            bad = int(np.argmin(is_known))
             raise CorruptShardError(
-                f"{self.name}: block {int(bad[0])} claims {int(widths[bad[0]])} bits for a voxel"
+                f"{self.name}: block {bad} claims {int(widths[bad])} bits for a voxel"
             )
         out, number = np.empty(shape, self._dtype), 0
+        if not any(n % b for n, b in zip(shape, self._block, strict=True)):
+            self._decode_whole(words, (tables, widths, places), out)
+            return out
         for slab in self._slabs(counts):
             part = out[slab]
             n = math.prod(_counts(part.shape, self._block))
@@ -196,6 +201,26 @@ class CompressedSegmentation:
             self._decode_slab(words, (tables[some], widths[some], places[some]), part)
             number += n
         return out
+
+    def _decode_whole(
+        self, words: Words, headers: tuple[Numbers, Numbers, Numbers], out: Labels
+    ) -> None:
+        """Decode the blocks of a chunk in which none is cut."""
+        tables, widths, places = headers
+        z, y, x = counts = _counts(out.shape, self._block)
+        size, row = math.prod(self._block), self._block[-1]
+        blocks = _rows(out, row).reshape(z, self._block[0], y, self._block[1], x)
+        blocks = blocks.transpose(0, 2, 4, 1, 3)
+        for n_bits in np.unique(widths).tolist():
+            numbers = np.flatnonzero(widths == n_bits)
+            for first, stop in _batches(len(numbers), size):
+                some = numbers[first:stop]
+                labels = self._whole(words, tables[some], places[some], n_bits)
+                depth, height = self._block[:2]
+                if not n_bits:  # one row stands for all those of a block
+                    labels, depth, height = np.repeat(labels, row, axis=1), 1, 1
+                found = _rows(labels, row).reshape(-1, depth, height)
+                blocks[np.unravel_index(some, counts)] = found
 
     def _decode_slab(
         self, words: Words, headers: tuple[Numbers, Numbers, Numbers], out: Labels
@@ -208,15 +233,15 @@ class CompressedSegmentation:
         positions = _positions(extent, self._block)
         is_whole = _is_whole(out.shape, counts, self._block)
         inside = np.ones(0, bool) if is_whole.all() else _inside(out.shape, counts, extent)
-        blocks = _kept((len(tables), len(positions)), self._dtype)
+        blocks = _kept("blocks", (len(tables), len(positions)), self._dtype)
         for n_bits, whole in itertools.product(np.unique(widths).tolist(), (True, False)):
             rows = np.flatnonzero((widths == n_bits) & (is_whole == whole))
             for first, stop in _batches(len(rows), len(positions)):
                 some = rows[first:stop]
-                if whole and n_bits <= _MOST_AT_ONCE:
+                if whole:
                     blocks[some] = self._whole(words, tables[some], places[some], n_bits)
                     continue
-                is_in = True if whole else inside[some]
+                is_in = inside[some]
                 codes = np.zeros((len(some), len(positions)), np.int64)
                 if n_bits:
                     bits = positions * n_bits
@@ -233,12 +258,16 @@ class CompressedSegmentation:
         size = math.prod(self._block)
         at = places[:, None] + np.arange(-(-size * n_bits // (8 * _WORD_NBYTES)))
         codes = unpacked(self._taken(words, at), n_bits, size)
+        if n_bits > _MOST_AT_ONCE:
+            return self._labels(words, tables[:, None], codes.astype(np.int64))
         # A table may be shorter than what its codes could tell.
         last = codes.max(axis=1).astype(np.int64)
         columns = np.minimum(np.arange(int(last.max()) + 1), last[:, None])
         labels = self._labels(words, tables[:, None], columns)
         first = np.arange(len(labels)) * labels.shape[1]
-        taken: Labels = labels.reshape(-1).take(first[:, None] + codes)
+        which = np.add(first[:, None], codes, out=_kept("which", codes.shape, first.dtype))
+        taken = _kept("taken", codes.shape, self._dtype)
+        labels.reshape(-1).take(which, out=taken, mode="clip")  # all fit, and are not checked again
         return taken
 
     def _labels(self, words: Words, tables: Numbers, codes: Numbers) -> Labels:
@@ -303,17 +332,18 @@ def _packed_groups(
         yield number + rows[which], packed(codes[which], n_bits)
 
 
-def _kept(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Labels:
-    """Array in memory that the current thread keeps; the next call overwrites it.
+def _kept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Labels:
+    """Array in memory that the current thread keeps; the next call with the name overwrites it.
 
     The first touch of new memory takes longer than all that is done with it.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > _MOST_KEPT_NBYTES:
         return np.empty(shape, dtype)
-    memory: npt.NDArray[np.uint8] | None = getattr(_scratch, "memory", None)
+    memory: npt.NDArray[np.uint8] | None = getattr(_scratch, name, None)
     if memory is None:
-        memory = _scratch.memory = np.empty(_MOST_KEPT_NBYTES, np.uint8)
+        memory = np.empty(_MOST_KEPT_NBYTES, np.uint8)
+        setattr(_scratch, name, memory)
     return memory[:nbytes].view(dtype).reshape(shape)
 
 

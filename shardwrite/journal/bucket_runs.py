@@ -240,8 +240,17 @@ def refuse_unfinished(place: Place, remedy: str) -> None:
         )
 
 
-def refuse_in_store(target: Target) -> None:
+def refuse_in_store(
+    target: Target, why: str = "this operation cannot keep the state of its run in the bucket"
+) -> None:
     """Refuse an operation that cannot keep its state in a bucket.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    why : str
+        What the message says.
 
     Raises
     ------
@@ -250,7 +259,7 @@ def refuse_in_store(target: Target) -> None:
     """
     if target.in_store:
         raise SpecError(
-            "this operation cannot keep the state of its run in the bucket",
+            why,
             field="run_dir",
             value=None,
             remedy="give a directory that all processes of the run see, such as "

@@ -192,7 +192,7 @@ class ShardedArray:
             found = self._read_inner_chunk(region)
             if found is not None:
                 return found
-        out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
+        out = np.empty(region.shape, self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
             wanted = shard.intersect(region)
@@ -203,7 +203,6 @@ class ShardedArray:
                 if error.fields["errno"] != errno.ESTALE:
                     raise
                 # It was replaced meanwhile, or since its index was kept.
-                part[...] = self.metadata.fill_value
                 self._read_shard(index, wanted, part)
         return out
 
@@ -244,13 +243,16 @@ class ShardedArray:
         return found if _is_own(found, self.dtype) else np.array(found, self.dtype)
 
     def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
+        """Copy the elements of one shard that lie in the box `wanted` into `out`."""
         reader = self.store.open(self.metadata.shard_key(index))
-        if reader is not None:
-            with reader:
-                self._read(reader, index, wanted, out)
+        if reader is None:
+            out[...] = self.metadata.fill_value
+            return
+        with reader:
+            self._read(reader, index, wanted, out)
 
     def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
-        """Copy the elements of one shard that lie in the box `wanted` into `out`."""
+        """Copy elements of an open shard; see `_read_shard`."""
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         inside = wanted.shift(grid.shard_box(index).start)
@@ -261,7 +263,10 @@ class ShardedArray:
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
         found = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
-        for rank in ranks[~found.index.is_empty[ranks]].tolist():
+        is_empty = found.index.is_empty[ranks]
+        if is_empty.any():
+            out[...] = metadata.fill_value
+        for rank in ranks[~is_empty].tolist():
             chunk = found.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from shardwrite.config.table import VIA
 from shardwrite.config.values import value_of
@@ -33,6 +33,7 @@ from shardwrite.stores.bucket_parts import (
     put_limit,
 )
 from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version, version_from
+from shardwrite.stores.bucket_requests import check_process, made_again, raised
 from shardwrite.stores.bucket_scratch import ScratchWriter, held_beside_scratch
 from shardwrite.stores.bucket_uploads import MOST_NBYTES, Upload, held_nbytes
 from shardwrite.stores.capabilities import Capability, require
@@ -278,7 +279,7 @@ class BucketStore(WholeStore):
         name = self._probe_name()
         try:
             return in_parts.keeps_conditions(name, lambda: self._put(name, b"0", "overwrite"))
-        except _errors() as error:
+        except raised() as error:
             raise self._failed(error, "put", name) from None
         finally:
             self.remove_object(name)
@@ -330,7 +331,7 @@ class BucketStore(WholeStore):
         for number, mode in enumerate(conditions):
             try:
                 self._put(name, b"%d" % number, mode)
-            except _errors() as error:
+            except raised() as error:
                 if not is_refused_condition(error) and not isinstance(error, NotImplementedError):
                     if number:
                         return False  # the service does not know conditions
@@ -383,7 +384,7 @@ class BucketStore(WholeStore):
         self._check_size(name, len(data))
         try:
             self._put(name, data, "overwrite")
-        except _errors() as error:
+        except raised() as error:
             raise self._failed(error, "put", name) from None
 
     def replace_object(self, name: str, data: bytearray | bytes, version: Any) -> None:
@@ -403,7 +404,10 @@ class BucketStore(WholeStore):
         """See :meth:`WholeStore.remove_object`."""
         import obstore
 
-        self._asked("remove", name, lambda: obstore.delete(self._obstore, name))
+        def remove() -> None:
+            made_again(self._obstore, lambda: obstore.delete(self._obstore, name))
+
+        self._asked("remove", name, remove)
 
     def list_names(self, prefix: str) -> Iterator[str]:
         """See :meth:`WholeStore.list_names`."""
@@ -415,7 +419,7 @@ class BucketStore(WholeStore):
         """Names of all objects that begin with a prefix, the temporary ones too."""
         import obstore
 
-        _check_process()
+        check_process()
         try:
             for found in obstore.list(self._obstore, prefix=prefix or None):
                 for one in found:
@@ -427,7 +431,7 @@ class BucketStore(WholeStore):
             # answer says something else.
             if self._kind.scheme != "file":
                 raise self._failed(error, "list", "") from None
-        except _errors() as error:
+        except raised() as error:
             raise self._failed(error, "list", "") from None
 
     def check_reachable(self, client: Any = None) -> None:
@@ -504,7 +508,7 @@ class BucketStore(WholeStore):
             mode = {name: value for name, value in named.items() if value is not None}
         try:
             self._put(name, data, mode)
-        except _errors() as error:
+        except raised() as error:
             is_refused = is_refused_condition(error) or isinstance(error, FileNotFoundError)
             if is_missing_bucket(error):
                 raise self._failed(error, "put", name) from None
@@ -531,21 +535,22 @@ class BucketStore(WholeStore):
         """Put an object, and return its ETag."""
         import obstore
 
-        _check_process()
+        check_process()
         more: Any = {"attributes": dict(self._metadata)} if self._metadata else {}
         more |= {"mode": mode, "use_multipart": False}
-        return obstore.put(self._obstore, name, data, **more)["e_tag"]
+        put = made_again(self._obstore, lambda: obstore.put(self._obstore, name, data, **more))
+        return put["e_tag"]
 
     def _asked(self, doing: str, name: str, call: Callable[[], T]) -> T | None:
         """What a request gives; None if the object is missing."""
-        _check_process()
+        check_process()
         try:
             return call()
         except FileNotFoundError as error:
             if is_missing_bucket(error):
                 raise self._failed(error, doing, name) from None
             return None
-        except _errors() as error:
+        except raised() as error:
             raise self._failed(error, doing, name) from None
 
     def _failed(self, error: BaseException, doing: str, name: str) -> StoreError:
@@ -564,35 +569,9 @@ class BucketStore(WholeStore):
             )
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    """What obstore raises: errors of its own, and some of Python's."""
-    from obstore.exceptions import BaseError
-
-    return BaseError, OSError, ValueError, RuntimeError
-
-
 def _rebuild(
     store: Any, tails: Tails, probed: _Probed, prefix: str, via: str | None
 ) -> BucketStore:
     made = BucketStore(store).at(prefix.removesuffix("/"))
     made._tails, made._probed, made._via = tails, probed, via  # noqa: SLF001 (of this class)
     return made
-
-
-_used_in: list[int] = []
-
-
-def _check_process() -> None:
-    """Refuse the child of a fork, in which obstore would wait for threads that are not there."""
-    if not _used_in:
-        _used_in.append(os.getpid())
-    elif _used_in[0] != os.getpid():
-        _refuse_fork()
-
-
-def _refuse_fork() -> NoReturn:
-    raise StoreError(
-        "a process that was forked cannot use the connections to a bucket of its parent; start "
-        'processes with "spawn", as dask does',
-        errno=errno.ENOTSUP,
-    )

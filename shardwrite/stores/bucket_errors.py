@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwrite.errors import StoreError
 
-__all__ = ["as_bucket_error", "is_missing_bucket", "is_refused_condition"]
+__all__ = ["as_bucket_error", "is_missing_bucket", "is_refused_condition", "is_unanswered"]
 
 _STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
 _CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
@@ -176,6 +176,12 @@ def is_refused_condition(error: BaseException) -> bool:
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     return isinstance(error, AlreadyExistsError | PreconditionError)
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether a request got no answer, and obstore did not make it again."""
+    text = _without_names(error).partition("Debug source")[0]
+    return "HTTP error" in text and not re.search(r"after \d+ retries|status code", text)
 
 
 def _without_names(error: BaseException) -> str:

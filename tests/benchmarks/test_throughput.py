@@ -29,6 +29,7 @@ TINY = Setting(
 )
 
 
+@pytest.mark.long
 def test_lines_and_page(tmp_path):
     command = [
         *python(),

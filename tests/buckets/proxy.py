@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import struct
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+FAILED = b"<Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"
+SLOW_SECONDS, STALL_SECONDS = 0.2, 4
 
 
 @dataclass
@@ -17,9 +22,11 @@ class Faults:
     """What was asked for, and what is to be broken.
 
     `plan` is called with method, path and number of each request, and gives what happens to it:
-    None, "503", "later" (the same, and it asks for a pause of half a minute by `Retry-After`),
-    "before" (the connection ends before the server has seen the request), "lost" (after the server
-    has done it), or "cut" (in the middle of the answer).
+    None, "500", "503", "later" (the same, and it asks for a pause of half a minute by
+    `Retry-After`), "reset" (the connection is reset in the middle of the request), "before" (it ends
+    before the server has seen the request), "lost" (after the server has done it), "cut" (in the
+    middle of the answer), "slow" (its second half comes a fifth of a second late), or "stall" (it
+    does not come within seconds).
     """
 
     plan: object = None
@@ -48,8 +55,20 @@ class Passing(BaseHTTPRequestHandler):
         pass
 
     def serve(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        nbytes = int(self.headers.get("Content-Length") or 0)
         fault = self.faults.of(self.command, unquote(self.path))
+        if fault == "reset":
+            self.rfile.read(nbytes // 2)
+            at_once = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            self.connection.close()
+            self.close_connection = True
+            return
+        body = self.rfile.read(nbytes)
+        if fault == "500":
+            given = {"Content-Length": str(len(FAILED))}
+            self.answer(500, "Internal Server Error", given.items(), FAILED)
+            return
         if fault in ("503", "later"):
             given = {"Content-Length": str(len(SLOW_DOWN))}
             given |= {"Retry-After": "30"} if fault == "later" else {}
@@ -62,11 +81,15 @@ class Passing(BaseHTTPRequestHandler):
         if fault == "lost":
             self.close_connection = True
             return
+        if fault == "stall":
+            time.sleep(STALL_SECONDS)
+            self.close_connection = True
+            return
         if fault == "cut":
             self.close_connection = True
-        self.answer(status, reason, headers, content, is_cut=fault == "cut")
+        self.answer(status, reason, headers, content, fault)
 
-    def answer(self, status, reason, headers, content, *, is_cut=False):
+    def answer(self, status, reason, headers, content, fault=None):
         self.send_response_only(status, reason)
         for name, value in headers:
             if name.lower() not in ("transfer-encoding", "connection", "content-length"):
@@ -75,8 +98,13 @@ class Passing(BaseHTTPRequestHandler):
         is_head = self.command == "HEAD"
         self.send_header("Content-Length", length if is_head else str(len(content)))
         self.end_headers()
-        if not is_head:
-            self.wfile.write(content[: len(content) // 2] if is_cut else content)
+        if is_head:
+            return
+        half = len(content) // 2 if fault in ("cut", "slow") else len(content)
+        self.wfile.write(content[:half])
+        if fault == "slow":
+            time.sleep(SLOW_SECONDS)
+            self.wfile.write(content[half:])
 
     def forwarded(self, body):
         """The server's answer. It checks the signature, which covers the name of the host."""

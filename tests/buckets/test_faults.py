@@ -18,6 +18,7 @@ from servers import below_bucket, on
 import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.stores import open_bucket
+from shardwrite.stores.bucket_kinds import CONDITIONS
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -48,6 +49,10 @@ def is_shard(path):
             for each in [
                 ("seaweed", "503"),
                 ("seaweed", "before"),
+                ("seaweed", "500"),
+                ("seaweed", "reset"),
+                ("seaweed", "slow"),
+                ("seaweed", "stall"),
                 *itertools.product(["azurite", "gcs"], ["503", "cut"]),
             ]
         ),
@@ -57,14 +62,15 @@ def is_shard(path):
 def test_every_fifth_request_fails(service, environment, url, tmp_path, fault):
     def plan(method, path, number):
         # obstore does not ask again for lists and refusals that break off; see docs/buckets.md.
-        is_tried = number > 3 and (fault != "cut" or is_shard(path))
-        return fault if is_tried and number % 5 == 0 else None
+        is_tried = number > 3 and (fault not in ("cut", "stall") or is_shard(path))
+        return fault if is_tried and number % (15 if fault == "stall" else 5) == 0 else None
 
+    given = SOON if fault != "stall" else {**SOON, "client_options": {"timeout": "1s"}}
     wanted = VALUES.copy()
     wanted[3:40, 5:21] = 7
     with proxy.before(service, plan) as (server, faults):
         environment(server)
-        with dask.config.set({"shardwrite.storage": SOON, "scheduler": "sync"}):
+        with dask.config.set({"shardwrite.storage": given, "scheduler": "sync"}):
             x = da.from_array(VALUES, chunks=(16, 64))
             x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
             seven = da.full((37, 16), 7, dtype="u4")
@@ -102,6 +108,32 @@ def test_a_conditional_put_whose_answer_is_lost_is_not_taken_for_a_foreign_chang
             store.replace_object("c/0", b"third", version)
         assert bytes(store.read_whole("c/0", 99)) == b"second"
     assert len([path for path in lost if path.endswith("/c/0")]) == 2
+
+
+@on("moto", long=["azurite", "gcs"])
+@pytest.mark.parametrize("fault", ["reset", pytest.param("stall", marks=LONG)])
+def test_what_obstore_does_not_ask_again(service, environment, url, fault):
+    """Puts on a condition, and removals: the first attempt at each gets no answer."""
+    last = []
+
+    def plan(method, path, number):
+        if method not in ("PUT", "DELETE", "POST") or (last and last[-1] == method):
+            return None
+        last.append(method)
+        return fault
+
+    options = {**SOON, "client_options": {"timeout": "1s"}}
+    with proxy.before(service, plan) as (server, faults):
+        environment(server)
+        store = open_bucket(url, options)
+        store._probed.can, store._probed.is_done = CONDITIONS, True
+        assert store.create_new("c/0", b"first")
+        last.clear()
+        store.replace_object("c/0", b"second", store.version("c/0"))
+        assert bytes(store.read_whole("c/0", 99)) == b"second"
+        store.remove_object("c/0")
+        assert store.version("c/0") is None
+    assert len(faults.broken) == 3
 
 
 @on("moto", long=["azurite", "gcs"])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import time
+from datetime import UTC, datetime, timedelta
 
+import botocore.auth
 import dask.array as da
 import gcs
 import numpy as np
+import proxy
 import pytest
 import zarr
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from click.testing import CliRunner
 from servers import AZURE_SECRET, KEY, SECRET, on
 
@@ -73,6 +79,59 @@ def test_wrong_keys(service, x, url, tmp_path, keys, variable):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("answer", "variable", "number"),
+    [
+        ((301, "PermanentRedirect", "use another endpoint"), "AWS_REGION", errno.ENXIO),
+        (
+            (400, "AuthorizationHeaderMalformed", "expecting 'eu-central-1'"),
+            "AWS_REGION",
+            errno.ENXIO,
+        ),
+        ((400, "ExpiredToken", "the token has expired"), "AWS_SESSION_TOKEN", errno.EACCES),
+    ],
+    ids=["redirect", "region", "token"],
+)
+def test_answers_of_aws_that_name_what_is_wrong(
+    moto, environment, x, url, tmp_path, answer, variable, number
+):
+    class Refusing(proxy.Passing):
+        def forwarded(self, body):
+            return gcs.refused(*answer)
+
+    with proxy.before(moto, kind=Refusing) as (server, _):
+        environment(server)
+        begun = time.monotonic()
+        with pytest.raises(StoreError, match=variable) as caught:
+            x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
+    assert time.monotonic() - begun < 10
+    assert caught.value.errno == number
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_clock_that_is_wrong(seaweed, environment, x, url, tmp_path, monkeypatch):
+    """As the server sees it: requests that were signed an hour ago."""
+    early = datetime.now(UTC) - timedelta(hours=1)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *given, **more: early)
+
+    class Signing(proxy.Passing):
+        def forwarded(self, body):
+            kept = {"content-type", "x-amz-content-sha256", "range", "if-match", "if-none-match"}
+            headers = {name: value for name, value in self.headers.items() if name.lower() in kept}
+            at = f"http://{self.upstream}{self.path}"
+            request = AWSRequest(method=self.command, url=at, data=body, headers=headers)
+            keys = Credentials(KEY, SECRET)
+            botocore.auth.S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+            host = ("Host", self.upstream)
+            return self.asked(self.path, [host, *request.headers.items()], body)
+
+    with proxy.before(seaweed, kind=Signing) as (server, _):
+        environment(server)
+        with pytest.raises(StoreError, match="clock of this machine") as caught:
+            x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
+    assert caught.value.errno == errno.EACCES
+
+
 def test_in_place_is_refused_with_a_remedy(moto, url, tmp_path):
     da.ones(4, chunks=2).to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
     strategy = shardwrite.AppendOnly(in_place=True)
@@ -112,5 +171,6 @@ def test_jobs_need_a_directory_for_the_state(moto, url, tmp_path, monkeypatch, w
     given = [url if word == "URL" else word for word in words]
     done = CliRunner().invoke(main, ["slurm", *given])
     assert done.exit_code == 2
-    assert "DASK_SHARDWRITE__RUN_DIR" in done.output
+    assert "leave notes about their jobs in a directory" in done.output
+    assert "DASK_SHARDWRITE__RUN_DIR=/scratch/me/runs" in done.output
     assert moto.keys_of(url) == []

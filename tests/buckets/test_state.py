@@ -360,6 +360,7 @@ def wait_for(happens):
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.long
 def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x):
     first = program(moto, url, pause=2)
     wait_for(lambda: "shardwrite-run.json" in others(moto, url))
@@ -372,7 +373,8 @@ def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x
     assert others(moto, url) == KEPT
 
 
-@pytest.mark.parametrize("same", [pytest.param(True, marks=LONG), False])
+@LONG
+@pytest.mark.parametrize("same", [True, False])
 def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same):
     """Its lease runs out meanwhile, and another process goes on, or starts over."""
     first = program(moto, url, heartbeat=0.5, ttl=4, pause=1)

@@ -128,6 +128,7 @@ def test_killed_and_resumed(moto, environment, url, hierarchy, after):
     assert sorted(os.listdir(hierarchy.parent)) == ["h"]
 
 
+@pytest.mark.long
 def test_a_source_is_consumed_although_processes_are_killed(moto, environment, url, hierarchy):
     """At each moment every object is in the bucket or in the source, until the source is gone."""
     path = hierarchy.parent / "a"

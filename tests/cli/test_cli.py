@@ -213,6 +213,7 @@ def test_raw_source(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_demo(tmp_path):
     done = subprocess.run(
         [

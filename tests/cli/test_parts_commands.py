@@ -111,7 +111,11 @@ def test_another_source_and_too_little_memory(begun):
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(signal.SIGUSR1, "not in a SLURM job"), (signal.SIGTERM, "run me again")]
+    ("number", "says"),
+    [
+        (signal.SIGUSR1, "not in a SLURM job"),
+        pytest.param(signal.SIGTERM, "run me again", marks=pytest.mark.long),
+    ],
 )
 def test_signals(begun, number, says):
     """USR1 drains and would requeue; TERM leaves within seconds; the same command goes on."""

@@ -173,6 +173,7 @@ def test_a_run_is_not_looked_at_more_often_than_told(path):
     assert "the storage is away" in Watch(look, running, every=0).page()
 
 
+@pytest.mark.long
 def test_the_command_ends_with_ctrl_c(path):
     code = "from shardwrite.cli.main import main; main()"
     command = [sys.executable, "-u", "-c", code, "report", str(path), "--live", "0"]

@@ -608,6 +608,35 @@ def test_gzip_of_several_members():
             stage.decode(both, limit)
 
 
+@pytest.mark.parametrize("name", ["gzip", "numcodecs.zlib"])
+def test_isal_and_zlib_decode_the_same_streams(name, monkeypatch):
+    """What one of them refuses, whole or with a wrong bit, the other does not decode otherwise."""
+    pytest.importorskip("isal")
+    quick = build_stage(name, {}, 1)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    plain = build_stage(name, {}, 1)
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(0, 9, 90, dtype="u1").tobytes(), bytes(70_000), rng.bytes(70_000)]
+    streams = [plain.encode([part])[0] for part in parts]
+    whole = [*streams, b"".join(streams), streams[0] + b"junk", streams[0] + bytes(3)]
+    flips = [bytearray(streams[0]) for _ in range(8 * len(streams[0]))]
+    for bit, flipped in enumerate(flips):
+        flipped[bit // 8] ^= 1 << bit % 8
+    limit = len(b"".join(parts))
+
+    def decoded(stage, data):
+        try:
+            return bytes(stage.decode(data, limit))
+        except CorruptShardError:
+            return None
+
+    found = [decoded(quick, data) for data in whole]
+    assert found == [decoded(plain, data) for data in whole]
+    assert found == [*parts, b"".join(parts), None, None]
+    pairs = {(decoded(quick, data), decoded(plain, data)) for data in flips}
+    assert pairs <= {(None, None), (parts[0], parts[0]), (parts[0], None), (None, parts[0])}
+
+
 # ---- wrong bytes
 
 WHOLE = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import os
 import struct
+import threading
 import zlib
 
 import numpy as np
@@ -46,6 +48,8 @@ def labels(number):
     dtype = np.dtype(["uint32", "uint64"][number % 2])
     shape = (int(rng.integers(1, 3)), *rng.integers(1, 30, 3).tolist())
     block = tuple(rng.choice([1, 2, 3, 4, 8, 16], 3).tolist()) if number % 3 else (8, 8, 8)
+    if number % 4 == 2:  # no block is cut
+        shape = (shape[0], *(b * int(rng.integers(1, 4)) for b in reversed(block)))
     values = rng.integers(0, int(rng.choice([2, 3, 10, 300, 2**31])), shape).astype(dtype)
     if dtype.itemsize == 8:
         values = values * np.uint64(2**33) + values
@@ -87,6 +91,16 @@ def test_a_segmentation_byte_by_byte():
     assert encoded == np.array(words, "<u4").tobytes()
     back = codec.decode(encoded, (1, 2, 1, 3))
     assert back.tolist() == [[[[9, 5, 5]], [[5, 5, 9]]]]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (1, 1, 3)])
+def test_codes_of_32_bits(shape):
+    """Codes are seldom so wide. Two blocks, of which the second is cut in one of the cases."""
+    codec = CompressedSegmentation((2, 1, 1), np.dtype("uint64"))
+    words = [1, 4 | 32 << 24, 8, 4 | 32 << 24, 10, 7, 1, 8, 2, 1, 0, 0, 1]
+    back = codec.decode(np.array(words, "<u4").tobytes(), (1, *shape))
+    expected = [8 + 2**33, 7 + 2**32, 7 + 2**32, 8 + 2**33]
+    assert back.reshape(-1).tolist() == expected[: shape[2]]
 
 
 def test_more_labels_than_a_header_can_address(monkeypatch):
@@ -269,6 +283,21 @@ def test_bombs_and_interlaced_pngs(no_pillow):
             png.decode_png(fault, (16, 1), np.dtype("uint8"))
 
 
+def test_interlaced_pngs_are_read_by_pillow():
+    pytest.importorskip("PIL")
+    pixels = np.arange(16, dtype="uint8").reshape(4, 4, 1)
+    plain = pixels[..., 0].tolist()
+    rows = [[0], [2], plain[2][::2], plain[0][1::2], plain[2][1::2], plain[1], plain[3]]
+    data = b"".join(bytes([0, *row]) for row in rows)
+    read_png(made((4, 4, 8, 0, 0, 0, 1), data), pixels)
+
+
+def test_pngs_with_bytes_after_their_rows_are_read_by_pillow():
+    pytest.importorskip("PIL")
+    for more in (b"\0", b"\0" * 400):
+        read_png(made(rows=b"\0" * 20 + more), np.zeros((4, 4, 1), "uint8"))
+
+
 @pytest.mark.parametrize("n_channels", [1, 3])
 def test_jpegs(n_channels):
     pytest.importorskip("PIL")
@@ -292,6 +321,48 @@ def test_jpegs(n_channels):
         jpeg.decode_jpeg(encoded, 1201, n_channels)
     with pytest.raises(CorruptShardError, match="must be"):
         jpeg.decode_jpeg(encoded, 1200, 4 - n_channels)
+
+
+def test_jpegs_are_encoded_by_way_of_a_file_in_memory(monkeypatch):
+    """Threads have files of their own. An image that has no room in its file takes another way."""
+    pytest.importorskip("PIL")
+    noise = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype="uint8")
+    read, pread = [], os.pread
+
+    def recorded(file, *where):
+        read.append(file)
+        return pread(file, *where)
+
+    monkeypatch.setattr(jpeg.os, "pread", recorded)
+    small = jpeg.encode_jpeg(noise[:, :, :1], 50)
+    usual, large = jpeg.encode_jpeg(noise, 50), jpeg.encode_jpeg(noise, 100)
+    assert len(small) < len(usual) < noise.nbytes < len(large)
+    assert len(read) == 2, "the largest one was not read from a file"
+    again = []
+    thread = threading.Thread(target=lambda: again.append(jpeg.encode_jpeg(noise, 50)))
+    thread.start()
+    thread.join()
+    assert again == [usual]
+    assert len(read) == 3
+    assert read[2] != read[1]
+    monkeypatch.setattr(jpeg, "_scratch", threading.local())
+    monkeypatch.setattr(jpeg.os, "memfd_create", lambda name: os.open("/dev/full", os.O_RDWR))
+    assert [jpeg.encode_jpeg(noise, quality) for quality in (50, 100)] == [usual, large]
+    monkeypatch.delattr(jpeg.os, "memfd_create")
+    assert [jpeg.encode_jpeg(noise, quality) for quality in (50, 100)] == [usual, large]
+    assert len(read) == 3
+
+
+def test_a_forked_process_encodes_jpegs_in_a_file_of_its_own(monkeypatch):
+    """It has the file of its parent, and both have one position in it."""
+    pytest.importorskip("PIL")
+    pixels = np.arange(1200, dtype="uint8").reshape(40, 30, 1)
+    encoded = jpeg.encode_jpeg(pixels, 75)
+    before = jpeg._scratch_file(pixels.nbytes)
+    before.seek(1)
+    monkeypatch.setattr(jpeg.os, "getpid", lambda: 0)
+    assert jpeg.encode_jpeg(pixels, 75) == encoded
+    assert before.tell() == 1
 
 
 def test_the_missing_library_is_named(monkeypatch):

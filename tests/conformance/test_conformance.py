@@ -27,7 +27,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 
 import shardwrite
 
-SAMPLE = 90  # of the whole matrix, by a fixed seed
+SAMPLE = 64  # of the whole matrix, by a fixed seed
 HERE = Path(__file__).parent
 CODECS = {
     "default": {},
@@ -196,7 +196,7 @@ def test_zarrita(tmp_path):
             "zarrita is not here: needs node and `npm install` in tests/conformance (make test does it)"
         )
     cases = [case for case in sampled() if can("zarrita", case)]
-    assert len(cases) >= 30
+    assert len(cases) >= 20
     expected = {
         str(tmp_path / str(n)): write(tmp_path / str(n), case) for n, case in enumerate(cases)
     }

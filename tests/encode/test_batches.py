@@ -7,8 +7,9 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tried
 
 import shardwrite
 from shardwrite.encode import batches as small
@@ -48,18 +49,7 @@ def written(path, values, shards, chunks, batch_nbytes, **layout):
     }
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    array=arrays(),
-    strategy=st.sampled_from(["C", "F", "morton", "append-only"]),
-    compressors=st.sampled_from([None, ZSTD, GZIP]),
-    index_location=st.sampled_from(["start", "end"]),
-    write_empty_chunks=st.booleans(),
-    n_together=st.integers(2, 9),
-)
-def test_batches_do_not_change_the_bytes(tmp_path_factory, array, n_together, **layout):
+def check_batches_do_not_change_the_bytes(tmp_path_factory, array, n_together, **layout):
     values, shards, chunks = array
     path = tmp_path_factory.mktemp("small")
     shard_nbytes = int(np.prod(shards)) * values.dtype.itemsize
@@ -71,6 +61,20 @@ def test_batches_do_not_change_the_bytes(tmp_path_factory, array, n_together, **
     assert together == alone
     assert at_once == alone
     assert np.array_equal(zarr.open_array(path / "once.zarr", mode="r")[...], values)
+
+
+DRAWN = given(
+    array=arrays(),
+    strategy=st.sampled_from(["C", "F", "morton", "append-only"]),
+    compressors=st.sampled_from([None, ZSTD, GZIP]),
+    index_location=st.sampled_from(["start", "end"]),
+    write_empty_chunks=st.booleans(),
+    n_together=st.integers(2, 9),
+)
+test_batches_do_not_change_the_bytes = tried(25, DRAWN, check_batches_do_not_change_the_bytes)
+test_more_batches_do_not_change_the_bytes = pytest.mark.long(
+    tried(100, DRAWN, check_batches_do_not_change_the_bytes)
+)
 
 
 def test_each_path_is_taken(tmp_path, monkeypatch):

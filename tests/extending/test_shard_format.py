@@ -115,6 +115,7 @@ def test_a_stream_and_a_broken_seal(values, paths):
     assert shardwrite.verify(paths[1], deep=True).is_good
 
 
+@pytest.mark.long
 def test_a_process_that_does_not_know_the_format_says_so(values, paths):
     da.from_array(values).to_sharded_zarr(paths[1], **NEW)
     program = """
@@ -127,6 +128,7 @@ except shardwrite.CodecError as error:
     assert "sealed" in reading.run(program, *paths)
 
 
+@pytest.mark.long
 def test_a_format_derived_from_the_usual_one_reaches_other_processes(values, paths):
     program = """
 import dask, sys, numpy as np, dask.array as da, shardwrite

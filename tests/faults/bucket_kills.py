@@ -4,6 +4,11 @@ makes the rest, and no object is left over.
 The bucket is one of a real server, moto or SeaweedFS. One process that never starts a thread forks
 a child for each step. Run as ``python tests/faults/bucket_kills.py --kills 200 --seed 0 --server
 moto --json out.json``.
+
+With ``--parts``, all shards are uploaded in parts, as large ones are, and a kill first waits until
+some shards are acknowledged. moto takes parts of any size. SeaweedFS takes none of less than 5 MiB,
+so shards are larger there, and fewer. moto completes uploads whatever stands there, so nothing is
+updated in parts there.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import dask
@@ -29,6 +35,7 @@ import zarr.storage  # noqa: F401 (imported before processes are forked)
 from obstore.store import S3Store  # noqa: F401 (imported before processes are forked)
 
 import shardwrite
+from shardwrite.stores import bucket_parts, bucket_uploads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,15 +46,19 @@ from kills import child, ended_well, is_over, slowly
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
 
-SIDE, SHARD, CHUNK = 32, 8, 4
-LAYOUT = {"shards": SHARD, "chunks": CHUNK}
-REGION = np.s_[3:30, 2:27]
+SIZES = SimpleNamespace(side=32, shard=8, chunk=4, more={}, columns=16, on_disk=False)
+"""Of the arrays: `more` is given when one is made, chunks of the source have so many columns, and
+servers keep large arrays on disk."""
 KEPT = {"shardwrite-receipt.json", "zarr.json"}
 NEW, OLD = 1, 1000
 OPERATIONS = ("new", "again", "region", "append", "erase", "stream")
+IN_PARTS = {"moto": ("new", "again"), "seaweed": ("new", "again", "region", "append", "erase")}
+MIB = 2**20
 FLUSH = 3
 AGAIN = 0.3
 """How often a call that goes on is killed, too."""
+LATE = 0.1
+"""Most of the time of a call for which a kill waits after shards were acknowledged."""
 
 
 @dataclass
@@ -60,8 +71,9 @@ class Kill:
         What was killed.
     delay : float
         Seconds from its begin to the kill.
-    acked, there : int
-        Shards, or slices of a stream, that were acknowledged by then, and objects in the bucket.
+    acked, there, uploads : int
+        Shards, or slices of a stream, that were acknowledged by then, objects in the bucket, and
+        uploads in parts that were begun and not ended.
     lost, torn : int
         Whether one that was acknowledged was lost, and whether another one was torn.
     left : int
@@ -76,6 +88,7 @@ class Kill:
     delay: float = 0.0
     acked: int = 0
     there: int = 0
+    uploads: int = 0
     lost: int = 0
     torn: int = 0
     left: int = 0
@@ -88,15 +101,25 @@ class Kill:
         return self.finished
 
 
+def layout():
+    return {"shards": SIZES.shard, "chunks": SIZES.chunk, **SIZES.more}
+
+
+def region():
+    """A box that covers some shards, and others in part."""
+    side = SIZES.side
+    return np.s_[side // 10 : side - side // 16, side // 16 : side - side // 6]
+
+
 def old_values():
-    return oracle.values((SIDE, SIDE), OLD)
+    return oracle.values((SIZES.side, SIZES.side), OLD)
 
 
 def values_after(operation):
     """The array in the end."""
-    new, old = oracle.values((SIDE, SIDE), NEW), old_values()
+    new, old = oracle.values((SIZES.side, SIZES.side), NEW), old_values()
     if operation in ("region", "erase"):
-        old[REGION] = new[REGION] if operation == "region" else 0
+        old[region()] = new[region()] if operation == "region" else 0
         return old
     if operation == "append":
         return np.concatenate([old, new])
@@ -107,9 +130,10 @@ def prepare(operation, url):
     """What is there before the call."""
     with dask.config.set(scheduler="sync"):
         if operation in ("again", "region", "append", "erase"):
-            da.from_array(old_values(), chunks=SHARD).to_sharded_zarr(url, **LAYOUT)
+            x = da.from_array(old_values(), chunks=SIZES.shard)
+            x.to_sharded_zarr(url, **layout())
         elif operation == "stream":
-            shardwrite.create(url, (0, SIDE), "u4", **LAYOUT)
+            shardwrite.create(url, (0, SIZES.side), "u4", **layout())
 
 
 def work(operation, url, acks, scheduler):
@@ -118,14 +142,15 @@ def work(operation, url, acks, scheduler):
         if operation == "stream":
             stream(url, acks)
         elif operation == "erase":
-            shardwrite.erase(url, REGION)
+            shardwrite.erase(url, region())
         else:
-            x = da.from_array(oracle.values((SIDE, SIDE), NEW), chunks=(SHARD, 2 * SHARD))
-            x = x[REGION] if operation == "region" else x
+            values = oracle.values((SIZES.side, SIZES.side), NEW)
+            x = da.from_array(values, chunks=(SIZES.shard, SIZES.columns))
+            x = x[region()] if operation == "region" else x
             how = {
-                "new": LAYOUT,
-                "again": {**LAYOUT, "mode": "w"},
-                "region": {"region": REGION},
+                "new": layout(),
+                "again": {**layout(), "mode": "w"},
+                "region": {"region": region()},
                 "append": {"region": "append", "axis": 0},
             }[operation]
             x.to_sharded_zarr(url, source_id="it", progress=slowly(acks), **how)
@@ -133,15 +158,16 @@ def work(operation, url, acks, scheduler):
 
 def stream(url, acks):
     """Append slices from where the array ends, and flush after every few."""
-    whole = oracle.values((SIDE, SIDE), NEW)
+    side = SIZES.side
+    whole = oracle.values((side, side), NEW)
     with shardwrite.ShardWriter(url, n_threads=2) as writer:
         n_before = writer.shape[0]
-        for t in range(n_before, SIDE):
+        for t in range(n_before, side):
             writer.append(whole[t])
             if t % FLUSH == FLUSH - 1:
                 writer.flush()
                 acks.path.write_text(str(t + 1))
-    acks.path.write_text(str(SIDE))
+    acks.path.write_text(str(side))
 
 
 def acknowledged(operation, acks):
@@ -166,21 +192,22 @@ def fetched(server, url, path):
 def judge_killed(operation, server, url, acked, document, scratch):
     """Every shard that was acknowledged is there, and every other one is old, new or missing."""
     path = scratch / "x.zarr"
-    keys = fetched(server, url, path)
-    (scratch / "n").write_text(str(len(keys)))
+    keys, uploads = fetched(server, url, path), server.uploads_of(url)
+    (scratch / "n").write_text(f"{len(keys)} {len(uploads)}")
     (path / "zarr.json").write_text(document)
     metadata = oracle.metadata_of(path)
     wanted = values_after(operation)
     old = np.zeros_like(wanted)
     if operation in ("region", "append", "erase", "again"):
-        old[:SIDE] = old_values()
+        old[: SIZES.side] = old_values()
     if operation != "stream":
         oracle.check_partial(path, acked, old, wanted)
         return
     for name, found in oracle.read_everywhere(path, metadata).items():
         assert (found[:acked] == wanted[:acked]).all(), f"{name}: acknowledged slices are lost"
-        for at in np.ndindex(SIDE // CHUNK, SIDE // CHUNK):
-            box = tuple(slice(CHUNK * i, CHUNK * (i + 1)) for i in at)
+        chunk, n_chunks = SIZES.chunk, SIZES.side // SIZES.chunk
+        for at in np.ndindex(n_chunks, n_chunks):
+            box = tuple(slice(chunk * i, chunk * (i + 1)) for i in at)
             rows = (found[box] == wanted[box]).all(axis=1) | (found[box] == 0).all(axis=1)
             assert rows.all(), f"{name}: inner chunk {at} is torn"
 
@@ -194,6 +221,7 @@ def judge_whole(operation, server, url, scratch):
     metadata = oracle.metadata_of(path)
     known = {metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole)}
     left += sorted(set(shards) - known)
+    left += [f"upload-of-{key}" for key in server.uploads_of(url)]
     (scratch / "left").write_text("\n".join(left))
     for name, found in oracle.read_everywhere(path, metadata).items():
         np.testing.assert_array_equal(found, wanted, err_msg=name)
@@ -215,8 +243,8 @@ def in_child(scratch, function, *arguments):
 
 
 @contextmanager
-def scratch_directory():
-    home = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def scratch_directory(*, on_disk=False):
+    home = "/dev/shm" if os.access("/dev/shm", os.W_OK) and not on_disk else None
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir=home))
     try:
         yield directory
@@ -232,7 +260,7 @@ def in_other_process(name):
     if not pid:
         try:
             os.close(ask[1])
-            with scratch_directory() as directory:
+            with scratch_directory(on_disk=SIZES.on_disk) as directory:
                 made = servers.moto() if name == "moto" else servers.seaweed(directory)
                 with made as server:
                     os.write(answer[1], server.endpoint.encode())
@@ -258,7 +286,7 @@ def machine(scratch, rng):
 
 
 def measured(operation, server, scratch):
-    """How long the call takes, and the document that it leaves."""
+    """How long the call takes, the document that it leaves, and how much it acknowledges."""
     url = f"s3://{servers.BUCKET}/{operation}/x.zarr"
     trouble = in_child(scratch, prepare, operation, url)
     begun = time.monotonic()
@@ -268,24 +296,38 @@ def measured(operation, server, scratch):
     trouble += in_child(scratch, document_of, operation, server, url, scratch)
     trouble += in_child(scratch, judge_whole, operation, server, url, scratch)
     assert not trouble, (operation, trouble)
-    return seconds, (scratch / "document").read_text()
+    acked = 0 if operation == "stream" else len(acks.ranks())
+    return seconds, (scratch / "document").read_text(), acked
 
 
-def kill_some(operation, server, url, rng, seconds, document):
+def wait_for(pid, acks, goal, seconds):
+    """Wait until so many shards are acknowledged, and then for some seconds."""
+    while len(acks.ranks()) < goal and not is_over(pid):
+        time.sleep(0.002)
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds and not is_over(pid):
+        time.sleep(0.001)
+
+
+def kill_some(operation, server, url, rng, known):
     """One array: killed once or more, and finished."""
-    kills, scheduler = [], rng.choice(["sync", "threads"])
+    seconds, document, n_acks = known
+    kills, scheduler, in_parts = [], rng.choice(["sync", "threads"]), bool(SIZES.more)
     with scratch_directory() as scratch:
         machine(scratch, rng)
         trouble = in_child(scratch, prepare, operation, url)
         assert not trouble, trouble
         acks = oracle.Acks(scratch / "acks")
         while not kills or (rng.random() < AGAIN and not kills[-1].finished):
-            found = Kill(operation, delay=float(rng.uniform(0, 1.05 * seconds)))
+            goal, most = 0, 1.05 * seconds
+            if in_parts and len(acks.ranks()) < n_acks:
+                goal, most = rng.integers(len(acks.ranks()), n_acks), LATE * seconds
+            delay = float(rng.uniform(0, most))
             machine(scratch, rng)
             begun = time.monotonic()
             pid = child(work, operation, url, acks, scheduler, log=scratch / "log")
-            while time.monotonic() - begun < found.delay and not is_over(pid):
-                time.sleep(0.001)
+            wait_for(pid, acks, goal, delay)
+            found = Kill(operation, delay=time.monotonic() - begun)
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             found.finished = os.WIFEXITED(status)
@@ -298,7 +340,7 @@ def kill_some(operation, server, url, rng, seconds, document):
             )
             found.lost = int("lost" in found.trouble)
             found.torn = int("torn" in found.trouble)
-            found.there = int((scratch / "judged" / "n").read_text())
+            found.there, found.uploads = map(int, (scratch / "judged" / "n").read_text().split())
             kills.append(found)
         machine(scratch, rng)
         kills[-1].trouble += in_child(scratch, work, operation, url, acks, scheduler)
@@ -331,7 +373,7 @@ def kill_many(n_kills, seed, name, operations=OPERATIONS) -> list[Kill]:
             if operation not in known:
                 known[operation] = measured(operation, server, scratch)
             url = f"s3://{servers.BUCKET}/{operation}-{number}/x.zarr"
-            kills += kill_some(operation, server, url, rng, *known[operation])
+            kills += kill_some(operation, server, url, rng, known[operation])
             number += 1
     return kills
 
@@ -342,10 +384,32 @@ def summary(kills) -> dict:
         "kills": len(kills),
         **{
             name: sum(getattr(kill, name) for kill in kills)
-            for name in ("vacuous", "acked", "lost", "torn", "left")
+            for name in ("vacuous", "acked", "uploads", "lost", "torn", "left")
         },
         "troubles": [f"{kill.operation}: {kill.trouble}" for kill in kills if kill.trouble],
     }
+
+
+def use_parts(server):
+    """Upload all shards in parts, as large ones are, and commit one or a few at a time.
+
+    A shard has several parts: of 128 bytes in moto, and two in SeaweedFS. Documents are put in one
+    request, since they are never so large.
+    """
+    vars(SIZES).update(more={"compressors": None})
+    bucket_uploads._PART_NBYTES, bucket_uploads._STEP, memory = 128, 1, "12 kB"
+    if server == "seaweed":
+        vars(SIZES).update(side=2560, shard=1280, chunk=640, columns=1280, on_disk=True)
+        bucket_uploads._PART_NBYTES, memory = 5 * MIB, "200 MB"
+    dask.config.set({"shardwrite.bucket.put-limit": 1, "shardwrite.memory-limit": memory})
+    real = bucket_parts.PartedWriter.__init__
+
+    def begun(self, transaction, key, *rest):
+        real(self, transaction, key, *rest)
+        if not key.startswith("c/"):
+            self._limit = bucket_uploads.MOST_PUT_NBYTES
+
+    bucket_parts.PartedWriter.__init__ = begun
 
 
 def main() -> None:
@@ -355,10 +419,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--server", choices=["moto", "seaweed"], default="moto")
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
+    parser.add_argument("--operations", nargs="+", choices=OPERATIONS)
+    parser.add_argument("--parts", action="store_true", help="upload shards in parts")
     parser.add_argument("--json", help="write every kill to this file")
     given = parser.parse_args()
-    kills = kill_many(given.kills, given.seed, given.server, given.operations)
+    usual = OPERATIONS
+    if given.parts:
+        usual = IN_PARTS[given.server]
+        use_parts(given.server)
+    kills = kill_many(given.kills, given.seed, given.server, given.operations or usual)
     if given.json:
         Path(given.json).write_text(
             json.dumps({"summary": summary(kills), "kills": [asdict(kill) for kill in kills]})

@@ -272,6 +272,10 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL at a random moment of a change in a bucket of {what}"
         command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
         yield Row(name, 100, 50, command, of_bucket_kills)
+    for server, (what, wanted) in {"moto": ("moto", 100), "seaweed": ("SeaweedFS", 50)}.items():
+        name = f"SIGKILL while large shards go in parts into a bucket of {what}"
+        command = f"bucket_kills.py --server {server} --parts --kills {{n}} --seed {{seed}}"
+        yield Row(name, wanted, 10, command, of_bucket_kills)
     for place, way in {"into another place": "", "in its place": "--in-place "}.items():
         name = f"SIGKILL at a random moment while an array is converted {place}"
         command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"

@@ -16,8 +16,16 @@ SCRIPT = Path(__file__).with_name("bucket_kills.py")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("server", "n_kills"), [("moto", 7), ("seaweed", 8)])
-def test_killed_at_any_moment(tmp_path, server, n_kills):
+@pytest.mark.parametrize(
+    ("server", "n_kills", "more"),
+    [
+        ("moto", 7, ["--operations", "new", "region", "stream"]),
+        ("seaweed", 8, ["--operations", "new", "region", "stream"]),
+        ("moto", 3, ["--parts"]),
+    ],
+    ids=["moto", "seaweed", "in-parts"],
+)
+def test_killed_at_any_moment(tmp_path, server, n_kills, more):
     """Kill in a process of its own, which has no threads when it forks."""
     if server == "moto":
         pytest.importorskip("moto.server", reason="moto is not installed")
@@ -28,7 +36,7 @@ def test_killed_at_any_moment(tmp_path, server, n_kills):
     out = tmp_path / "out.json"
     words = ["--kills", str(n_kills), "--seed", "5", "--server", server, "--json", out]
     done = subprocess.run(
-        [*python(), SCRIPT, *words, "--operations", "new", "region", "stream"],
+        [*python(), SCRIPT, *words, *more],
         capture_output=True,
         text=True,
         timeout=300,
@@ -36,6 +44,6 @@ def test_killed_at_any_moment(tmp_path, server, n_kills):
     )
     assert out.exists(), done.stderr
     found = json.loads(out.read_text())["summary"]
-    assert found["troubles"] == []
-    assert found["vacuous"] <= 4, "most kills must interrupt something"
+    assert (found["troubles"], found["lost"], found["left"]) == ([], 0, 0)
+    assert found["vacuous"] <= (n_kills + 1) // 2, "most kills must interrupt something"
     assert found["acked"] > 0

@@ -89,6 +89,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_the_scheduler_is_killed(tmp_path):
     (tmp_path / "scheduler.py").write_text(SCHEDULER)

@@ -26,6 +26,7 @@ def run(tmp_path, *arguments):
     return json.loads(out.read_text())["summary"]
 
 
+@pytest.mark.long
 def test_a_killed_conversion_goes_on(tmp_path):
     found = run(tmp_path, "--kills", "6", "--seed", "3")
     assert found["troubles"] == []
@@ -33,6 +34,7 @@ def test_a_killed_conversion_goes_on(tmp_path):
     assert found["chunks that passed"] > 0
 
 
+@pytest.mark.long
 def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
     found = run(tmp_path, "--hdf5", "--kills", "4", "--seed", "5")
     assert found["troubles"] == []
@@ -40,6 +42,7 @@ def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
     assert found["chunks that passed"] > 0
 
 
+@pytest.mark.long
 def test_a_killed_conversion_in_place_goes_on(tmp_path):
     found = run(tmp_path, "--in-place", "--kills", "6", "--seed", "3")
     assert found["troubles"] == []

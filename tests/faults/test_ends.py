@@ -16,6 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from forks import python
+from tiers import some
 
 import shardwrite
 from shardwrite.journal import probe
@@ -49,7 +50,7 @@ def run(tmp_path, *arguments):
     return found
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", some(OPERATIONS, "write into a group", "shard and consume"))
 def test_the_same_call_again_leaves_nothing(tmp_path, operation):
     """Before some effects in the middle, and before each of the last ones."""
     found = run(tmp_path, "--operations", operation, "--every", "29", "--last", "5")

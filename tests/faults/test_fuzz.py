@@ -17,7 +17,7 @@ import fuzz
 @pytest.mark.parametrize(
     ("n_mutants", "seed"),
     [
-        pytest.param(60, 20, id="sample"),
+        pytest.param(50, 20, id="sample"),
         pytest.param(2000, 2000, id="long", marks=pytest.mark.long),
     ],
 )
@@ -32,6 +32,7 @@ def test_mutants(tmp_path, n_mutants, seed):
     assert {"success", "SpecError", "JournalError", "CorruptShardError"} <= set(found["outcomes"])
 
 
+@pytest.mark.long
 def test_what_the_fuzzer_tells(tmp_path, monkeypatch):
     """A hang, an error of no type of ours, memory, and a loss are each found."""
 

@@ -154,7 +154,7 @@ def interrupted(path, source):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "n"), [("run-*/journal-*.jsonl", 120), ("plan.json", 60), ("run-*/lease-*.json", 0)]
+    ("pattern", "n"), [("run-*/journal-*.jsonl", 60), ("plan.json", 30), ("run-*/lease-*.json", 0)]
 )
 def test_mutated_journals_and_plans(tmp_path, source, pattern, n):
     rng = random.Random(n)

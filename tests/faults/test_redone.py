@@ -59,6 +59,7 @@ def files_of(path):
     return {p: p.stat() for p in path.glob("c/*/*") if p.suffix != ".swtmp"}
 
 
+@pytest.mark.long
 def test_one_group_of_729_shards(tmp_path):
     path = tmp_path / "x.zarr"
     ended = subprocess.run(

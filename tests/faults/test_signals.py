@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forks import python
+from tiers import some
 
 import shardwrite
 
@@ -92,7 +93,7 @@ def finish(tmp_path, start, n_before):
     assert result.is_good
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_abandon(tmp_path, start, number):
     process = start()
     wait_for_acks(tmp_path, 6, process)
@@ -107,7 +108,7 @@ def test_abandon(tmp_path, start, number):
     finish(tmp_path, start, len(acked))
 
 
-@pytest.mark.parametrize("where", [[], ["cluster"]], ids=["threads", "cluster"])
+@pytest.mark.parametrize("where", some([[], ["cluster"]], []), ids=["threads", "cluster"])
 def test_drain(tmp_path, start, where):
     process = start(*where)
     wait_for_acks(tmp_path, 6, process)

@@ -190,7 +190,7 @@ def check_end(memory, beside, new):
 @pytest.mark.parametrize(
     "after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before", "after"]
 )
-@pytest.mark.parametrize("work", some_of(WORK, "write", "update"))
+@pytest.mark.parametrize("work", some_of(WORK, "update"))
 def test_an_interruption_at_every_effect(work, after):
     n = n_effects(work)
     assert n >= 3

@@ -36,6 +36,7 @@ def test_a_sample_of_failing_calls(shim, tmp_path):
     assert summary["survived"] > 0, "what passes is tried again"
 
 
+@pytest.mark.long
 def test_a_failed_sync_is_not_called_again(shim, tmp_path):
     few = ["--calls", "fsync", "--errors", "EIO", "--durabilities", "full", "--share", "0.5"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "1")
@@ -65,6 +66,7 @@ def test_every_failing_call(shim, tmp_path, calls):
     assert summary["fired"] > 150
 
 
+@pytest.mark.long
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
     few = ["--share", "0.03", "--every", "40"]
     summary = run(shim, tmp_path, "failing_updates.py", *few, "--seed", "1")

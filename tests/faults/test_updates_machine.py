@@ -364,7 +364,7 @@ QUICK = [(STRATEGIES[5], "end", True)]
     ("strategy", "location", "compressed", "every"),
     [
         *(
-            pytest.param(*case, 3, id=f"{case[0]}-{case[1]}-{case[2]}, every third")
+            pytest.param(*case, 7, id=f"{case[0]}-{case[1]}-{case[2]}, every seventh")
             for case in QUICK
         ),
         *(

@@ -425,7 +425,7 @@ def workplace(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "mistake",
     [
-        pytest.param(mistake, marks=() if n % 2 else pytest.mark.long)
+        pytest.param(mistake, marks=() if n % 4 == 1 else pytest.mark.long)
         for n, mistake in enumerate(IN_PYTHON)
     ],
 )
@@ -437,7 +437,7 @@ def test_in_python(workplace, mistake):
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line, marks=pytest.mark.long if n % 2 else ())
+        pytest.param(line, marks=pytest.mark.long if n % 4 else ())
         for n, line in enumerate(ON_THE_COMMAND_LINE)
     ],
 )

@@ -25,6 +25,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from tiers import some
 from zarr.codecs import ShardingCodec
 
 import shardwrite
@@ -701,7 +702,7 @@ WORKERS = {
 
 
 @needs_mounts
-@pytest.mark.parametrize("row", WORKERS)
+@pytest.mark.parametrize("row", some(WORKERS, "read-only"))
 def test_a_directory_on_one_worker(tmp_path, x, row):
     """The other worker and the client see it, and can write there."""
     from distributed import Client, LocalCluster
@@ -1003,7 +1004,7 @@ def noise(dtype="i4"):
 @pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=pytest.mark.long if n % 2 else ()) for n, row in enumerate(DAMAGE)],
+    [pytest.param(row, marks=pytest.mark.long if n % 3 else ()) for n, row in enumerate(DAMAGE)],
 )
 def test_damage(tmp_path, row, location):
     change, named = DAMAGE[row]

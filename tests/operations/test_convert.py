@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import some, tried
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError
@@ -127,16 +128,7 @@ def draw_values(shape, dtype, seed):
     return np.ascontiguousarray(raw).view(dtype)[..., 0]
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
-@given(
-    drawn=arrays(),
-    shards=st.sampled_from([1, 2, 3, "1kB", "auto", None]),
-    checksum=st.sampled_from([None, True, False]),
-    check=st.booleans(),
-)
-def test_round_trips(drawn, shards, checksum, check):
+def check_round_trips(drawn, shards, checksum, check):
     shape, chunks, dtype, codecs, old, seed = drawn
     values = draw_values(shape, dtype, seed)
     directory = Path(tempfile.mkdtemp())
@@ -176,6 +168,16 @@ def test_round_trips(drawn, shards, checksum, check):
         assert shardwrite.reshard(a, b, shards, **how).n_chunks_copied == done.n_chunks_copied
     finally:
         shutil.rmtree(directory)
+
+
+DRAWN = given(
+    drawn=arrays(),
+    shards=st.sampled_from([1, 2, 3, "1kB", "auto", None]),
+    checksum=st.sampled_from([None, True, False]),
+    check=st.booleans(),
+)
+test_round_trips = tried(20, DRAWN, check_round_trips)
+test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 
 def test_nothing_is_decoded(tmp_path, monkeypatch):
@@ -381,7 +383,7 @@ def test_a_source_that_changes_meanwhile_is_an_error(tmp_path, monkeypatch):
         shardwrite.shard(a, tmp_path / "b", 32)
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads", "processes"])
+@pytest.mark.parametrize("scheduler", some(["sync", "threads", "processes"], "sync", "processes"))
 def test_on_every_engine(tmp_path, scheduler):
     a, values = small(tmp_path)
     with dask.config.set(scheduler=scheduler, num_workers=2):
@@ -531,7 +533,12 @@ def test_a_copy_holds_no_shard(tmp_path, strategy):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"checksum": True}, {"drop_empty": True}, {"compressors": "gzip"}]
+    "how",
+    some(
+        [{}, {"checksum": True}, {"drop_empty": True}, {"compressors": "gzip"}],
+        {"checksum": True},
+        {"compressors": "gzip"},
+    ),
 )
 def test_verification_against_the_source(tmp_path, monkeypatch, how):
     a, _ = small(tmp_path, compressors=None)

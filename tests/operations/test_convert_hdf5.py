@@ -16,6 +16,7 @@ import zarr
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import some
 
 import shardwrite
 from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
@@ -113,7 +114,7 @@ def codecs_of(path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PASSING)
-@pytest.mark.parametrize("dtype", ["<f4", ">i2"])
+@pytest.mark.parametrize("dtype", some(["<f4", ">i2"], ">i2"))
 def test_what_passes(tmp_path, name, dtype):
     how, codecs, n_cut = PASSING[name]
     path = tmp_path / "a.h5"

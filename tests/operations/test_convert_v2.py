@@ -16,8 +16,9 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tried
 
 import shardwrite
 from shardwrite import SpecError
@@ -70,14 +71,7 @@ def encoded(path):
     return found
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    database=None,
-)
-@given(st.data())
-def test_round_trips(data):
+def check_round_trips(data):
     draw = data.draw
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     ndim = draw(st.integers(1, 3))
@@ -120,6 +114,11 @@ def test_round_trips(data):
             same(by_tensorstore(b), wanted)
     finally:
         shutil.rmtree(directory)
+
+
+DRAWN = given(st.data())
+test_round_trips = tried(15, DRAWN, check_round_trips)
+test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 
 @pytest.mark.parametrize(("serializer", "item"), [("vlen-utf8", "ä"), ("vlen-bytes", b"\x00a")])

@@ -406,6 +406,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.long
 def test_a_kill_and_the_same_call(tmp_path):
     path = zipped(tmp_path / "a.zip", "deflated")
     # Before the run is there, between two shards, and when all are written but the array is not yet there.

@@ -269,6 +269,7 @@ def test_what_was_stored_of_odd_shapes(shape, tmp_path):
         np.testing.assert_array_equal(found.compute(), np.ones(shape))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("children_as_users_start_them")
 def test_a_cluster_returns_what_it_stored(x, tmp_path):
     with dask.config.set(scheduler="processes"):

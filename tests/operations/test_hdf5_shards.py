@@ -22,6 +22,7 @@ import tensorstore as ts
 import zarr
 from click.testing import CliRunner
 from forks import python
+from tiers import some
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, Hdf5, ShardWriter, SpecError
@@ -142,7 +143,7 @@ CELLS = [
 @pytest.mark.parametrize(
     ("codec", "index"),
     [
-        pytest.param(codec, index, marks=pytest.mark.long if (n + m) % 3 else ())
+        pytest.param(codec, index, marks=pytest.mark.long if (n + m) % 5 else ())
         for (n, codec), (m, index) in itertools.product(
             enumerate(CODECS), enumerate(["end", "start"])
         )
@@ -316,8 +317,10 @@ def test_h5dump_reads_the_values(tmp_path, index, codec):
         assert found == in_shard(x, at).ravel().tolist()
 
 
-@pytest.mark.parametrize("index", ["end", "start"])
-@pytest.mark.parametrize("codec", ["none", "zlib", "shuffle, zlib, fletcher32"])
+@pytest.mark.parametrize("index", some(["end", "start"], "start"))
+@pytest.mark.parametrize(
+    "codec", some(["none", "zlib", "shuffle, zlib, fletcher32"], "shuffle, zlib, fletcher32")
+)
 def test_netcdf4_reads_the_values(tmp_path, index, codec):
     """Its wheel has a library of HDF5 of its own, which has no other filters."""
     pytest.importorskip("netCDF4", reason="netCDF4 is not installed")
@@ -651,7 +654,7 @@ print(r.n_resumed_shards)
 """
 
 
-@pytest.mark.parametrize("index", ["end", "start"])
+@pytest.mark.parametrize("index", some(["end", "start"], "start"))
 def test_a_killed_write_goes_on(tmp_path, index):
     path = tmp_path / "x"
     done = None

@@ -130,7 +130,10 @@ def test_a_rewrite_takes_no_more_than_before(tmp_path):
 
 @pytest.mark.parametrize(
     ("strategy", "is_directory"),
-    [*((s, True) for s in STRATEGIES), *((s, False) for s in STRATEGIES if not s.in_place)],
+    [
+        *(pytest.param(s, True, marks=() if s.in_place else pytest.mark.long) for s in STRATEGIES),
+        *((s, False) for s in STRATEGIES if not s.in_place),
+    ],
     ids=lambda value: getattr(value, "label", value),
 )
 def test_memory_is_bounded_by_its_limit_and_not_by_the_sum_of_entries(

@@ -487,6 +487,7 @@ def test_another_directory_for_the_state(tmp_path, given):
     assert sorted(os.listdir(tmp_path)) == ["a", "runs", "there"]
 
 
+@pytest.mark.long
 def test_in_processes(tmp_path):
     (tmp_path / "there").mkdir()
     bucket = obstore.store.LocalStore(tmp_path / "there")

@@ -13,8 +13,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tried
 
 import shardwrite
 from shardwrite import StoreError
@@ -94,11 +95,7 @@ def test_a_missing_shard_reads_as_fill_and_is_counted(array):
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute()[16:, 16:], 0)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.data())
-def test_mutated_shards_are_never_taken_for_good(array, data):
+def check_mutated_shards_are_never_taken_for_good(array, data):
     path, _, a = array
     shard = path / "c" / "1" / "1"
     good = shard.read_bytes()
@@ -127,6 +124,15 @@ def test_mutated_shards_are_never_taken_for_good(array, data):
             assert [problem.key for problem in report.problems] == ["c/1/1"]
     finally:
         shard.write_bytes(good)
+
+
+DRAWN = given(st.data())
+test_mutated_shards_are_never_taken_for_good = tried(
+    60, DRAWN, check_mutated_shards_are_never_taken_for_good
+)
+test_more_mutated_shards_are_never_taken_for_good = pytest.mark.long(
+    tried(300, DRAWN, check_mutated_shards_are_never_taken_for_good)
+)
 
 
 @pytest.mark.parametrize("kind", ["run", "updates"])

@@ -84,6 +84,7 @@ class Allocation:
         return facts
 
 
+@pytest.mark.long
 def test_allocation(cluster, work, allocation):
     """The script as it is, on four nodes; bit by bit what one process writes."""
     work.allocation_script()

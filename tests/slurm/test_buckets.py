@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from shardwrite.cli import main
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 import servers
 
+PAGE = Path(__file__).parents[2] / "docs" / "buckets.md"
 N_SHARDS = 256
 LAYOUT = ("--source-chunks", "16,16", "--shards", "16", "--chunks", "8", "--memory-limit", "60kB")
 SIZES = ("--cores", 1, "--memory", "500M", "--directory", ".")
@@ -63,6 +65,21 @@ def submit(cluster, work, environment, *command, **more):
     return json.loads(cluster.run(*words, cwd=work.directory, **environment, **more).stdout)
 
 
+def recipe(url):
+    """Words of the lines of the recipe for SLURM that the page has, for the array of these tests."""
+    (text,) = re.findall(
+        r"^```sh\n(export [^`]*slurm submit[^`]*)```", PAGE.read_text(), re.MULTILINE
+    )
+    for told, here in {
+        "scan.h5": "x.npy",
+        "s3://bucket/scan.zarr": url,
+        "--shards 512 --chunks 64": shlex.join(LAYOUT),
+    }.items():
+        assert told in text
+        text = text.replace(told, here)
+    return [shlex.split(line) for line in text.splitlines()]
+
+
 def shards(server, url):
     return [key for key in server.keys_of(url) if key.startswith("c/")]
 
@@ -76,7 +93,10 @@ def check(server, work, url):
 
 @long
 def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, url):
-    jobs = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT)
+    exported, submitting, asking = recipe(url)
+    assert exported[1].partition("=")[0] in environment
+    assert submitting[:2] == ["shardwrite", "slurm"]
+    jobs = submit(cluster, work, environment, *submitting[2:])
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(server, work, url)
@@ -86,7 +106,7 @@ def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, ur
         assert f"export DASK_SHARDWRITE__RUN_DIR={work.directory / 'runs'} " in text
         assert servers.KEY not in text
         assert servers.SECRET not in text
-    told = cluster.run("shardwrite", "slurm", "status", url, cwd=work.directory, **environment)
+    told = cluster.run(*asking, cwd=work.directory, **environment)
     assert f"{N_SHARDS} of {N_SHARDS}" in told.stdout
 
 

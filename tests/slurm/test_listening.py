@@ -77,6 +77,7 @@ def start():
 
 
 @pytest.mark.compat
+@pytest.mark.long
 def test_inside_an_allocation(tmp_path, start):
     directory = make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(tmp_path)})
     scheduler = start(sys.executable, PROGRAM, "slurm", "scheduler", directory)

@@ -89,7 +89,10 @@ def of(directory):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(["x/scan.zarr"], ["y/scan.zarr"]), (["z", "--name", "img/0"], ["z", "--name", "lab/0"])],
+    [
+        pytest.param(["x/scan.zarr"], ["y/scan.zarr"], marks=pytest.mark.long),
+        (["z", "--name", "img/0"], ["z", "--name", "lab/0"]),
+    ],
 )
 def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
     """Each finalize prints the line that submits its own scripts."""

@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+from datetime import timedelta
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
@@ -22,6 +24,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.stores import BucketStore, Capability, bucket, open_bucket, open_store
 from shardwrite.stores.bucket_errors import as_bucket_error, is_missing_bucket
 from shardwrite.stores.bucket_reading import Tails
+from shardwrite.stores.bucket_requests import made_again
 from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
 
 CONDITIONS = {Capability.EXCLUSIVE, Capability.CONDITIONAL}
@@ -323,6 +326,41 @@ def put_first(store, data, guard):
         writer = transaction.create("c/0")
         writer.write([data])
         writer.finish()
+
+
+UNANSWERED = "Error performing PUT http://h/b/x in 9.6ms{} - HTTP error: error sending request"
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "n_made"),
+    [
+        (UNANSWERED.format(""), 3, 4),
+        (UNANSWERED.format(""), 0, 1),
+        (UNANSWERED.format(", after 3 retries, max_retries: 3"), 3, 1),
+        ("Error performing PUT http://h - Server returned non-2xx status code: 403", 3, 1),
+    ],
+    ids=["no answer", "no retries", "obstore has tried", "refused"],
+)
+def test_a_request_without_an_answer_is_made_again(text, most, n_made):
+    from obstore.exceptions import GenericError
+
+    pauses = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2)}
+    store = SimpleNamespace(retry_config={"max_retries": most, "backoff": pauses})
+    made = []
+
+    def request():
+        made.append(1)
+        raise GenericError(f"Generic S3 error: {text}\n\nDebug source:\nRetryErrorImpl")
+
+    with pytest.raises(GenericError):
+        made_again(store, request)
+    assert len(made) == n_made
+    assert made_again(store, lambda: 7) == 7
+    store.retry_config["retry_timeout"] = timedelta(0)
+    made.clear()
+    with pytest.raises(GenericError):
+        made_again(store, request)
+    assert len(made) == 1, "no time was left"
 
 
 def test_a_new_object_takes_one_request(monkeypatch):

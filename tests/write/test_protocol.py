@@ -126,6 +126,7 @@ def test_batch_syncs_all_data_before_any_rename(tmp_path):
     assert len(shard_directories) == 4, "one sync for all shards of a directory"
 
 
+@pytest.mark.long
 def test_none_syncs_nothing(tmp_path):
     assert {what for what, _ in steps(trace(tmp_path, "none"))} == {"rename"}
 
