@@ -40,6 +40,7 @@ from shardwrite.stores import (
     read_limit,
     write_file,
 )
+from shardwrite.stores.exclusive import EXCLUSIVE_SCOPE
 
 __all__ = ["InStore"]
 
@@ -245,6 +246,7 @@ class InStore(Place):
         if self._marked_by() == run.run:
             with self._removing(run, [MARK_NAME], run.check_held) as transaction:
                 transaction.remove(MARK_NAME)
+            self.store.discard_scope(MARK_NAME, EXCLUSIVE_SCOPE)  # of calls that were killed
 
     def unknown_run(self) -> str:
         """See :meth:`Place.unknown_run`."""

@@ -222,6 +222,8 @@ class TransformerStore(Store):
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
         self._inner.discard_scope(self.key_below(key), scope)
+        if key == MARK_NAME:  # the document of the hierarchy is made with it
+            self._inner.discard_scope(DOCUMENT, scope)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""

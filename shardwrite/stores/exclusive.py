@@ -10,7 +10,10 @@ from pathlib import Path
 from shardwrite.stores.descriptors import write_new
 from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
 
-__all__ = ["link_new"]
+__all__ = ["EXCLUSIVE_SCOPE", "link_new"]
+
+EXCLUSIVE_SCOPE = "new"
+"""Scope of the temporaries of objects that are made only if nothing is there."""
 
 
 def link_new(path: Path, data: bytes) -> bool:
@@ -35,7 +38,7 @@ def link_new(path: Path, data: bytes) -> bool:
     OSError
         If the file cannot be written, or the file system has no hard links.
     """
-    temporary = temporary_path(str(path.parent), path.name, f"new.{uuid.uuid4().hex}")
+    temporary = temporary_path(str(path.parent), path.name, f"{EXCLUSIVE_SCOPE}.{uuid.uuid4().hex}")
     begin_temporary(temporary)
     try:
         write_new(temporary, data, is_durable=True)

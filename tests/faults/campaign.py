@@ -158,7 +158,7 @@ def of_kills(found) -> Numbers:
 
 
 def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py`, and of `volumes.py`."""
+    """Of `bucket_kills.py`, `volumes.py` and `formats.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
     runs = total["cases"] if "cases" in total else total["kills"]
@@ -319,6 +319,20 @@ def rows() -> Iterator[Row]:
             f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
         )
         yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
+    for what, kind in {
+        "whose shards are HDF5 files": "hdf5",
+        "of the transformer of 2022": "transformer",
+    }.items():
+        for fault, struck in {
+            "kill": "SIGKILL before every effect",
+            "fail": "every effect fails once",
+        }.items():
+            command = f"formats.py --format {kind} --fault {fault}"
+            name = f"{struck} while an array {what} is made or changed"
+            yield Row(name, 1, 1, command, of_bucket_kills)
+        command = f"formats.py --format {kind} --fault cut --cases {{n}} --seed {{seed}}"
+        name = f"power cut while an array {what} is made or changed, ext4"
+        yield Row(name, 100, 50, command, of_bucket_kills)
     for fault, what in {
         "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
         "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",

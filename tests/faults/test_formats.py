@@ -33,20 +33,20 @@ def run(tmp_path, *arguments):
     return found
 
 
-@pytest.mark.parametrize("format", ["hdf5", "transformer"])
-def test_a_few_kills(tmp_path, format):
-    found = run(tmp_path, "--format", format, "--fault", "kill", "--cases", "5", "--seed", "1")
+@pytest.mark.parametrize("kind", ["hdf5", "transformer"])
+def test_a_few_kills(tmp_path, kind):
+    found = run(tmp_path, "--format", kind, "--fault", "kill", "--cases", "5", "--seed", "1")
     assert found["vacuous"] < 5, "something must be interrupted"
     assert found["acked"] > 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
-def test_ten_of_each(tmp_path, format, fault):
+def test_ten_of_each(tmp_path, kind, fault):
     """A sample: ``python tests/faults/formats.py`` takes every effect."""
     if fault == "cut" and (why := power_cut.missing("ext4")):
         pytest.skip(why)
-    found = run(tmp_path, "--format", format, "--fault", fault, "--cases", "10", "--seed", "3")
+    found = run(tmp_path, "--format", kind, "--fault", fault, "--cases", "10", "--seed", "3")
     assert found["vacuous"] < 10
     assert found["acked"] > 0
