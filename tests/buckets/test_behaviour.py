@@ -38,6 +38,7 @@ def test_written_updated_and_read_by_others(service, url, x, runs):
     result = x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
     assert (result.n_shards, result.path) == (16, url)
     assert shardwrite.verify(url, run_dir=runs, deep=True, against=x).is_good
+    assert (shardwrite.census(url).stored_nbytes > 0).sum() == 16
     wanted = VALUES.copy()
     wanted[10:40, 3:9] = 7
     da.full((30, 6), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[10:40, 3:9], run_dir=runs)
