@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from numbers import Integral
 from typing import Any
 
 from shardwrite.engines import Engine, LocalEngine
@@ -339,7 +340,8 @@ def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str])
 
 
 def _check_part(index: int, count: int) -> None:
-    are_numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (index, count))
+    given: tuple[object, object] = (index, count)  # which may be those of numpy
+    are_numbers = all(isinstance(n, Integral) and not isinstance(n, bool) for n in given)
     if not are_numbers or not 0 <= index < count:
         raise SpecError(
             "no such part",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import struct
 
 import numpy as np
@@ -201,6 +202,12 @@ def test_an_index_of_many_minishards_costs_what_is_in_it():
     entries = seal(sharding, ids, np.ones(3, np.uint64)).entries
     assert [at for at, _ in entries] == [16 * one for one in ids.tolist()]
     assert sum(len(piece) for _, piece in entries) == 48
+
+
+def test_numbers_of_bits_may_be_those_of_numpy():
+    found = ShardingParameters(preshift_bits=np.uint64(3), shard_bits=np.int8(1))
+    assert found == ShardingParameters(preshift_bits=3, shard_bits=1)
+    assert json.loads(json.dumps(found.to_dict()))["preshift_bits"] == 3
 
 
 def test_parameters_come_back():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Self
 
 import numpy as np
@@ -65,10 +66,11 @@ class ShardingParameters:
     def __post_init__(self) -> None:
         for field in ("preshift_bits", "minishard_bits", "shard_bits"):
             value = getattr(self, field)
-            is_number = isinstance(value, int) and not isinstance(value, bool)
+            is_number = isinstance(value, Integral) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= _ID_BITS:
                 remedy = f"give an integer from 0 to {_ID_BITS}"
                 raise SpecError("not a number of bits", field=field, value=value, remedy=remedy)
+            object.__setattr__(self, field, int(value))  # numpy's cannot be written as JSON
         for field, known in (
             ("hash", HASHES),
             ("minishard_index_encoding", ENCODINGS),
