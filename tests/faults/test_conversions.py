@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from forks import python
 
-SCRIPT = Path(__file__).with_name("conversions.py")
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import summary_of
 
 
 def run(tmp_path, *arguments):
-    """Kill in a process of its own, which has no threads when it forks."""
-    out = tmp_path / "out.json"
-    done = subprocess.run(
-        [*python(), SCRIPT, *arguments, "--json", out],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert out.exists(), done.stderr
-    return json.loads(out.read_text())["summary"]
+    return summary_of(tmp_path, "conversions.py", *arguments)
 
 
 @pytest.mark.long

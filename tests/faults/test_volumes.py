@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forks import python
 
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
-
-SCRIPT = Path(__file__).with_name("volumes.py")
+from harness import summary_of
 
 
 def run(tmp_path, *arguments):
-    """Run the cases in a process of its own, which has no threads when it forks."""
-    out = tmp_path / "out.json"
-    done = subprocess.run(
-        [*python(), SCRIPT, *arguments, "--json", out],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert out.exists(), done.stderr
-    found = json.loads(out.read_text())["summary"]
+    found = summary_of(tmp_path, "volumes.py", *arguments)
     assert not found["troubles"], "\n".join(found["troubles"][:5])
     return found
 
