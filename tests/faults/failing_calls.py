@@ -257,9 +257,10 @@ def cases(calls, errors, durabilities):
             )
 
 
-def in_turn(kinds) -> list[tuple[Fault, int, int]]:
+def in_turn(kinds, turns: int) -> list[tuple[Fault, int, int]]:
     """Kinds of faults, each with the first k and the step to the next, so that of several errors
-    the first is met at every k, and of the others one at each k, in turn.
+    the first is met at every k, and of the others, in turn, one at each k-th that is a multiple of
+    `turns`.
 
     What a run calls depends little on its durability. So only the calls of the level ``"full"``
     are met at every k, and every third of the others.
@@ -268,14 +269,14 @@ def in_turn(kinds) -> list[tuple[Fault, int, int]]:
     for kind in kinds:
         alike.setdefault(str(replace(kind, error="")), []).append(kind)
     return [
-        (kind, max(turn, 1), (max(len(errors) - 1, 1) if turn else 1) * kind.stride)
+        (kind, max(turn * turns, 1), (turns * (len(errors) - 1) if turn else 1) * kind.stride)
         for errors in alike.values()
         for turn, kind in enumerate(errors)
     ]
 
 
 def run_all(
-    kinds, run_case, *, share: float, seed: int, every: int = 1, turns: bool = False
+    kinds, run_case, *, share: float, seed: int, every: int = 1, turns: int = 0
 ) -> list:
     """Every k of every kind of fault, or of a share of the kinds, sampled.
 
@@ -292,7 +293,7 @@ def run_all(
     done = []
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
-        for kind, first, step in in_turn(kinds) if turns else ((kind, 1, every) for kind in kinds):
+        for kind, first, step in in_turn(kinds, turns) if turns else ((kind, 1, every) for kind in kinds):
             if chosen.random() >= share:
                 continue
             if not turns and every > 1:
@@ -330,8 +331,9 @@ def parser(description: str, errors) -> argparse.ArgumentParser:
     parser.add_argument("--every", type=int, default=1, help="step from one k to the next")
     parser.add_argument(
         "--turns",
-        action="store_true",
-        help="the first error at every k, and one of the others at each k, in turn",
+        type=int,
+        default=0,
+        help="the first error at every k, and one of the others at every so many, in turn",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write every case to this file")

@@ -167,10 +167,11 @@ def test_every_patch_fits_the_package(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_without_a_bug_the_tests_pass(copy):
-    for tests in (set(CAUGHT_BY.values()) - IN_THE_LONG_TIER, IN_THE_LONG_TIER):
-        code, text = run(copy, *sorted(tests))
+    """One of each file: all of them are tests of this suite, and a copy only lies elsewhere."""
+    tests = {test.partition("::")[0]: test for test in sorted(CAUGHT_BY.values(), reverse=True)}
+    for chosen in (set(tests.values()) - IN_THE_LONG_TIER, set(tests.values()) & IN_THE_LONG_TIER):
+        code, text = run(copy, *sorted(chosen))
         assert code == 0, text[-2000:]
 
 

@@ -58,9 +58,9 @@ def test_a_failed_sync_is_not_called_again(shim, tmp_path):
     ids=" ".join,
 )
 def test_every_failing_call(shim, tmp_path, calls):
-    """Each call fails with EIO and with one of the other errors, in turn, and a third of those of
-    runs that sync less, and of those that only look; the campaign has all."""
-    step = ["--every", "3"] if calls == LOOKS else ["--turns"]
+    """Each call fails with EIO, and every second one with another error, in turn. Of runs that sync
+    less it is a third, and of calls that only look a seventh; the campaign has all."""
+    step = ["--every", "7"] if calls == LOOKS else ["--turns", "2"]
     summary = run(shim, tmp_path, "failing_calls.py", "--calls", *calls, *step)
     assert summary["lost"] == 0
     assert summary["fired"] > 150
@@ -91,7 +91,7 @@ def test_every_failing_call_under_updates(shim, tmp_path, operation):
         shim,
         tmp_path,
         "failing_updates.py",
-        *("--operations", operation, "--errors", "EIO", "--every", "3"),
+        *("--operations", operation, "--errors", "EIO", "--every", "4"),
     )
     assert summary["fired"] > 100
     assert summary["raised"] > 30
