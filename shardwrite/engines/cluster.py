@@ -211,9 +211,20 @@ class ClusterEngine:
                 time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
-        """Call a function once in each worker process, and return the results by worker address."""
-        results: Mapping[str, Any] = self._client.run(function, *args)
-        return results
+        """Call a function once in each worker process, and return the results by worker address.
+
+        Workers that are lost meanwhile are left out, because others run their tasks.
+        """
+        from distributed.comm.core import CommClosedError
+
+        results: dict[str, Any] = self._client.run(function, *args, on_error="return")
+        errors = {name: value for name, value in results.items() if isinstance(value, Exception)}
+        if errors:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            for name, error in errors.items():
+                if name in workers and not isinstance(error, CommClosedError):
+                    raise error
+        return {name: value for name, value in results.items() if name not in errors}
 
 
 @contextlib.contextmanager

@@ -275,9 +275,7 @@ def in_turn(kinds, turns: int) -> list[tuple[Fault, int, int]]:
     ]
 
 
-def run_all(
-    kinds, run_case, *, share: float, seed: int, every: int = 1, turns: int = 0
-) -> list:
+def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1, turns: int = 0) -> list:
     """Every k of every kind of fault, or of a share of the kinds, sampled.
 
     A larger share of the kinds takes no longer if `every` is larger than 1: each kind then begins
@@ -293,7 +291,9 @@ def run_all(
     done = []
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
-        for kind, first, step in in_turn(kinds, turns) if turns else ((kind, 1, every) for kind in kinds):
+        for kind, first, step in (
+            in_turn(kinds, turns) if turns else ((kind, 1, every) for kind in kinds)
+        ):
             if chosen.random() >= share:
                 continue
             if not turns and every > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import UploadFile
 
 import shardwrite
-from shardwrite.engines import LocalEngine
+from shardwrite.engines import ClusterEngine, LocalEngine
 from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.place.target import resolve_target
@@ -77,6 +78,36 @@ def test_a_worker_without_nanny_is_killed(tmp_path):
 
         source().to_sharded_zarr(tmp_path / "x", progress=progress, **KEYWORDS)
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+def only_one_dies(path):
+    """Kills the process that calls it first."""
+    with contextlib.suppress(FileExistsError):
+        Path(path).touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lives"
+
+
+def one_fails(path):
+    Path(path).touch(exist_ok=False)
+    return "lives"
+
+
+@pytest.mark.long
+def test_a_worker_is_killed_while_all_are_asked(tmp_path):
+    """Workers are asked before a run begins. One that is lost then is no error of the run."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(UploadFile(__file__))
+        engine = ClusterEngine(client)
+        assert len(engine.on_every_worker(os.getpid)) == 2
+        found = engine.on_every_worker(only_one_dies, str(tmp_path / "dies"))
+        assert list(found.values()) == ["lives"]
+        client.wait_for_workers(2)
+        with pytest.raises(FileExistsError):
+            engine.on_every_worker(one_fails, str(tmp_path / "fails"))
 
 
 SCHEDULER = """
