@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -134,13 +135,20 @@ def _parsed(url: str) -> _Address:
         )
     parts = unquote(prefix.rstrip("/")).split("/")
     is_plain = parts == [""] or not {"", ".", ".."} & set(parts)
-    if not bucket or not is_plain or "?" in url or "#" in url or "\0" in url:
+    if not bucket or not is_plain or "?" in url or "#" in url:
         raise SpecError(
             "not a bucket and a path in it",
             field="store",
             value=url,
             remedy="give for instance 's3://bucket/path/x.zarr', where %3F and %23 stand for ? "
             "and #",
+        )
+    if any(c == "\\" or unicodedata.category(c) == "Cc" for c in "/".join(parts)):
+        raise SpecError(
+            "has a backslash or a control character, which services treat in different ways",
+            field="store",
+            value=url,
+            remedy="give a path without it",
         )
     return _Address(kind, bucket, "/".join(parts), account)
 
