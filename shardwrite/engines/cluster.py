@@ -217,7 +217,7 @@ class ClusterEngine:
         """
         from distributed.comm.core import CommClosedError
 
-        results: dict[str, Any] = self._client.run(function, *args, on_error="return")
+        results: Mapping[str, Any] = self._client.run(function, *args, on_error="return")
         errors = {name: value for name, value in results.items() if isinstance(value, Exception)}
         if errors:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
