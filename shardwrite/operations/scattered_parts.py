@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine
-from shardwrite.errors import JournalError, RunEndedError, SpecError
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal import (
     RunDirectory,
     fetched,
@@ -189,6 +189,11 @@ class ScatteredRun:
         """
         try:
             result = self._write(share, progress)
+        except StoreError as error:
+            if not self.targets.scale.is_published:
+                raise
+            # The spool of a bucket may be gone before this process is told why.
+            raise self._ended() from error
         finally:
             if self.run.has_ended:  # whoever ended it has left the spool to this process
                 remove_spool(self.targets.spool)
@@ -304,10 +309,14 @@ class ScatteredRun:
                 raise self._lost()
             yield found
 
+    def _ended(self) -> RunEndedError:
+        """The error that another process has finished the scale."""
+        return RunEndedError("another process has ended this run", path=str(self.run.path))
+
     def _lost(self) -> JournalError | RunEndedError:
         """The error that there is no spool."""
         if self.run.has_ended or self.targets.scale.is_published:
-            return RunEndedError("another process has ended this run", path=str(self.run.path))
+            return self._ended()
         label = self.run.target.label
         return JournalError(
             f"the spool of {label} is gone, in which its encoded chunks wait. Begin again by "

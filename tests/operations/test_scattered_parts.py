@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from forks import python
 
 import shardwrite
-from shardwrite import IncompleteError, JournalError, PlanError, SpecError
+from shardwrite import IncompleteError, JournalError, PlanError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.place.target import resolve_target
@@ -284,6 +284,30 @@ def test_a_process_that_is_late_takes_the_spool_away(tmp_path, undisturbed):
         done = part(tmp_path, 0, progress=finish)
     assert done.n_shards == 8, "the result of all, from the receipt"
     check(tmp_path, undisturbed, results[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_spool_that_goes_while_a_process_is_late(tmp_path, undisturbed, monkeypatch, is_finished):
+    """It is no error if another process has finished the scale."""
+    prepare(tmp_path)
+    round_of_parts(tmp_path)
+
+    def lose(*_):
+        monkeypatch.undo()
+        if is_finished:
+            shardwrite.finalize(tmp_path / KEY)
+        raise StoreError("gone", key="0.shard", errno=2)
+
+    monkeypatch.setattr(copying, "_copy_shard", lose)
+    with dask.config.set(num_workers=1):
+        if is_finished:
+            part(tmp_path, 0)
+        else:
+            with pytest.raises(StoreError, match="gone"):
+                part(tmp_path, 0)
+            shardwrite.finalize(tmp_path / KEY)
+    check(tmp_path, undisturbed)
 
 
 def test_memory_is_planned(tmp_path, monkeypatch):
