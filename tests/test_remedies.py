@@ -117,6 +117,9 @@ COVERED: dict[str, str] = {
         "tests/faults/test_disk.py::test_the_disk_is_full"
     ),
     "mend it, or remove it": "tests/operations/test_present.py::test_bad_input",
+    "sbatch --parsable array.sbatch": (
+        "tests/slurm/test_submissions.py::test_a_scale_whose_hash_scatters_the_chunks"
+    ),
     "sbatch --parsable --array={}{} array.sbatch": (
         "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again"
     ),
@@ -222,6 +225,9 @@ COVERED: dict[str, str] = {
     ),
     "again to finish it, or give it up by abandon (shardwrite abandon)": (
         "tests/operations/test_scattered.py::test_a_call_that_was_interrupted_is_named"
+    ),
+    "Begin again by prepare with restart=True": (
+        "tests/operations/test_scattered_parts.py::test_a_spool_that_is_gone"
     ),
     "write the volume again: shardwrite.to_precomputed, with another path": (
         "tests/operations/test_scattered.py::test_a_scale_that_names_no_volume_is_not_repaired"

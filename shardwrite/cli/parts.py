@@ -195,6 +195,10 @@ def write_part(
     Run `init` first. K is counted from 0; under srun, `rank` stands for the rank of the process.
     Signals and exit codes are those of `write`. If a part was interrupted, run it again, on this
     machine or another one. You may choose another N each time.
+
+    If DST is a scale of a Neuroglancer volume whose hash scatters the chunks, the parts are written
+    twice. The first time, each spools its chunks. When all have done so, run them again to gather
+    the shards, or leave that to `finalize`.
     """
     x, identity = open_as_dask(src, source)
     x = in_order(x, axes)
@@ -254,8 +258,9 @@ def finalize(
     """Publish DST after all parts have been written.
 
     This checks that every shard is there and removes leftover temporary files. If shards are
-    missing, it names the parts to write again, and exits with 85. With
-    --dry-run, it shows what the journals say, as `slurm status` does.
+    missing, it names the parts to write again, and exits with 85. Shards that wait in the spool of
+    a Neuroglancer volume are gathered first. With --dry-run, it shows what the journals say, as
+    `slurm status` does.
     """
     if dry_run:
         found = status(fetched(resolve_target(dst, name, is_read=True)))
@@ -265,7 +270,9 @@ def finalize(
         return
     with handling_signals(), engine(threads, None, None):
         try:
-            result = shardwrite.finalize(dst, name=name, n_parts=n_parts, keep_report=keep_report)
+            result = shardwrite.finalize(
+                dst, name=name, n_parts=n_parts, keep_report=keep_report, progress=not as_json
+            )
         except IncompleteError as error:
             if resubmit and error.fields["parts"]:
                 error.add_note(

@@ -50,6 +50,7 @@ from shardwrite.slurm import (
     refuse_second,
     root_of,
     runs_at,
+    spool_at,
     submit_chain,
     submitting,
     targets_at,
@@ -220,13 +221,19 @@ def scripts_of(job: ArrayJob, settings: Settings) -> dict[str, str]:
     }
 
 
-def show_scripts(where: Path, scripts: Mapping[str, str]) -> None:
+def show_scripts(where: Path, scripts: Mapping[str, str], n_rounds: int = 1) -> None:
     """Print what a submission would do."""
     echo(f"# in {where}, with a directory logs:")
-    echo("""sbatch --parsable array.sbatch
-sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch""")
+    _show_chain("sbatch --parsable array.sbatch", n_rounds)
     for leaf, text in scripts.items():
         emit(f"\n# {leaf}\n{text}", nl=False)
+
+
+def _show_chain(first: str, n_rounds: int) -> None:
+    """Print the commands that submit a job array for each round, and the job after them."""
+    echo(first)
+    for script in (*["array.sbatch"] * (n_rounds - 1), "finalize.sbatch"):
+        echo(f"sbatch --parsable --dependency=afterany:<id of the array> {script}")
 
 
 def submit_scripts(
@@ -239,6 +246,8 @@ def submit_scripts(
     tasks: str = "",
 ) -> None:
     """Submit a job array and the job after it, note both beside the runs, and print their ids.
+
+    If the target has a spool, the array is submitted twice: to spool, and to gather.
 
     Parameters
     ----------
@@ -259,19 +268,25 @@ def submit_scripts(
     """
     with submitting(target):
         write_scripts(where, target, scripts)
-        array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
+        array, finalize = where / "array.sbatch", where / "finalize.sbatch"
+        arrays, last = submit_chain(array, finalize, tasks, _n_rounds(target))
         for run, among in runs.items():
-            record_jobs(run, array, last, n_parts, among)
+            for number in arrays:
+                record_jobs(run, number, last, n_parts, among)
     if as_json:
-        echo(
-            json.dumps(
-                {"array": array, "finalize": last, "parts": n_parts, "directory": str(where)},
-                indent=2,
-            )
-        )
+        ids = dict(zip(("array", "gather"), arrays, strict=False))
+        facts = {**ids, "finalize": last, "parts": n_parts, "directory": str(where)}
+        echo(json.dumps(facts, indent=2))
     else:
         which = f"tasks {tasks} of {n_parts}" if tasks else f"{n_parts} tasks"
-        echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
+        then = "".join(f", then array {number} to gather shards" for number in arrays[1:])
+        told = f"job array {arrays[0]} of {which}{then}, then job {last}"
+        echo(f"{told}; scripts and logs in {where}")
+
+
+def _n_rounds(target: Target) -> int:
+    """How often a job array is submitted: twice if its first tasks only spool chunks."""
+    return 1 if spool_at(target) is None else 2
 
 
 @click.command(cls=Grouped)
@@ -327,8 +342,8 @@ def resubmit(
         )
     if dry_run:
         echo(f"# in {where}")
-        echo(f"sbatch --parsable --array={tasks}{scripts.at_once} array.sbatch")
-        echo("sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        first = f"sbatch --parsable --array={tasks}{scripts.at_once} array.sbatch"
+        _show_chain(first, _n_rounds(target))
         return
     runs = dict.fromkeys(targets_at(target))
     tasks = f"{tasks}{scripts.at_once}"

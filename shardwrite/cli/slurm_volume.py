@@ -36,12 +36,12 @@ from shardwrite.cli.slurm_submit import (
 )
 from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
-from shardwrite.operations.scattered import refuse_spool
 from shardwrite.place.target import resolve_new
 from shardwrite.slurm import (
     ArrayJob,
     refuse_second,
     root_of,
+    targets_at,
 )
 from shardwrite.stores import is_store_url
 
@@ -83,8 +83,9 @@ def precomputed(
     """Write SRC as a scale of the Neuroglancer volume DST, with a job array.
 
     This makes the plan, submits a job array that writes the parts, and a job that enters the scale
-    into the info file of DST after them. If anything was interrupted, run the same command again:
-    tasks whose part is complete end at once.
+    into the info file of DST after them. If the hash scatters the chunks, the array is submitted
+    twice: its first tasks spool the chunks, and the others gather the shards. If anything was
+    interrupted, run the same command again: tasks whose part is complete end at once.
     """
     settings = settings_from(options, dst)
     arguments = source_arguments(options)
@@ -98,7 +99,6 @@ def precomputed(
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
             **options,
         )
-    refuse_spool(plan.metadata)
     key = checked_key(options["key"], options["resolution"])
     store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
     target = resolve_new(store, None)
@@ -114,7 +114,7 @@ def precomputed(
     scripts = scripts_of(job, settings)
     where = scripts_directory(directory, target)
     if dry_run:
-        show_scripts(where, scripts)
+        show_scripts(where, scripts, 1 if plan.gathering is None else 2)
         return
     refuse_second(target)  # before anything is changed
     shardwrite.prepare(
@@ -125,4 +125,4 @@ def precomputed(
         restart=restart,
         stripe_count=stripe_count,
     )
-    submit_scripts(target, {target: None}, where, n_parts, as_json, scripts)
+    submit_scripts(target, dict.fromkeys(targets_at(target)), where, n_parts, as_json, scripts)

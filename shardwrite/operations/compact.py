@@ -16,6 +16,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
 from shardwrite.notebook.html import Card, card_html
+from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.operations.verify import how_to_mend
 from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
@@ -171,6 +172,7 @@ def compact(
             "not a share", field="above", value=above, remedy="give a number from 0 to 1"
         )
     target = resolve_target(store, name, run_dir)
+    refuse_waiting(target, run_dir)
     array = open_at(target.place)
     check_whole(array.metadata.grid, target.label)
     metadata = parse_metadata(array.metadata.text, writing=True)

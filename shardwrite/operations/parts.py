@@ -7,8 +7,7 @@ this plan and on the number of parts, not on the machines that write them.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,22 +19,25 @@ from shardwrite.format.transformer import same_today
 from shardwrite.journal import (
     Receipt,
     RunDirectory,
-    find_run,
-    holding,
     read_receipt,
-    sharing,
-    tidied_run,
-    tidy,
 )
-from shardwrite.operations.scales import check_scale, enter_scale
-from shardwrite.operations.scattered import refuse_parts
+from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
+from shardwrite.operations.scattered import refuse_spool
+from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.given import take, take_for
-from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, refuse_unwritten
+from shardwrite.runs.in_parts import (
+    execute_part,
+    finish_parts,
+    options_of_run,
+    prepare_jobs,
+    refuse_unwritten,
+    run_on,
+)
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -100,16 +102,17 @@ def prepare(
         )
     _check_plan(plan)
     target = resolve_new(store, name, run_dir, format)
-    check_scale(target, plan.metadata, run_dir)
+    made = plan if plan.gathering is None else plan.gathering
+    check_scale(target, made.metadata, run_dir)
     if format is not None:
-        same_today(plan.metadata.document)
+        same_today(made.metadata.document)
     engine = LocalEngine("threads")
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    prepare_jobs(
-        [Job(ArrayChunks(take(x).array), plan, target, options)],
-        engine,
-        stripe_count,
-    )
+    job = Job(ArrayChunks(take(x).array), plan, target, options)
+    if plan.gathering is None:
+        prepare_jobs([job], engine, stripe_count)
+    else:
+        prepare_scattered(job, target, engine, run_dir, stripe_count)
 
 
 def _check_plan(plan: object) -> None:
@@ -132,6 +135,10 @@ def write_part(
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> WriteResult:
     """Write one part of an array, with the threads of this process.
+
+    If the array is a scale of a volume whose hash scatters the chunks, each part is written twice.
+    A first call spools its chunks. When all parts have done so, a second call gathers its shards.
+    Leave the second round out, and :func:`finalize` gathers all of them.
 
     Parameters
     ----------
@@ -158,8 +165,7 @@ def write_part(
     Raises
     ------
     SpecError
-        If an argument does not fit, for instance unless ``0 <= index < count``. Also if the run is
-        one of :func:`to_precomputed` that is not written in parts.
+        If an argument does not fit, for instance unless ``0 <= index < count``.
     IncompleteError
         If no run was begun there, or the process was asked to stop and shards are missing.
     PlanError
@@ -186,8 +192,11 @@ def write_part(
     limit = memory_limit_of(memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
+        scattered = ScatteredRun.of(run, engine, run_dir, limit)
+        if scattered is not None:
+            return scattered.write(Share(x, identity, index, count), progress)
         plan = plan_begun(run, resources_of(engine, limit), x, identity)
-        refuse_parts(plan.metadata)
+        refuse_spool(plan.metadata)
         take_for(x, plan.metadata, "x")  # which refuses another shape or dtype
         part = plan.part(index, count)
         plan.check_fits()
@@ -211,11 +220,13 @@ def finalize(
     run_dir: Any = None,
     n_parts: int | None = None,
     keep_report: bool = False,
+    progress: bool | Callable[[GroupReport], None] = False,
 ) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
-    A scale of a volume of Neuroglancer then enters the ``info`` of its volume. Files that dead
-    processes have left are removed.
+    A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
+    the chunks, shards that no part has gathered are gathered first. Files that dead processes have
+    left are removed.
 
     Parameters
     ----------
@@ -225,6 +236,8 @@ def finalize(
         Number of parts. With it, an `IncompleteError` can name the parts to write again.
     keep_report : bool
         Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.
+    progress
+        See :func:`to_sharded_zarr`. Only shards that are gathered are reported.
 
     Returns
     -------
@@ -234,13 +247,15 @@ def finalize(
     Raises
     ------
     SpecError
-        If `n_parts` is less than 1, or the run is one of :func:`to_precomputed` that is not written
-        in parts.
+        If `n_parts` is less than 1.
+    PlanError
+        If gathering takes more memory than this process may use.
     ChangedError
         If the array was finished before, and is not what its last run left.
     IncompleteError
         If no run was begun there, or shards are missing or damaged. The error has the keys of
-        these shards and, if `n_parts` is given, the `parts` that they belong to.
+        these shards and, if `n_parts` is given, the `parts` that they belong to. Also if the
+        process was asked to stop while it gathered shards.
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
@@ -257,22 +272,27 @@ def finalize(
     def job_of(run: RunDirectory) -> Job:
         options = replace(options_of_run(run), keep_report=keep_report)
         plan = plan_begun(run, resources_of(engine))
-        refuse_parts(plan.metadata)
+        refuse_spool(plan.metadata)
         return Job(NoChunks(), plan, run.target, options)
 
-    result = working_on(
-        target,
-        lambda run: finish_parts(job_of(run), run, engine, n_parts),
-        look=partial(check_kept, target, engine),
-        check=lambda run: refuse_unwritten(job_of(run), run, n_parts),
-    )
+    def finish(run: RunDirectory) -> WriteResult:
+        scattered = ScatteredRun.of(run, engine, run_dir)
+        if scattered is None:
+            return finish_parts(job_of(run), run, engine, n_parts)
+        result = scattered.finish(n_parts, progress, keep_report=keep_report)
+        return counted_scale(target, result)
+
+    def check(run: RunDirectory) -> None:
+        scattered = ScatteredRun.of(run, engine, run_dir)
+        if scattered is None:
+            refuse_unwritten(job_of(run), run, n_parts)
+        else:
+            scattered.refuse_unspooled(n_parts)
+
+    look = partial(check_kept, target, engine)
+    result = working_on(target, finish, look=look, check=check)
     enter_scale(target, run_dir)
     return result
-
-
-def options_of_run(run: RunDirectory) -> RunOptions:
-    """Mode and durability with which the run was begun."""
-    return RunOptions(mode=run.record.mode, durability=run.record.durability)
 
 
 def working_on(
@@ -299,14 +319,14 @@ def working_on(
     """
     ended: RunEndedError | None = None
     try:
-        with _run_on(target, check) as run:
+        with run_on(target, check) as run:
             if run is not None and run.makes_array:
                 return work(run)
     except RunEndedError as error:
         ended = error
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     result = (
-        result_from_receipt(receipt.result, target.label)
+        counted_scale(target, result_from_receipt(receipt.result, target.label))
         if receipt is not None and is_ours(receipt)
         else None
     )
@@ -319,21 +339,3 @@ def working_on(
     raise IncompleteError(
         f"nothing was begun for {target.label}; {how_to_begin}", missing=[str(target.run_path)]
     )
-
-
-@contextlib.contextmanager
-def _run_on(
-    target: Target, check: Callable[[RunDirectory], None] | None
-) -> Iterator[RunDirectory | None]:
-    """The unfinished run of an array, for a process that writes a part, or ends it with `check`."""
-    if target.in_store:
-        with sharing(target) as shared:
-            run = find_run(shared)
-            if check is None:
-                yield run
-                return
-            if run is not None and run.makes_array:
-                check(run)
-    with holding(target):
-        tidy(target)
-        yield tidied_run(target)

@@ -28,12 +28,12 @@ from shardwrite.format.precomputed.new import (
 from shardwrite.journal import change_info, read_volume
 from shardwrite.operations.scattered import (
     SPOOL,
-    ScaleTargets,
     array_options,
-    has_spool,
+    gathered_metadata,
     spooled_notes,
     write_scattered,
 )
+from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
@@ -42,7 +42,7 @@ from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.execute import execute
-from shardwrite.runs.gathered import remove_spool
+from shardwrite.runs.gathered import plan_gathering, remove_spool
 from shardwrite.runs.given import take
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -78,9 +78,13 @@ class _Volume:
 
     def plan(self, options: PlanOptions) -> Plan:
         """Plan of the run, with the parameters of the shards among its notes."""
-        made = plan_array(self.array, active_engine(), self.options, options)
-        notes = spooled_notes(self.wanted, made) if self.wanted.is_scattered else self._notes
-        return replace(made, notes=(*notes, *made.notes))
+        engine = active_engine()
+        made = plan_array(self.array, engine, self.options, options)
+        if not self.wanted.is_scattered:
+            return replace(made, notes=(*self._notes, *made.notes))
+        gathering = plan_gathering(gathered_metadata(self.wanted), made, engine)
+        notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
+        return replace(made, notes=notes, gathering=gathering)
 
     @property
     def _notes(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_scattered
+from shardwrite.operations.scattered_parts import ScatteredRun, Share
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Plan
@@ -139,7 +140,9 @@ def preview_part(
             "call prepare first (shardwrite init)",
             missing=[],
         )
-    engine = LocalEngine("threads")
-    resources = resources_of(engine, memory_limit_of(None))
-    made = plan_begun(run, resources, array, identity_of(array, source_id))
-    return made.part(*part)
+    engine, limit = LocalEngine("threads"), memory_limit_of(None)
+    identity = identity_of(array, source_id)
+    scattered = ScatteredRun.of(run, engine, None, limit)
+    if scattered is not None:
+        return scattered.part(Share(array, identity, *part))
+    return plan_begun(run, resources_of(engine, limit), array, identity).part(*part)

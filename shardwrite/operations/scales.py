@@ -8,10 +8,13 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.new import NewScale, merged_info
 from shardwrite.format.precomputed.stored import stored_scale
 from shardwrite.journal import change_info, read_volume
-from shardwrite.operations.scattered import around, refuse_spool
+from shardwrite.operations.scattered import counted_as, refuse_spool
+from shardwrite.place.scale import around, has_spool, places_around
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.runs.gathered import remove_spool
+from shardwrite.runs.result import WriteResult
 
-__all__ = ["check_scale", "enter_scale"]
+__all__ = ["check_scale", "counted_scale", "enter_scale"]
 
 
 def check_scale(target: Target, metadata: ArrayMetadata, run_dir: object = None) -> None:
@@ -42,6 +45,8 @@ def check_scale(target: Target, metadata: ArrayMetadata, run_dir: object = None)
 def enter_scale(target: Target, run_dir: object = None) -> None:
     """Enter an array that was published into the ``info`` of its volume, if it is a scale.
 
+    Its spool is then removed, if it has one.
+
     Parameters
     ----------
     target, run_dir
@@ -59,6 +64,25 @@ def enter_scale(target: Target, run_dir: object = None) -> None:
     if found is not None:
         volume, scale = found
         change_info(volume, lambda old: merged_info(old, scale), volume.durability())
+        places = places_around(target, run_dir) if scale.is_scattered else None
+        if places is not None and has_spool(places.spool):
+            remove_spool(places.spool)
+
+
+def counted_scale(target: Target, result: WriteResult) -> WriteResult:
+    """The result of a whole array, with numbers of the volume if its hash scatters the chunks.
+
+    Parameters
+    ----------
+    target : Target
+        Place of the array, which is published.
+    result : WriteResult
+        The result.
+    """
+    data = target.place.read(DOCUMENT)
+    key = (around(target.place) or ("", "", ""))[2]
+    scale = None if data is None else stored_scale(parse_metadata(data.decode()), key)
+    return result if scale is None or not scale.is_scattered else counted_as(result, scale)
 
 
 def _scale_at(

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
 from shardwrite.journal import holding, refuse_other_run, take_away, tidied_run
-from shardwrite.place.base import Place
-from shardwrite.place.directory import Directory
-from shardwrite.place.objects import InStore
-from shardwrite.place.target import Target, resolve_new, resolve_target
-from shardwrite.place.transformer import TransformerPlace
+from shardwrite.place.scale import has_spool, places_around
+from shardwrite.place.target import Target
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, human
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.execute import execute
-from shardwrite.runs.gathered import plan_gathering, spooled
+from shardwrite.runs.gathered import gathering_nbytes, spooled
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.kept import kept
 from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
-from shardwrite.stores import is_there
 
 __all__ = [
     "SPOOL",
-    "ScaleTargets",
     "abandon_scattered",
-    "around",
     "array_options",
     "counted_as",
-    "has_spool",
+    "gathered_metadata",
     "is_scattered",
-    "places_around",
-    "refuse_parts",
     "refuse_spool",
     "refuse_waiting",
     "spooled_notes",
@@ -95,7 +86,7 @@ def _options(new: NewScale) -> ArrayOptions:
     )
 
 
-def _gathered(new: NewScale) -> ArrayMetadata:
+def gathered_metadata(new: NewScale) -> ArrayMetadata:
     """Metadata of the array that has the chunks of a scale one after the other."""
     ids, scale, n_channels = new.scattered, new.scale, new.volume.n_channels
     chunks = (n_channels, *scale.chunk_size[::-1])
@@ -109,15 +100,15 @@ def _gathered(new: NewScale) -> ArrayMetadata:
     return make_metadata(shape, new.volume.dtype, (n, *chunks[1:]), chunks, options)
 
 
-def spooled_notes(new: NewScale, spooling: Plan) -> tuple[str, ...]:
+def spooled_notes(new: NewScale, spooling: Plan, gathering: Plan) -> tuple[str, ...]:
     """What a plan says of a scale whose chunks are scattered.
 
     Parameters
     ----------
     new : NewScale
         The scale.
-    spooling : Plan
-        Plan of the run that writes the spool.
+    spooling, gathering : Plan
+        Plans of the run that writes the spool, and of the run that gathers chunks out of it.
     """
     sharding, ids = new.sharding, new.scattered
     is_lossy = new.scale.encoding.name == "jpeg"
@@ -131,6 +122,10 @@ def spooled_notes(new: NewScale, spooling: Plan) -> tuple[str, ...]:
             "saves. The spool is removed at the end"
         ),
         (
+            f"a process takes up to {human(gathering_nbytes(gathering, spooling.n_shards))} of "
+            "memory while it gathers chunks out of the spool"
+        ),
+        (
             f"preshift_bits {sharding.preshift_bits}, minishard_bits {sharding.minishard_bits}, "
             f"shard_bits {sharding.shard_bits}: up to {counted(len(ids.numbers), 'file')} of "
             f"{human(ids.n_slots * chunk_nbytes)} decoded"
@@ -142,43 +137,6 @@ def spooled_notes(new: NewScale, spooling: Plan) -> tuple[str, ...]:
         f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
         *(("values change, since the encoding is jpeg",) if is_lossy else ()),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleTargets:
-    """Where a scale goes.
-
-    Attributes
-    ----------
-    volume : Target
-        The volume, in which ``info`` lies.
-    scale : Target
-        The array that the scale is.
-    spool : Target
-        Where encoded chunks wait, if the hash scatters them.
-    """
-
-    volume: Target
-    scale: Target
-    spool: Target
-
-    @classmethod
-    def of(cls, volume: Target, key: str, run_dir: Any) -> ScaleTargets:
-        """Find the places of a scale in a volume.
-
-        Raises
-        ------
-        SpecError
-            If no state of a run can lie there.
-        """
-        place, spool = volume.place, f".{key}.spool"  # no key of a scale begins with a dot
-        if isinstance(place, InStore):
-            # As arrays of their own, so that the volume does not become a group of Zarr.
-            found = [resolve_new(place.store.at(name), None, run_dir) for name in (key, spool)]
-        else:
-            path = volume.directory.path
-            found = [resolve_new(str(path / name), None, run_dir) for name in (key, spool)]
-        return cls(volume, *found)
 
 
 def write_scattered(
@@ -206,7 +164,9 @@ def write_scattered(
     ShardwriteError
         See :func:`shardwrite.to_precomputed`.
     """
-    plan = plan_gathering(_gathered(new), spool.plan, engine)
+    plan = spool.plan.gathering
+    if plan is None:
+        raise TypeError("the plan of a spool says how its chunks are gathered")
     job = Job(NoChunks(), plan, scale, spool.options)
     raw_nbytes = spool.plan.raw_nbytes
     with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
@@ -291,47 +251,6 @@ def is_scattered(target: Target, run_dir: Any) -> bool:
     return targets is not None and has_spool(targets.spool)
 
 
-def has_spool(spool: Target) -> bool:
-    """Whether something stands at the place of a spool, or of the state of its run."""
-    return spool.place.is_occupied() or (not spool.in_store and is_there(spool.beside))
-
-
-def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
-    """Places of the scale that an array may be; None if it lies in nothing.
-
-    Parameters
-    ----------
-    target : Target
-        Place of the array.
-    run_dir : str or path, optional
-        See `resolve_target`.
-    """
-    found = around(target.place)
-    if found is None:
-        return None
-    volume, above, key = found
-    return ScaleTargets.of(resolve_target(volume, above or None, run_dir), key, run_dir)
-
-
-def around(place: Place) -> tuple[Any, str, str] | None:
-    """Store, path and key of a scale, by the place of its array; None if it lies in nothing.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the array.
-    """
-    if isinstance(place, Directory):
-        return str(place.path.parent), "", place.path.name
-    if not isinstance(place, InStore) or isinstance(place, TransformerPlace):
-        return None
-    if place.name:
-        above, _, key = place.name.rpartition("/")
-        return place.base, above, key
-    volume, _, key = (place.store.url or "").rpartition("/")
-    return (volume, "", key) if "://" in volume.rstrip("/") and key else None
-
-
 def refuse_waiting(target: Target, run_dir: Any) -> None:
     """Refuse to open a scale of which nothing is there but its spool.
 
@@ -345,32 +264,13 @@ def refuse_waiting(target: Target, run_dir: Any) -> None:
             "no array yet: a call has spooled its encoded chunks, and has not ended",
             field="store",
             value=target.label,
-            remedy="make the same call again to finish it, or give it up by abandon "
-            "(shardwrite abandon)",
-        )
-
-
-def refuse_parts(metadata: ArrayMetadata) -> None:
-    """Refuse to write an array in parts whose chunks come from a spool, or are to go there.
-
-    Raises
-    ------
-    SpecError
-        If it is one.
-    """
-    refuse_spool(metadata)
-    if isinstance(metadata.placed, ScatteredChunks):
-        raise SpecError(
-            "is that of a scale whose hash scatters the chunks, which is not written in parts",
-            field="run",
-            value="gathering",
-            remedy="make the call of to_precomputed (shardwrite precomputed) again to finish it, "
-            "or give it up by abandon (shardwrite abandon)",
+            remedy="make the same call again to finish it, or give it up by abandon (shardwrite "
+            "abandon). If it is written in parts, write these, and then call finalize",
         )
 
 
 def refuse_spool(metadata: ArrayMetadata) -> None:
-    """Refuse to write the plan of a spool as an array.
+    """Refuse to take the spool of a scale for an array of its own.
 
     Raises
     ------
@@ -379,9 +279,8 @@ def refuse_spool(metadata: ArrayMetadata) -> None:
     """
     if metadata.document.get("attributes") == SPOOL:
         raise SpecError(
-            "is that of a scale whose hash scatters the chunks, which is not written in parts",
-            field="plan",
+            "is the spool of a scale, in which encoded chunks wait, and no array",
+            field="store",
             value="spool",
-            remedy="write it in one job by to_precomputed (shardwrite precomputed), or give "
-            '"hash": "identity"',
+            remedy="give the path of the scale, which the spool lies beside",
         )

@@ -24,14 +24,8 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.stored import stored_scale
 from shardwrite.grid import Box
 from shardwrite.journal import Ledger, holding, refuse_other_run, tidied_run
-from shardwrite.operations.scattered import (
-    SPOOL,
-    around,
-    array_options,
-    counted_as,
-    has_spool,
-    places_around,
-)
+from shardwrite.operations.scattered import SPOOL, array_options, counted_as
+from shardwrite.place.scale import around, has_spool, places_around
 from shardwrite.place.target import Target
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.sizes import parse_nbytes

@@ -75,7 +75,12 @@ class Plan(PlanFacts):
         Axis along which the array grows by the region.
     traffic : Traffic, optional
         Requests, bytes and cost, if the plan is for an array in a bucket.
+    gathering : Plan, optional
+        Plan of the run that gathers the chunks into their shards, if this plan writes them into
+        the spool of a volume.
     """
+
+    gathering: Plan | None = None
 
     def __str__(self) -> str:
         return plan_text(self)

@@ -3,41 +3,59 @@
 The hash of a volume may scatter the chunks of each shard over the volume. They are then written
 twice. A first run encodes them into shards that are boxes of the volume, the *spool*, and is never
 finished. A second run gathers them into their own shards. Both are runs as all others are, so each
-goes on where it stopped. In the end, the first run is given up, and takes the spool away.
+goes on where it stopped, and can be written in parts. In the end, the first run is given up, and
+takes the spool away.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from dask.task_spec import Task
 
-from shardwrite.engines import Engine
-from shardwrite.errors import StoreError
+from shardwrite.engines import Engine, Stopped
+from shardwrite.errors import PlanError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage
-from shardwrite.journal import holding, live_holders, take_away, tidied_run
+from shardwrite.journal import RunDirectory, holding, live_holders, take_away, tidied_run
 from shardwrite.place.target import Target
-from shardwrite.plan import Plan, PlanOptions, SourceLayout, make_plan
+from shardwrite.plan import BATCH_NBYTES, Plan, PlanOptions, Resources, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.array_plan import by_groups, resources_of
-from shardwrite.runs.begin import begin
+from shardwrite.runs.begin import begin, join
+from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.execute import explaining
 from shardwrite.runs.finished import incomplete
+from shardwrite.runs.in_parts import refuse_missing
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import OnReport, tell_found
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks
-from shardwrite.write.copying import copy_group
+from shardwrite.write.copying import copy_group, gathered_nbytes
 from shardwrite.write.donor import Donor
 
-__all__ = ["GatheredChunks", "plan_gathering", "remove_spool", "spooled"]
+__all__ = [
+    "GatheredChunks",
+    "finish_gathering",
+    "gathering_begun",
+    "gathering_nbytes",
+    "plan_gathering",
+    "remove_spool",
+    "spooled",
+    "whole_spool",
+]
+
+_ID_NBYTES = 40  # of each chunk of the volume, while a process finds out which shard has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +126,11 @@ def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> P
         Plan of the run that writes the spool.
     engine : Engine
         The engine that will run the tasks.
+
+    Raises
+    ------
+    PlanError
+        If gathering takes more memory than a process may use.
     """
     source = spooling.source
     made = make_plan(
@@ -116,7 +139,67 @@ def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> P
         resources_of(engine, spooling.resources.memory_limit_nbytes),
         PlanOptions(write_empty_chunks=spooling.write_empty_chunks),
     )
-    return by_groups(made)
+    made = by_groups(made)
+    _check_fits(made, spooling.n_shards)
+    return made
+
+
+def gathering_begun(
+    run: RunDirectory, resources: Resources, n_shards: int, identity: str | None = None
+) -> Plan:
+    """Read back the plan of a run that gathers chunks out of a spool.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    resources : Resources
+        Threads and memory of a process on this machine.
+    n_shards : int
+        Number of shards of the spool.
+    identity : str, optional
+        See `plan_begun`.
+
+    Raises
+    ------
+    JournalError
+        See `plan_begun`.
+    PlanError
+        If gathering takes more memory than a process may use.
+    """
+    made = plan_begun(run, resources, identity=identity)
+    made = replace(made, source=replace(made.source, chunks=made.metadata.grid.sizes))
+    _check_fits(made, n_shards)
+    return made
+
+
+def gathering_nbytes(plan: Plan, n_shards: int) -> int:
+    """Memory of a process that gathers chunks out of a spool, in bytes, at most.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the run that gathers them.
+    n_shards : int
+        Number of shards of the spool.
+    """
+    metadata = plan.metadata
+    shard_nbytes = math.prod(metadata.grid.shards) * metadata.itemsize
+    each = 2 * min(BATCH_NBYTES, shard_nbytes) + gathered_nbytes(metadata, n_shards)
+    n_tasks = min(plan.resources.n_threads, plan.partition.n_groups)
+    return n_tasks * each + _ID_NBYTES * plan.n_inner_chunks
+
+
+def _check_fits(plan: Plan, n_shards: int) -> None:
+    needed, allowed = gathering_nbytes(plan, n_shards), plan.resources.memory_limit_nbytes
+    if needed > allowed:
+        raise PlanError(
+            f"a worker process of {plan.resources.n_threads} threads needs {needed:,} bytes to "
+            f"gather chunks out of the spool, and may use {allowed:,}",
+            needed_nbytes=needed,
+            allowed_nbytes=allowed,
+            remedy="use fewer threads per process, or give more shard_bits, or raise memory_limit",
+        )
 
 
 @contextlib.contextmanager
@@ -155,8 +238,85 @@ def spooled(job: Job, engine: Engine, on_report: OnReport) -> Iterator[GatheredC
         if len(ledger.missing):
             remedy = "run the same command again to go on"
             raise incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
-        listed = _Committed(np.packbits(ledger.nbytes > 0).tobytes())
-        yield GatheredChunks(ShardedArray(job.plan.metadata, job.target.store), listed)
+        yield _chunks_in(session)
+
+
+@contextlib.contextmanager
+def whole_spool(
+    job: Job, run: RunDirectory, engine: Engine, n_parts: int | None, *, may_list: bool
+) -> Iterator[GatheredChunks]:
+    """Take part in the run of a spool that is whole, while the block gathers chunks out of it.
+
+    The index of every shard of the spool is looked at first.
+
+    Parameters
+    ----------
+    job : Job
+        The spool. Its source is not asked for chunks.
+    run : RunDirectory
+        The run that writes it.
+    engine : Engine
+        The engine that checks the shards.
+    n_parts : int or None
+        Number of parts, so that the error can name the parts to write again.
+    may_list : bool
+        Whether the spool may be listed to find temporaries.
+
+    Yields
+    ------
+    GatheredChunks
+        The chunks.
+
+    Raises
+    ------
+    IncompleteError
+        If shards of the spool are missing or damaged.
+    RunEndedError
+        If the run has ended in the meantime.
+    """
+    with join(job, engine, run, only=range(job.plan.n_shards), may_list=may_list) as session:
+        refuse_missing(job, session.ledger, n_parts)
+        yield _chunks_in(session)
+
+
+def _chunks_in(session: Session) -> GatheredChunks:
+    """The chunks in a spool all of whose shards are done."""
+    job, is_there = session.job, session.ledger.nbytes > 0
+    array = ShardedArray(job.plan.metadata, job.target.store)
+    return GatheredChunks(array, _Committed(np.packbits(is_there).tobytes()))
+
+
+def finish_gathering(
+    job: Job, run: RunDirectory, engine: Engine, on_report: OnReport
+) -> WriteResult:
+    """Gather the shards that are missing, and publish the scale.
+
+    Parameters
+    ----------
+    job : Job
+        The scale, with the chunks in the spool as its source.
+    run : RunDirectory
+        The run that gathers them.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+
+    Raises
+    ------
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    RunEndedError
+        If the run has ended in the meantime.
+    """
+    start = time.perf_counter()
+    with join(job, engine, run, only=range(job.plan.n_shards), may_list=True) as session:
+        tell_found(on_report, session.resumed_nbytes)
+        try:
+            compute_waves(session, engine, on_report)
+        except Stopped:
+            session.learn()  # the tasks in flight may have finished it
+        return session.finish(time.perf_counter() - start)
 
 
 def remove_spool(target: Target) -> bool:

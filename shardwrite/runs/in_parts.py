@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import IncompleteError
 from shardwrite.grid import ravel
 from shardwrite.host.lustre import set_stripes
-from shardwrite.journal import Ledger, RunDirectory, holding, replay
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    find_run,
+    holding,
+    replay,
+    sharing,
+    tidied_run,
+    tidy,
+)
+from shardwrite.place.target import Target
 from shardwrite.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
@@ -19,15 +29,19 @@ from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import check_kept
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
 __all__ = [
     "execute_part",
     "finish_parts",
+    "options_of_run",
     "prepare_jobs",
+    "refuse_missing",
     "refuse_unwritten",
     "remedy_of_parts",
+    "run_on",
 ]
 
 
@@ -148,10 +162,26 @@ def refuse_unwritten(
     if len(ledger.missing) and metadata.is_sharded:
         array = ShardedArray(metadata, job.target.store)
         ledger.is_done[ranks_of_objects(array, job.target.label)] = True
-    _refuse_missing(job, ledger, n_parts, among)
+    refuse_missing(job, ledger, n_parts, among)
 
 
-def _refuse_missing(job: Job, ledger: Ledger, n_parts: int | None, among: Stretch | None) -> None:
+def refuse_missing(
+    job: Job, ledger: Ledger, n_parts: int | None, among: Stretch | None = None
+) -> None:
+    """Raise what `finish_parts` raises if shards are missing in a ledger.
+
+    Parameters
+    ----------
+    job, n_parts, among
+        See `finish_parts`.
+    ledger : Ledger
+        The shards that are done.
+
+    Raises
+    ------
+    IncompleteError
+        If shards are missing.
+    """
     plan, missing = job.plan, ledger.missing
     if len(missing):
         left = ledger.left_in_groups(plan.partition.group_edges)
@@ -192,7 +222,7 @@ def finish_parts(
     start = time.perf_counter()
     plan = job.plan
     with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
-        _refuse_missing(job, session.ledger, n_parts, among)
+        refuse_missing(job, session.ledger, n_parts, among)
         return session.finish(time.perf_counter() - start)
 
 
@@ -210,3 +240,40 @@ def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
         return "write their parts again; give the number of parts to be told which"
     listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
     return f"part{'s' if len(parts) > 1 else ''} {listed} of {n_parts} must be written again"
+
+
+def options_of_run(run: RunDirectory) -> RunOptions:
+    """Mode and durability with which the run was begun."""
+    return RunOptions(mode=run.record.mode, durability=run.record.durability)
+
+
+@contextlib.contextmanager
+def run_on(
+    target: Target, check: Callable[[RunDirectory], None] | None
+) -> Iterator[RunDirectory | None]:
+    """The unfinished run of an array, for a process that writes a part, or ends it with `check`.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    check : callable or None
+        Given by a process that ends the run; see `working_on`. None for a process that writes a
+        part. Where the state lies in the bucket, several of these work at a time.
+
+    Yields
+    ------
+    RunDirectory or None
+        The run; None if there is none.
+    """
+    if target.in_store:
+        with sharing(target) as shared:
+            run = find_run(shared)
+            if check is None:
+                yield run
+                return
+            if run is not None and run.makes_array:
+                check(run)
+    with holding(target):
+        tidy(target)
+        yield tidied_run(target)

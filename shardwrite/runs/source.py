@@ -105,19 +105,17 @@ class NoChunks:
     ----------
     region : Box, optional
         The plan's region, if it has one.
+    is_encoded : bool
+        See :class:`ChunkSource`. It is True for a run that is begun now, and will copy chunks.
     """
 
     region: Box | None = None
+    is_encoded: bool = False
 
     @property
     def dtype(self) -> NoReturn:
         """Raise TypeError."""
         raise _nothing_to_write()
-
-    @property
-    def is_encoded(self) -> bool:
-        """See :class:`ChunkSource`."""
-        return False
 
     def write(self, at: TaskBox) -> NoReturn:  # noqa: ARG002 (the protocol's)
         """Raise TypeError."""

@@ -4,7 +4,7 @@ Nothing here prints, and nothing needs `sacct`.
 """
 
 from shardwrite.host.resources import job_id
-from shardwrite.slurm.below import runs_at, targets_at
+from shardwrite.slurm.below import runs_at, spool_at, targets_at
 from shardwrite.slurm.client import (
     as_array_indices,
     max_array_size,
@@ -76,6 +76,7 @@ __all__ = [
     "run_scheduler",
     "run_worker",
     "runs_at",
+    "spool_at",
     "status",
     "submit_chain",
     "submitting",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 
-from shardwrite.journal import RunDirectory, find_run, new_tree_of
+from shardwrite.journal import RunDirectory, fetched, find_run, look_beside, new_tree_of
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
+from shardwrite.place.scale import places_around
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.runs.begun import is_gathering
 from shardwrite.stores import listed, mode_of
 
-__all__ = ["runs_at", "targets_at"]
+__all__ = ["runs_at", "spool_at", "targets_at"]
 
 
 def targets_at(target: Target) -> list[Target]:
@@ -25,14 +27,18 @@ def targets_at(target: Target) -> list[Target]:
     Returns
     -------
     list of Target
-        The target itself, unless a group stands there: then each array in it that is there, or
-        that was begun. If it is being converted in its place, the new arrays.
+        The target itself, and its spool if it has one; see `spool_at`. If a group stands there,
+        each array in it that is there, or that was begun. If it is being converted in its place,
+        the new arrays.
 
     Raises
     ------
     StoreError
         If the storage refuses.
     """
+    spool = spool_at(target)
+    if spool is not None:
+        return [target, spool]
     if not isinstance(target.place, Directory):
         return [target]
     new = new_tree_of(target.place.path)
@@ -40,6 +46,25 @@ def targets_at(target: Target) -> list[Target]:
     if place.kind() != "group":
         return [target if new is None else resolve_target(new, None)]
     return list(_arrays_in(place, ""))
+
+
+def spool_at(target: Target) -> Target | None:
+    """Place of the spool of a scale that is being made, if its hash scatters the chunks.
+
+    Parameters
+    ----------
+    target : Target
+        Where an array goes.
+
+    Raises
+    ------
+    JournalError, StoreError
+        If the state of its run is damaged, or the storage refuses.
+    """
+    run = look_beside(target).run
+    places = places_around(target, None) if run is not None and is_gathering(run) else None
+    spool = None if places is None else fetched(places.spool)
+    return None if spool is None or look_beside(spool).run is None else spool
 
 
 def runs_at(target: Target) -> list[RunDirectory]:

@@ -89,13 +89,30 @@ def max_array_size() -> int:
     return int(found[1])
 
 
-def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str]:
+def submit_chain(
+    array: Path, finalize: Path, tasks: str = "", n_rounds: int = 1
+) -> tuple[list[str], str]:
     """Submit a job array and the job that follows it, and return the ids of both.
 
-    `sbatch` runs in the directory of the scripts. `tasks` is given to ``sbatch --array``; if it is
-    empty, all tasks of the array are submitted. The second job depends on the first by
-    ``afterany``, so it starts however the array ends. With ``afterok`` it would wait for ever after
-    one task that failed.
+    `sbatch` runs in the directory of the scripts. Each job depends on the one before by
+    ``afterany``, so it starts however that ends. With ``afterok`` it would wait for ever after one
+    task that failed.
+
+    Parameters
+    ----------
+    array, finalize : pathlib.Path
+        The scripts, which lie in one directory.
+    tasks : str
+        Given to ``sbatch --array``; if it is empty, all tasks of the array are submitted.
+    n_rounds : int
+        How often the array is submitted. All tasks belong to later rounds.
+
+    Returns
+    -------
+    arrays : list of str
+        Ids of the job array, for each round.
+    last : str
+        Id of the job that follows.
 
     Raises
     ------
@@ -103,12 +120,13 @@ def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str
         If `sbatch` cannot be called, or refuses a script.
     """
     directory = array.parent
-    some = [f"--array={tasks}"] if tasks else []
-    first = _run(["sbatch", "--parsable", *some, array.name], directory).strip().split(";")[0]
-    second = _run(
-        ["sbatch", "--parsable", f"--dependency=afterany:{first}", finalize.name], directory
-    )
-    return first, second.strip().split(";")[0]
+    ids: list[str] = []
+    for script in [*[array] * n_rounds, finalize]:
+        some = [f"--array={tasks}"] if tasks and not ids else []
+        after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
+        said = _run(["sbatch", "--parsable", *some, *after, script.name], directory)
+        ids.append(said.strip().split(";")[0])
+    return ids[:-1], ids[-1]
 
 
 def queue(ids: Sequence[str]) -> list[dict[str, str]]:

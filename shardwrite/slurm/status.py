@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -64,7 +64,8 @@ class Status:
     is_whole : bool
         Whether the array is published and its run has ended.
     n_shards, n_done_shards : int
-        Number of all shards, and of those that are committed or empty by design.
+        Number of all shards, and of those that are committed or empty by design. Those of a spool
+        count, too.
     raw_nbytes, done_nbytes : int
         Decoded bytes of all shards, and of those that are done.
     nbytes_per_second : float
@@ -79,7 +80,8 @@ class Status:
     n_parts : int
         Number of parts of the job array that was submitted last; 0 if there was none.
     parts_left : list of int
-        Parts of that job array that are not done, counted from 0.
+        Parts of that job array that are not done, counted from 0. If chunks are spooled, parts that
+        are not spooled; when there are none left, parts that are not gathered.
     jobs : list of dict
         Tasks in the queue, of jobs that were submitted for the run or work on it; see
         :func:`shardwrite.slurm.client.queue` for the keys.
@@ -194,7 +196,9 @@ def status(target: Target) -> Status:
     ids = dict.fromkeys(number for look in begun for number in look.ids)
     told = _told(list(ids), {number for look in begun for number in look.cut_short})
     found = [look.status(told) if isinstance(look, _Look) else look for look in looks]
-    return found[0] if targets == [target] else _together(target.label, found)
+    if targets[:1] != [target]:
+        return _together(target.label, found)
+    return found[0] if len(found) == 1 else _with_spool(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +310,15 @@ def _together(label: str, found: Sequence[Status]) -> Status:
         jobs=next((each.jobs for each in found if not each.is_whole), []),
         note=next((each.note for each in found if not each.is_whole), ""),
         warnings=[text for each in found for text in each.warnings],
+    )
+
+
+def _with_spool(scale: Status, spool: Status) -> Status:
+    """Progress of a scale whose chunks are spooled first. The shards of the spool count, too."""
+    return replace(
+        _together(scale.path, [scale, spool]),
+        is_published=scale.is_published,
+        parts_left=spool.parts_left or scale.parts_left,
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ from shardwrite.write.donor import Donor, Listing
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["Shards", "check_missing", "copy_group", "origins", "sizes_in"]
+__all__ = ["Shards", "check_missing", "copy_group", "gathered_nbytes", "origins", "sizes_in"]
 
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
@@ -107,6 +108,21 @@ def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]
         in_turns(spec, len(wanted), write) as write_in_turn,
     ):
         return commit_shards(spec, group, wanted, write_in_turn)
+
+
+def gathered_nbytes(metadata: ArrayMetadata, n_shards: int) -> int:
+    """Encoded bytes of a shard that a task holds while it gathers the inner chunks, at most.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Array whose inner chunks come from everywhere in another one.
+    n_shards : int
+        Number of shards of the other array.
+    """
+    if n_shards <= _MAX_OPEN:
+        return 0  # ranges are copied from one file to the other
+    return min(math.prod(metadata.grid.shards) * metadata.itemsize, _PAYLOAD_NBYTES)
 
 
 class Shards:

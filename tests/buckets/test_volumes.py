@@ -20,7 +20,7 @@ from forks import python
 from servers import below_bucket, on
 
 import shardwrite
-from shardwrite import JournalError, SpecError
+from shardwrite import IncompleteError, JournalError, SpecError
 from shardwrite.cli import main
 from shardwrite.journal import volume_info
 from shardwrite.stores import MemoryStore
@@ -168,6 +168,34 @@ def test_chunks_that_wait_in_a_spool(moto, url, gives_up):
     assert others(moto, url) == kept("4_4_40")
     assert shardwrite.abandon(f"{url}/4_4_40") == []
     check(url)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("has_run_dir", [False, True])
+def test_parts_by_way_of_a_spool(moto, url, tmp_path, has_run_dir):
+    """The state of both runs lies in the bucket or in a directory, which processes share."""
+    state = {"run_dir": tmp_path} if has_run_dir else {}
+    sharding = {"preshift_bits": 0, "minishard_bits": 1, "shard_bits": 2}
+    scattered = {"sharding": {**sharding, "hash": "murmurhash3_x86_128"}, "source_id": "it"}
+    plan = shardwrite.plan_precomputed(source(), **NEW, **scattered, memory_limit="10kB")
+    assert plan.partition.n_groups > 1
+    with pytest.raises(SpecError, match=r"name='4_4_40'.*give the URL of the scale"):
+        shardwrite.prepare(source(), url, plan, name="4_4_40", **state)
+    assert not moto.keys_of(url)
+    shardwrite.prepare(source(), f"{url}/4_4_40", plan, **state)
+    shardwrite.write_part(source(), f"{url}/4_4_40", 0, 2, source_id="it", **state)
+    with pytest.raises(IncompleteError, match="part 1 of 2 must be written again"):
+        shardwrite.finalize(f"{url}/4_4_40", n_parts=2, **state)
+    for part in (1, 0):
+        shardwrite.write_part(source(), f"{url}/4_4_40", part, 2, source_id="it", **state)
+    before = [key for key in moto.keys_of(url) if key.startswith("4_4_40/")]
+    assert sum(key.endswith(".shard") for key in before) in (1, 2, 3)
+    result = shardwrite.finalize(f"{url}/4_4_40", n_parts=2, **state)
+    assert (result.n_shards, result.n_chunks) == (4, 24)
+    assert others(moto, url) == kept("4_4_40")
+    check(url)
+    assert shardwrite.verify(f"{url}/4_4_40", deep=True, against=source()).is_good
+    assert not list(tmp_path.iterdir())
 
 
 @on("moto", long=["seaweed"])

@@ -319,6 +319,9 @@ def rows() -> Iterator[Row]:
             f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
         )
         yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
+        command = f"volumes.py --fault {fault} --parts --cases {{n}} --seed {{seed}}"
+        name = f"{struck} while a scale is written in parts by way of a spool{where}"
+        yield Row(name, 100, 50, command, of_bucket_kills)
     for what, kind in {
         "whose shards are HDF5 files": "hdf5",
         "of the transformer of 2022": "transformer",

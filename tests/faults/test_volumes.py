@@ -38,6 +38,16 @@ def test_chunks_that_wait_in_a_spool(tmp_path, fault):
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
+def test_chunks_that_wait_for_all_parts(tmp_path, fault):
+    if fault == "cut" and (why := power_cut.missing("ext4")):
+        pytest.skip(why)
+    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", "--parts")
+    assert found["vacuous"] < 10
+    assert found["acked"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_a_repair_by_way_of_a_spool(tmp_path, fault):
     if fault == "cut" and (why := power_cut.missing("ext4")):
         pytest.skip(why)

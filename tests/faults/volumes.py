@@ -5,7 +5,8 @@ Run as ``python tests/faults/volumes.py --fault kill --every 1``, with ``--fault
 with ``--fault cut --cases 100``, or through `test_volumes.py`. With
 ``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered. With
 ``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
-scatters them.
+scatters them. With ``--parts``, a scale whose hash scatters the chunks is written in parts: two
+rounds of them, and `finalize`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from shardwrite.format.precomputed.scattered import scattered_ids
 
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY = "4_4_40"
+N_PARTS = 3
 NEW = {
     "axes": "zyx",
     "resolution": (4, 4, 40),
@@ -55,10 +57,12 @@ class Volume(struck.Call):
         Whether the hash scatters the chunks.
     is_repair : bool
         Whether bad shards are written again. Some of them are torn, and some are missing.
+    in_parts : bool
+        Whether it is written in parts.
     """
 
-    def __init__(self, *, is_scattered: bool, is_repair: bool) -> None:
-        self.is_scattered, self.is_repair = is_scattered, is_repair
+    def __init__(self, *, is_scattered: bool, is_repair: bool, in_parts: bool = False) -> None:
+        self.is_scattered, self.is_repair, self.in_parts = is_scattered, is_repair, in_parts
         self.states = ["bad shards"] if is_repair else ["nothing", "a scale"]
         self.new = {**NEW, "sharding": SCATTERED} if is_scattered else NEW
 
@@ -85,8 +89,21 @@ class Volume(struck.Call):
         """See `struck.Call`."""
         if self.is_repair:
             shardwrite.repair(root / KEY, self.source, progress=told)
+        elif self.in_parts:
+            self._make_parts(root / KEY, told)
         else:
             shardwrite.to_precomputed(self.source, root, progress=told, **self.new)
+
+    def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
+        """Spool all parts, gather two of them, and leave the third to `finalize`."""
+        x = self.source
+        with dask.config.set(num_workers=1):
+            shardwrite.prepare(x, path, shardwrite.plan_precomputed(x, **self.new))
+            for part in range(N_PARTS):
+                shardwrite.write_part(x, path, part, N_PARTS, source_id="values")
+            for part in range(N_PARTS - 1):
+                shardwrite.write_part(x, path, part, N_PARTS, source_id="values", progress=told)
+            shardwrite.finalize(path, progress=told)
 
     @property
     def source(self) -> da.Array:
@@ -99,7 +116,8 @@ class Volume(struck.Call):
 
     def key_of(self, root: Path, rank: int) -> str:
         """See `struck.Call`."""
-        if self.is_repair or (self.is_scattered and not (root / KEY).exists()):
+        is_early = self.is_scattered and not self.in_parts and not (root / KEY).exists()
+        if self.is_repair or is_early:
             return ""  # this is a shard of the spool, or may be one
         if self.is_scattered:
             numbers = scattered_ids(SCATTERED, MortonCode((3, 3, 2))).numbers
@@ -131,8 +149,11 @@ def main() -> None:
     arguments = struck.parser(__doc__)
     arguments.add_argument("--hash", choices=HASHES, default=HASHES[0])
     arguments.add_argument("--repair", action="store_true", help="repair a scale, and write none")
+    arguments.add_argument("--parts", action="store_true", help="write the scale in parts")
     given = arguments.parse_args()
-    struck.main(Volume(is_scattered=given.hash != HASHES[0], is_repair=given.repair), given)
+    is_scattered = given.parts or given.hash != HASHES[0]
+    call = Volume(is_scattered=is_scattered, is_repair=given.repair, in_parts=given.parts)
+    struck.main(call, given)
 
 
 if __name__ == "__main__":

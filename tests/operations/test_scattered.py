@@ -119,24 +119,6 @@ def test_the_plan_tells_the_bytes_of_the_spool():
     assert "up to 8 files" in text
 
 
-@pytest.mark.parametrize("is_dry", [pytest.param(False, marks=pytest.mark.long), True])
-def test_parts_by_slurm_are_refused(tmp_path, is_dry):
-    np.save(tmp_path / "x.npy", VALUES)
-    arguments = ["--axes", "zyx", "--resolution", "4,4,40", "--sharding", json.dumps(SHARDING)]
-    command = ["slurm", "precomputed", str(tmp_path / "x.npy"), str(tmp_path / "v"), *arguments]
-    told = CliRunner().invoke(main, [*command, *(["--dry-run"] if is_dry else [])])
-    assert told.exit_code == 2
-    assert "shardwrite precomputed" in told.output
-    assert {path.name for path in tmp_path.iterdir()} == {"x.npy"}
-
-
-def test_a_part_is_refused(tmp_path):
-    plan = shardwrite.plan_precomputed(source(), **NEW)
-    with pytest.raises(SpecError, match=r"not written in parts.*identity"):
-        shardwrite.prepare(source(), tmp_path / "v" / KEY, plan)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_call_that_was_interrupted_goes_on(tmp_path):
     root = tmp_path / "v"
     for phase in ("spooling", "gathering"):
@@ -168,12 +150,6 @@ def test_a_call_that_was_interrupted_is_named(tmp_path):
         with pytest.raises(SpecError, match=r"spooled.*same call again.*shardwrite abandon"):
             look(path)
     stop(tmp_path, "gathering")
-    for call in (
-        lambda: shardwrite.write_part(source(), path, 0, 2, source_id="values"),
-        lambda: shardwrite.finalize(path),
-    ):
-        with pytest.raises(SpecError, match=r"not written in parts.*shardwrite precomputed.*again"):
-            call()
     assert shardwrite.verify(path, against=source()).n_pending == 4
     with pytest.raises(JournalError, match="run its command again"):
         shardwrite.repair(path, source())

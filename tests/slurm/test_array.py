@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import shardwrite
 
 ROOT = Path(__file__).parent.parent.parent
 N_SHARDS = 256
@@ -102,6 +105,28 @@ def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work)
     assert {k: t["Restarts"] for k, t in tasks.items()} == {0: "0", 1: "0", 2: "0", 3: "1"}, (
         work.log()
     )
+
+
+@long
+def test_a_volume_whose_hash_scatters_the_chunks(cluster, work):
+    """One command submits two job arrays, of which the second gathers what the first spools."""
+    values = np.arange(1, 1 + 32 * 32 * 32, dtype="u2").reshape(32, 32, 32)
+    np.save(work.directory / "cube.npy", values)
+    sharding = {"hash": "murmurhash3_x86_128", "preshift_bits": 0, "minishard_bits": 1}
+    options = ["--axes", "zyx", "--resolution", "4,4,40", "--chunks", 8, "--shard-nbytes", "8kB"]
+    options += ["--sharding", json.dumps({**sharding, "shard_bits": 3}), "--memory-limit", "50kB"]
+    options += ["--source-chunks", "16,16,16", "--parts", 3, "--directory", ".", "--cores", 2]
+    command = ["shardwrite", "slurm", "precomputed", "cube.npy", "volume", *options]
+    told = cluster.run(*command, "--memory", "500M", "--json", cwd=work.directory)
+    jobs = json.loads(told.stdout)
+    for name in ("array", "gather", "finalize"):
+        tasks = cluster.wait(jobs[name])
+        assert {facts["ExitCode"] for facts in tasks.values()} == {"0:0"}, work.log()
+        assert len(tasks) == (1 if name == "finalize" else 3)
+    volume = work.directory / "volume"
+    assert {path.name for path in volume.iterdir()} == {"info", "4_4_40"}
+    np.testing.assert_array_equal(shardwrite.from_precomputed(volume, axes="zyx"), values)
+    assert "8 shards from an earlier call" in work.log("*-finalize-*")
 
 
 @long

@@ -39,7 +39,7 @@ case "$*" in
 esac
 """
 SCANCEL = 'cd {base}/queue; for job; do rm -f "$job"; done'
-LAYOUT = ["--shards", "16", "--chunks", "8", "--memory-limit", "40kB"]
+LAYOUT = ["--shards", "16", "--chunks", "8", "--memory-limit", "50kB"]
 SIZES = [*LAYOUT, "--parts", "4"]
 
 
@@ -309,7 +309,7 @@ TREE = {"a": 64, "b/c": 16}
 def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, command, how):
     """The scripts that were submitted are run here, as bash reads them."""
     submitted = ["slurm", command, "h", "n", *how, "--parts", 3, "--at-once", 2]
-    submitted += ["--memory-limit", "40kB"]  # so that there is a group for each part
+    submitted += ["--memory-limit", "50kB"]  # so that there is a group for each part
     dry = run(*submitted, "--dry-run")
     assert "#SBATCH --array=0-2%2" in dry
     assert not Path("n").exists(), "nothing was begun"
@@ -404,6 +404,47 @@ def test_a_scale_of_a_volume(cluster, axes):
     found = shardwrite.from_precomputed("volume", axes=axes)
     np.testing.assert_array_equal(found.compute(), values)
     assert shardwrite.verify("volume/4_4_40", deep=True).is_good
+
+
+@pytest.mark.compat
+@pytest.mark.long
+def test_a_scale_whose_hash_scatters_the_chunks(cluster):
+    """The array is submitted twice; what of it has failed is submitted again."""
+    values = np.arange(16 * 24 * 32, dtype="u2").reshape(16, 24, 32)
+    np.save("cube.npy", values)
+    sharding = {"hash": "murmurhash3_x86_128", "preshift_bits": 0, "minishard_bits": 1}
+    words = ["cube.npy", "volume", "--axes", "zyx", "--resolution", "4,4,40", "--chunks", 8]
+    words += ["--shard-nbytes", "4kB", "--sharding", json.dumps({**sharding, "shard_bits": 3})]
+    words += ["--parts", 2, "--directory", "jobs", "--memory-limit", "50kB"]
+    words += ["--source-chunks", "8,8,32"]
+    shown = run("slurm", "precomputed", *words, "--dry-run")
+    commands = [line.split()[2:] for line in shown.splitlines() if line.startswith("sbatch")]
+    after = ["--dependency=afterany:<id", "of", "the", "array>"]
+    last = ["array.sbatch"], [*after, "array.sbatch"], [*after, "finalize.sbatch"]
+    assert commands == list(last)
+    assert not Path("volume").exists()
+    told = json.loads(run("slurm", "precomputed", *words, "--json"))
+    lines = (cluster / "submitted").read_text().splitlines()
+    assert len(lines) == 3
+    assert f"afterany:{told['array']} array.sbatch" in lines[1]
+    assert f"afterany:{told['gather']} finalize.sbatch" in lines[2]
+    assert "is being written already" in run("slurm", "precomputed", *words, code=1)
+    run("slurm", "cancel", "volume/4_4_40")
+    assert json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))["n_parts"] == 2
+    run(*step("array.sbatch", 1))
+    found = json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))
+    assert found["parts_left"] == [0]
+    said = run(*step("finalize.sbatch"), code=85)
+    line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+    again = run(*shlex.split(line)[1:], "--dry-run").splitlines()[1:]
+    assert [line.split()[2:] for line in again] == [["--array=0", *last[0]], *last[1:]]
+    for number in (0, 0, 1):
+        run(*step("array.sbatch", number))
+    found = json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))
+    assert found["n_done_shards"] == found["n_shards"]
+    run(*step("finalize.sbatch"))
+    np.testing.assert_array_equal(shardwrite.from_precomputed("volume", axes="zyx"), values)
+    assert {path.name for path in Path("volume").iterdir()} == {"info", "4_4_40"}
 
 
 def step(script, number=0):

@@ -9,7 +9,19 @@ from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.new import NewScale
 
-__all__ = ["stored_scale"]
+__all__ = ["has_scattered_chunks", "stored_scale"]
+
+
+def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
+    """Whether an array is a scale whose hash scatters the chunks. Their ids are not computed.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array.
+    """
+    shards: object = metadata.shard_format
+    return isinstance(shards, PrecomputedShards) and shards.size is not None
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
