@@ -72,10 +72,14 @@ def committing(function: Callable[_P, _R]) -> Callable[_P, _R]:
             return function(*args, **kwargs)
         _check(kwargs, message)
         with own_run_dir(kwargs.get("run_dir")) as run_dir, _written(many) as stores:
-            into = stores if isinstance(given, list | tuple) else stores[0]
-            known = {**dict(zip(names, args, strict=False)), **kwargs}
+            into: Any = stores if isinstance(given, list | tuple) else stores[0]
+            placed, named = args[:position], {**kwargs, "run_dir": run_dir}
+            if len(args) > position:
+                placed = (*placed, into, *args[position + 1 :])
+            else:
+                named[word] = into
             anything: Any = function
-            made = anything(**{**known, word: into, "run_dir": run_dir})
+            made = anything(*placed, **named)
         results = _commit(stores, made if isinstance(made, list) else [made], message)
         return cast("_R", results if isinstance(made, list) else results[0])
 

@@ -42,26 +42,29 @@ class _Shared:
     ----------
     session : icechunk.Session
         The session or fork in which objects are read and changed.
+    given : icechunk.Session
+        The session that is committed.
     aside : dict of str to bytes
         Objects that Icechunk does not take, by name.
     base : object
         State of the fork of which other processes get copies. It is made when it is needed.
     """
 
-    def __init__(self, session: Any, base: Any) -> None:
+    def __init__(self, session: Any, given: Any, base: Any) -> None:
         self.session = session
+        self.given = given
         self.aside: dict[str, bytes] = {}
         self.base = base
         self._changed = threading.Condition()
         self._n_changing = 0
-        self._is_over = False
+        self._is_written = base is not None
 
     @contextlib.contextmanager
     def changing(self, name: str) -> Iterator[None]:
-        """Let this thread change an object, unless the call that writes has ended."""
+        """Let this thread change an object, while a call writes."""
         with self._changed:
-            if self._is_over:
-                message = f"{name!r} is not changed: the call that writes it has ended"
+            if not self._is_written:
+                message = f"{name!r} is not changed: no call writes to this session now"
                 raise StoreError(message, key=name, errno=errno.ECANCELED)
             self._n_changing += 1
         try:
@@ -71,14 +74,35 @@ class _Shared:
                 self._n_changing -= 1
                 self._changed.notify_all()
 
+    def begin(self) -> None:
+        """Note that a call writes to the session now.
+
+        Raises
+        ------
+        SpecError
+            If another call does.
+        """
+        with _lock:
+            if any(one.given == self.given for one in _written):
+                raise SpecError(
+                    "another call writes to this session now",
+                    field="store",
+                    value=type(self.given).__name__,
+                    remedy="wait for it, or give each call a session of its own",
+                )
+            _written.add(self)
+        self._is_written = True
+
     def end(self) -> None:
         """Wait for threads that change something, and let none begin again."""
-        _written.discard(self)
+        with _lock:
+            _written.discard(self)
         with self._changed:
-            self._is_over = True
+            self._is_written = False
             self._changed.wait_for(lambda: self._n_changing == 0)
 
 
+_lock = threading.Lock()
 _written: weakref.WeakSet[_Shared] = weakref.WeakSet()
 """Sessions that calls write to now."""
 
@@ -101,8 +125,7 @@ class SessionStore(ZarrStore):
         if session.read_only or _is_fork(session):
             known.add(Capability.SHARED)
         super().__init__(session.store, known)
-        self._shared = _Shared(session, base)
-        self._session = session if given is None else given
+        self._shared = _Shared(session, session if given is None else given, base)
         self._is_helper = base is not None
 
     @classmethod
@@ -119,8 +142,8 @@ class SessionStore(ZarrStore):
         Raises
         ------
         SpecError
-            If the session is read-only, is a fork, or has changes already; or if other processes
-            do not reach its repository.
+            If the session is read-only, is a fork, has changes already, or is written by another
+            call; or if other processes do not reach its repository.
         """
         _check_writable(session)
         made = cls(_fork_of(session) if for_processes else session, session)
@@ -128,8 +151,8 @@ class SessionStore(ZarrStore):
         return made
 
     def begin(self) -> None:
-        """Note that a call writes to the session now."""
-        _written.add(self._shared)
+        """Let the store be changed until `commit` or `discard`."""
+        self._shared.begin()
 
     def state(self) -> Any:
         """State of the fork, with what was changed in it."""
@@ -139,9 +162,10 @@ class SessionStore(ZarrStore):
         require(self, Capability.SHARED, field="store", value="Session")
         if self._shared.session.read_only:
             return _reader, (self._zarr, self.prefix)
-        if self._shared.base is None:
-            self._shared.base = self.state()
-        return _helper, (self._shared.base, self.prefix)
+        base = self._shared.base
+        if base is None:
+            base = self._shared.base = self.state()
+        return _helper, (base, self.prefix)
 
     @property
     def is_in_memory(self) -> bool:
@@ -157,11 +181,12 @@ class SessionStore(ZarrStore):
     def token(self) -> str:
         """See :attr:`Store.token`; who reads a session that is written has the same."""
         mine = self._shared
-        same = (one for one in list(_written) if one.session == mine.session)
-        return f"{token_of(next(same, mine))}/{self.prefix}"
+        with _lock:
+            same = [one for one in _written if one.session == mine.session]
+        return f"{token_of(same[0] if same else mine)}/{self.prefix}"
 
     def __repr__(self) -> str:
-        branch, snapshot = self._session.branch, self._session.snapshot_id
+        branch, snapshot = self._shared.given.branch, self._shared.given.snapshot_id
         where = f"snapshot {snapshot}" if branch is None else f"branch {branch!r}"
         return f"{where} of an Icechunk repository" + (f"/{self.prefix}" if self.prefix else "")
 
@@ -202,7 +227,7 @@ class SessionStore(ZarrStore):
         import icechunk
 
         self._shared.end()
-        session = self._session
+        session = self._shared.given
         with _told(self, "commit to"):
             if session is not self._shared.session:
                 session.merge(self._shared.session)
@@ -221,10 +246,10 @@ class SessionStore(ZarrStore):
     def discard(self) -> None:
         """Leave the session as it was before the call."""
         self._shared.end()
-        if self._session is self._shared.session:
-            self._session.discard_changes()
+        if self._shared.given is self._shared.session:
+            self._shared.given.discard_changes()
         else:
-            self._session.merge()  # so that its next commit does not warn of a fork
+            self._shared.given.merge()  # so that its next commit does not warn of a fork
 
     def transaction(
         self,
@@ -392,7 +417,7 @@ def _check_writable(session: Any) -> None:
         remedy = 'give a new one, such as repository.writable_session("main")'
         wrong = "a session that only reads, as each does after its commit", remedy
     elif session.has_uncommitted_changes:
-        remedy = "call session.commit(...) or session.discard_changes() before, and give a new one"
+        remedy = "call session.discard_changes(), or session.commit(...) and give a new session"
         wrong = "a session with changes, which would become part of this commit", remedy
     if wrong is not None:
         raise SpecError(wrong[0], field="store", value=type(session).__name__, remedy=wrong[1])

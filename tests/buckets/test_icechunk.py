@@ -34,6 +34,7 @@ def check(repository, wanted):
     np.testing.assert_array_equal(array[...], wanted)
 
 
+@pytest.mark.long
 def test_an_array_is_made_and_changed(repository):
     session = repository.writable_session("main")
     x = da.from_array(VALUES, chunks=8)

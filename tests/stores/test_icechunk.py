@@ -17,10 +17,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from zarr.buffer import default_buffer_prototype
 
 import shardwrite
 from shardwrite import AppendOnly, ConflictError, SpecError, StoreError
 from shardwrite.stores import MemoryStore
+from shardwrite.stores.session_store import SessionStore
 
 icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
 PAGE = Path(__file__).parents[2] / "docs/buckets.md"
@@ -106,6 +108,28 @@ def test_what_reads_takes_sessions_too(repository, session):
     for store in (session, session.store):
         found = shardwrite.open_sharded(store, name="a/b")
         np.testing.assert_array_equal(found[:3, 2:7, 6:], VALUES[:3, 2:7, 6:])
+    with pytest.raises(StoreError, match="no call writes to this session now"):
+        shardwrite.verify(session, name="a/b", accept=True)
+
+
+def test_other_processes_read_a_snapshot(on_disk):
+    X.to_sharded_zarr(on_disk.writable_session("main"), **LAYOUT)
+    found = shardwrite.open_sharded(on_disk.readonly_session("main"), name="a/b")
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(found))[...], VALUES)
+
+
+def test_arrays_are_not_put_around_others(repository, session):
+    X.to_sharded_zarr(session, name="many", shards=4, chunks=2)
+    session = repository.writable_session("main")
+    document = asyncio.run(session.store.get("many/zarr.json", default_buffer_prototype()))
+    asyncio.run(session.store.set("g/h/b/zarr.json", document))  # in groups that have no documents
+    session.commit("by another program")
+    session = repository.writable_session("main")
+    with pytest.raises(SpecError, match="something that is no Zarr array stands there"):
+        X.to_sharded_zarr(session, name="g", shards=4, chunks=2)
+    X.to_sharded_zarr(session, name="g/x", shards=4, chunks=2)
+    with pytest.raises(SpecError, match="many/y"):
+        X.to_sharded_zarr(repository.writable_session("main"), name="many/y", shards=4, chunks=2)
 
 
 def test_arrays_are_changed_by_replacement(repository, session):
@@ -194,13 +218,28 @@ def test_a_run_that_fails_leaves_the_session_as_it_was(repository, session):
 
 
 def test_a_straggler_changes_nothing_after_the_call(session):
-    from shardwrite.stores.session_store import SessionStore
-
     store = SessionStore.to_write(session, for_processes=False)
     store.discard()
-    with pytest.raises(StoreError, match="the call that writes it has ended"):
+    with pytest.raises(StoreError, match="no call writes to this session now"):
         put(store, "zarr.json", b"{}")
     assert not session.has_uncommitted_changes
+
+
+def test_two_calls_do_not_share_a_session(repository, session):
+    def other(block, block_info=None):
+        if block_info[0]["chunk-location"] == (1, 1, 1):
+            with pytest.raises(SpecError, match=r"with changes|another call writes to this"):
+                X.to_sharded_zarr(session, name="c", shards=4, chunks=2)
+        return block
+
+    store = SessionStore.to_write(session, for_processes=False)
+    with pytest.raises(SpecError, match="another call writes to this session now; wait for it"):
+        X.to_sharded_zarr(session, **LAYOUT)
+    store.discard()
+    with dask.config.set(scheduler="sync"):
+        X.map_blocks(other, dtype=X.dtype).to_sharded_zarr(session, **LAYOUT)
+    assert not any(key.startswith("c/") for key in keys(repository.readonly_session("main")))
+    np.testing.assert_array_equal(stored(repository)[...], VALUES)
 
 
 def test_another_writer_has_moved_the_branch(repository, session):
@@ -232,7 +271,7 @@ def test_sessions_that_cannot_be_committed(repository, session):
     with pytest.raises(SpecError, match="a fork, which cannot be committed; give the session"):
         X.to_sharded_zarr(repository.writable_session("main").fork(), **LAYOUT)
     zarr.create_group(session.store, path="mine")
-    with pytest.raises(SpecError, match=r"would become part of this commit; call session\.commit"):
+    with pytest.raises(SpecError, match=r"part of this commit; call session\.discard_changes"):
         X.to_sharded_zarr(session, **LAYOUT)
     assert set(keys(session)) == {"zarr.json", "mine/zarr.json"}
     session.commit("mine")
@@ -269,7 +308,8 @@ def test_changes_in_place_are_refused(repository, session):
         )
 
 
-def test_calls_that_do_not_commit_refuse_sessions(repository, session):
+def test_calls_that_do_not_commit_refuse_sessions(repository, session, tmp_path):
+    X.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
     refused = "which this call does not commit; give the session itself to to_sharded_zarr"
     root = zarr.create_group(session.store)
     for store in (session.store, root, root.create_group("g").store_path):
@@ -278,9 +318,16 @@ def test_calls_that_do_not_commit_refuse_sessions(repository, session):
     for call in (
         lambda: shardwrite.create(session, (8, 8), "u1", shards=4, chunks=2, name="c"),
         lambda: shardwrite.ShardWriter(session, name="c"),
+        lambda: shardwrite.compact(session, name="c"),
+        lambda: shardwrite.shard(zarr.zeros((4,), chunks=2), session, shards=4),
+        lambda: shardwrite.plan(X, store=session, shards=4, chunks=2),
+        lambda: shardwrite.upload(tmp_path / "x", session),
+        lambda: X.astype("u1").to_precomputed(session, resolution=(1, 1, 1), axes="zyx"),
     ):
         with pytest.raises(SpecError, match=refused):
             call()
+    with pytest.raises(TypeError, match="positional"):
+        shardwrite.to_sharded_zarr(X, repository.writable_session("main"), "a", None, 4)
     with pytest.raises(SpecError, match=r"give a session of it, such as repository\.writable"):
         X.to_sharded_zarr(repository, **LAYOUT)
 
@@ -326,8 +373,6 @@ def test_the_page(repository):
 
 
 def test_each_task_of_another_process_has_a_fork(on_disk, tmp_path):
-    from shardwrite.stores.session_store import SessionStore
-
     session = on_disk.writable_session("main")
     store = SessionStore.to_write(session, for_processes=True).at("x")
     X[:, 0, 0].to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
@@ -347,7 +392,6 @@ def test_each_task_of_another_process_has_a_fork(on_disk, tmp_path):
 
 def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk):
     from shardwrite.runs.session import Session
-    from shardwrite.stores.session_store import SessionStore
 
     def learnt(store, **facts):
         """Whether the journals of another process are believed."""
@@ -365,8 +409,6 @@ def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk
 
 
 def test_workers_without_icechunk_are_told_what_to_install(on_disk, monkeypatch):
-    from shardwrite.stores.session_store import SessionStore
-
     store = SessionStore.to_write(on_disk.writable_session("main"), for_processes=True)
     sent = pickle.dumps(store)
     monkeypatch.setitem(sys.modules, "icechunk.session", None)
@@ -375,8 +417,6 @@ def test_workers_without_icechunk_are_told_what_to_install(on_disk, monkeypatch)
 
 
 def test_a_session_that_is_not_forked_is_not_sent(session):
-    from shardwrite.stores.session_store import SessionStore
-
     for store in (SessionStore.to_write(session, for_processes=False), SessionStore(session)):
         with pytest.raises(SpecError, match=r"be used by several processes \(SHARED\)"):
             pickle.dumps(store)
