@@ -414,6 +414,8 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
         remedy = "give a directory that every worker can write to"
+        if job.target.store.local_root is None:
+            remedy = "give one as run_dir that every worker can write to"
         if fence is not None:
             remedy = "give all workers the same access to the bucket"
         raise StoreError(

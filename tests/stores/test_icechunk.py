@@ -408,6 +408,16 @@ def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk
     assert learnt(MemoryStore(), has_helpers=True)
 
 
+def test_workers_that_do_not_see_the_state_of_the_run(session, monkeypatch):
+    from shardwrite.runs import begin
+
+    probed = begin._Probed(("No such file or directory", 2), is_far=False, scratch=None)
+    monkeypatch.setattr(begin, "_probe_here", lambda *facts: probed)
+    with pytest.raises(StoreError, match=r"No such file.*; give one as run_dir that every"):
+        X.to_sharded_zarr(session, **LAYOUT)
+    assert not session.has_uncommitted_changes
+
+
 def test_workers_without_icechunk_are_told_what_to_install(on_disk, monkeypatch):
     store = SessionStore.to_write(on_disk.writable_session("main"), for_processes=True)
     sent = pickle.dumps(store)
@@ -461,6 +471,10 @@ def test_a_process_that_is_killed_leaves_the_branch_as_it_was(on_disk, tmp_path)
     np.testing.assert_array_equal(stored(on_disk)[...], VALUES)
 
 
+def fails_late(block, block_info=None):
+    return block / (100 - block_info[0]["chunk-location"][0] or 1 // 0)
+
+
 @pytest.mark.long
 def test_a_cluster_writes_in_forks_which_are_merged(on_disk, tmp_path):
     from distributed import Client
@@ -470,6 +484,10 @@ def test_a_cluster_writes_in_forks_which_are_merged(on_disk, tmp_path):
     layout, reports = {"name": "a/b", "shards": (8, 4), "chunks": 2}, []
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
         session = on_disk.writable_session("main")
+        with pytest.raises(ZeroDivisionError) as caught:
+            x.map_blocks(fails_late, dtype=x.dtype).to_sharded_zarr(session, **layout)
+        assert NOTE in caught.value.__notes__
+        assert not session.has_uncommitted_changes
         x.to_sharded_zarr(session, **layout, run_dir=tmp_path / "runs", progress=reports.append)
         assert len(reports) >= 8
         assert len({report.process for report in reports}) == 2
