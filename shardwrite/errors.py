@@ -16,6 +16,7 @@ __all__ = [
     "ClusterError",
     "ClusterLostError",
     "CodecError",
+    "ConflictError",
     "CorruptShardError",
     "IncompleteError",
     "JournalError",
@@ -281,6 +282,22 @@ class ChangedError(ShardwriteError):
         self, message: str, *, path: str, changed: Sequence[str] = (), missing: Sequence[str] = ()
     ) -> None:
         super().__init__(message, path=path, changed=tuple(changed), missing=tuple(missing))
+
+
+class ConflictError(ShardwriteError):
+    """Another writer has moved a branch of an Icechunk repository, so nothing was published.
+
+    Attributes
+    ----------
+    branch : str
+        The branch.
+    expected, found : str
+        Snapshot that the branch pointed to when the session began, and the one that it points to
+        now.
+    """
+
+    def __init__(self, message: str, *, branch: str, expected: str, found: str) -> None:
+        super().__init__(message, branch=branch, expected=expected, found=found)
 
 
 class RunEndedError(JournalError):

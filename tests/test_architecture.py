@@ -197,7 +197,8 @@ def test_one_place_makes_the_store_of_an_array():
 
 
 def test_only_formats_know_the_key_of_a_document():
-    """`codecs/pipeline.py` has an array of zarr-python in memory, which has nothing to do with it."""
+    """`codecs/pipeline.py` has an array of zarr-python in memory, which has nothing to do with it.
+    Icechunk takes documents and chunks only, so its store tells their keys from others."""
     keys = {"zarr.json", ".zarray", ".zgroup"}
     found = {
         str(path.relative_to(PACKAGE))
@@ -205,7 +206,7 @@ def test_only_formats_know_the_key_of_a_document():
         for node in walk(parsed(path))
         if isinstance(node, ast.Constant) and node.value in keys
     }
-    assert found == {"format/node.py", "codecs/pipeline.py"}
+    assert found == {"format/node.py", "codecs/pipeline.py", "stores/session_store.py"}
 
 
 def test_every_folder_has_a_floor():
@@ -333,6 +334,8 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
         "rglob",
         "iterdir",
     }
+    if path == PACKAGE / "stores" / "session_store.py":
+        asked -= {"exists"}  # of Icechunk, whose method of this name alone raises
     for node in walk(parsed(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
@@ -503,7 +506,7 @@ REMOVES_ITS_OWN = {
     "place/directory.py": {"make_room", "sweep"},  # a new directory is renamed; temporaries
     "operations/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
-    "place/run_state.py": {"_discard", "_discard_private"},
+    "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},
     "journal/bucket_log.py": {"restore"},  # in the directory that is made from a log
     "journal/bucket_runs.py": {"open", "close", "_lose"},  # this process's copy of a state
     "journal/bucket_shares.py": {"open", "discard"},  # this block's copy of a state

@@ -31,6 +31,7 @@ EXTRAS = {
     "netcdf3": "scipy",
     "cf": "xarray",
     "cloud": "obstore, botocore",
+    "icechunk": "icechunk",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",
     "demo": "nibabel, zstandard",

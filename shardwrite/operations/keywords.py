@@ -31,6 +31,7 @@ class _Common(TypedDict, total=False):
     max_graph_tasks: int
     progress: bool | Callable[[GroupReport], None]
     via: Any
+    message: str | None
 
 
 class RegionKeywords(_Common, total=False):

@@ -21,7 +21,7 @@ from shardwrite.plan import resolve_shapes
 from shardwrite.read.array import open_at
 from shardwrite.runs.given import take
 
-__all__ = ["chosen_mode", "fills_existing", "mode_of"]
+__all__ = ["chosen_mode", "fills_existing", "mode_of", "refuse_for_region"]
 
 _MODES = ("w-", "w", "a", "r+")
 _OF_CODECS = ("compressors", "filters", "serializer")
@@ -127,6 +127,29 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
                 return False
     _check_agrees(x, open_at(target.place).metadata, array)
     return True
+
+
+def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
+    """Refuse keywords of new arrays in a call that writes into a region.
+
+    Raises
+    ------
+    SpecError
+        If one of them differs from its default; the error names the first one.
+    """
+    of_array = [
+        (f.name, getattr(array, f.name), f.default)
+        for f in dataclasses.fields(array)
+        if f.name not in ("order", "zarr_format")  # they say nothing that could differ
+    ]
+    usual_mode = mode if mode in ("a", "r+") else "w-"
+    of_run = [("mode", mode, usual_mode), ("publish", publish, "last")]
+    for keyword, value, usual in (*of_array[:2], *of_run, *of_array[2:]):
+        if value is not usual and value != usual:
+            remedy = "leave it out: the array that exists decides"
+            raise SpecError(
+                "is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy
+            )
 
 
 def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:

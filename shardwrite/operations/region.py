@@ -22,6 +22,7 @@ from shardwrite.journal import (
     tidied_run,
     unfinished,
 )
+from shardwrite.operations.committing import committing
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
 from shardwrite.operations.scattered import abandon_scattered
@@ -157,6 +158,7 @@ def write_region(
 
 
 @public
+@committing
 def write_region(
     x: Any,
     store: Any,
@@ -177,6 +179,7 @@ def write_region(
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     keep_report: bool = False,
+    message: str | None = None,  # noqa: ARG001 (which `committing` takes)
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
@@ -211,7 +214,7 @@ def write_region(
         The numpy rule for casting `x` to the dtype of the array.
     write_empty_chunks, durability, run_dir, via, memory_limit, max_graph_tasks, progress
         See :func:`to_sharded_zarr`.
-    compute, return_stored, keep_report
+    compute, return_stored, keep_report, message
         See :func:`to_sharded_zarr`. What is returned is the region.
     restart : bool
         Give up unfinished updates that are in the way; each of their shards stays as it is, old or
@@ -396,7 +399,7 @@ def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
 
 _OF_ERASE = (
     *("strategy", "durability", "run_dir", "restart", "recheck", "memory_limit", "progress"),
-    "drop_hdf5",
+    *("drop_hdf5", "message"),
 )
 
 
@@ -414,8 +417,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     name : str, optional
         Path of the array in the store.
     **keywords
-        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit`, `progress` and
-        `drop_hdf5` of :func:`write_region`.
+        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit`, `progress`,
+        `drop_hdf5` and `message` of :func:`write_region`.
 
     Returns
     -------

@@ -21,8 +21,14 @@ from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.manifest import Manifest
+from shardwrite.operations.committing import committing
 from shardwrite.operations.keywords import StoreKeywords, WriteKeywords
-from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
+from shardwrite.operations.modes import (
+    chosen_mode,
+    fills_existing,
+    mode_of,
+    refuse_for_region,
+)
 from shardwrite.operations.region import region_job, write_region
 from shardwrite.operations.words import ZarrWords
 from shardwrite.place.scratch import target_via
@@ -100,6 +106,7 @@ def to_sharded_zarr(
 
 
 @public
+@committing
 def to_sharded_zarr(
     x: Any,
     store: Any,
@@ -143,6 +150,7 @@ def to_sharded_zarr(
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     max_source_reruns: float = MAX_SOURCE_RERUNS,
     keep_report: bool = False,
+    message: str | None = None,  # noqa: ARG001 (which `committing` takes)
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
@@ -158,9 +166,10 @@ def to_sharded_zarr(
         The source: a dask array whose chunk sizes are known, a numpy array, a `zarr.Array`, an
         `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
         `attributes` and `fill_value` that are left out are those of a zarr or xarray array.
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python. Such an array is filled, as with ``mode="r+"``, unless
+    store : str, path, store or node of zarr-python, or icechunk.Session
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; a
+        writable session of Icechunk, which is then committed; or a group or array of zarr-python.
+        Such an array is filled, as with ``mode="r+"``, unless
         `mode` is ``"w"``.
     component : str, optional
         Another word for `name`, as in `dask.array.to_zarr`.
@@ -248,6 +257,8 @@ def to_sharded_zarr(
     keep_report : bool
         Keep a report of the run in the array, as ``shardwrite-report.json`` beside the receipt.
         :func:`report` reads it. Its size does not grow with the number of shards.
+    message : str, optional
+        Message of the commit, if the store is a session of Icechunk. By default it names the array.
     progress : bool or callable
         True shows a progress bar. A callable is called with the report of each group of shards.
     compute : bool
@@ -309,7 +320,7 @@ def to_sharded_zarr(
     store, name = at_url(store, storage_options), words.named(named(name, component))
     mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
     if region is not None:
-        _refuse_for_region(array, mode, publish)
+        refuse_for_region(array, mode, publish)
     elif mode in ("a", "r+"):
         target = resolve_target(store, name, run_dir)
         region = ... if fills_existing(x, target, mode, array) else None
@@ -366,29 +377,6 @@ def to_sharded_zarr(
     return stored_array(job, given.array) if return_stored else result
 
 
-def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
-    """Refuse keywords of new arrays in a call that writes into a region.
-
-    Raises
-    ------
-    SpecError
-        If one of them differs from its default; the error names the first one.
-    """
-    of_array = [
-        (f.name, getattr(array, f.name), f.default)
-        for f in dataclasses.fields(array)
-        if f.name not in ("order", "zarr_format")  # they say nothing that could differ
-    ]
-    usual_mode = mode if mode in ("a", "r+") else "w-"
-    of_run = [("mode", mode, usual_mode), ("publish", publish, "last")]
-    for keyword, value, usual in (*of_array[:2], *of_run, *of_array[2:]):
-        if value is not usual and value != usual:
-            remedy = "leave it out: the array that exists decides"
-            raise SpecError(
-                "is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy
-            )
-
-
 @overload
 def store(
     arrays: Any,
@@ -434,6 +422,7 @@ def store(
 
 
 @public
+@committing
 def store(
     arrays: Any,
     stores: Any,
@@ -443,6 +432,7 @@ def store(
     axis: int = 0,
     casting: str = "safe",
     run_dir: Any = None,
+    message: str | None = None,  # noqa: ARG001 (which `committing` takes)
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
@@ -467,7 +457,7 @@ def store(
         one for each array. None stands for a new array.
     axis, casting
         See :func:`write_region`. They hold for all regions.
-    run_dir, progress, compute, return_stored
+    run_dir, message, progress, compute, return_stored
         See :func:`to_sharded_zarr`.
     **keywords
         Other keywords of :func:`to_sharded_zarr`, which hold for all arrays. With a region, those
@@ -530,7 +520,7 @@ def store(
             made = plan_array(taken.array, engine, described, options, target.store)
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
-            _refuse_for_region(array, run.mode, run.publish)
+            refuse_for_region(array, run.mode, run.publish)
             target, where = target_via(resolve_target(*where_to), via), Where(region, axis, casting)
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)

@@ -11,12 +11,14 @@ beside the directory that is uploaded, unless the user has named one.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import uuid
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -28,9 +30,16 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
-from shardwrite.stores import BucketStore, Store, token_of
+from shardwrite.stores import BucketStore, Store, as_store_error, token_of
 
-__all__ = ["RunState", "private_directory", "refuse_run_dir", "run_state_beside", "run_state_of"]
+__all__ = [
+    "RunState",
+    "own_run_dir",
+    "private_directory",
+    "refuse_run_dir",
+    "run_state_beside",
+    "run_state_of",
+]
 
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
@@ -151,6 +160,34 @@ def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
     if is_known or source is None or not isinstance(place, InStore) or place.base.is_in_memory:
         return run_dir
     return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
+
+
+@contextlib.contextmanager
+def own_run_dir(run_dir: Any) -> Iterator[Any]:
+    """Make a directory in that for run state, for a run that no other call can continue.
+
+    Parameters
+    ----------
+    run_dir : str or path, optional
+        Directory that the user has given for run state.
+
+    Yields
+    ------
+    str, path or None
+        A new directory, which is removed at the end; None if no directory is given, or none that
+        can be one.
+    """
+    chosen = value_of(RUN_DIR) if run_dir is None else run_dir
+    if not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
+        yield run_dir
+        return
+    with as_store_error(os.fsdecode(chosen), "cannot make a directory in"):
+        os.makedirs(chosen, exist_ok=True)
+        made = tempfile.mkdtemp(prefix="shardwrite-", dir=os.fsdecode(chosen))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def refuse_run_dir(run_dir: Any) -> None:

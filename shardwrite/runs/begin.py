@@ -45,7 +45,7 @@ from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_replaced
 from shardwrite.runs.scratch import Scratch, check_scratch, needed_by, scratch_here
 from shardwrite.runs.session import Session
-from shardwrite.stores import as_store_error
+from shardwrite.stores import Staged, as_store_error
 from shardwrite.write.spool import no_spool
 
 __all__ = ["begin", "check_place", "join"]
@@ -96,7 +96,9 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         ):
             session.directory.make_room(session.job.durability, session.driver)
             confirm(session.job.target)
-            if session.job.options.publish == "first" and session.job.options.mode != "r+":
+            if isinstance(session.job.target.store, Staged):
+                session.put_document()
+            elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
             session.catch_up(engine, may_list=True)
@@ -412,6 +414,8 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
         remedy = "give a directory that every worker can write to"
+        if job.target.store.local_root is None:
+            remedy = "give one as run_dir that every worker can write to"
         if fence is not None:
             remedy = "give all workers the same access to the bucket"
         raise StoreError(

@@ -12,7 +12,7 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.read.hdf5_shards import refuse_hdf5_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores import Capability, Store, require
+from shardwrite.stores import Capability, Staged, Store, require
 from shardwrite.write.hdf5_layout import require_h5py
 
 __all__ = ["check_kind", "check_needs", "check_updatable"]
@@ -35,6 +35,9 @@ def check_needs(job: Job, engine: Engine) -> None:
     store, label = job.target.store, job.target.label
     store.prepare()
     _check_size(job)
+    grid = job.plan.metadata.grid
+    if isinstance(store, Staged) and grid.n_shards:
+        store.check_key(job.plan.metadata.shard_key((0,) * grid.ndim))
     if not engine.shares_memory:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:

@@ -54,6 +54,9 @@ class WriteResult:
         Decoded bytes of these shards, which are part of `raw_nbytes`.
     n_retried_tasks : int
         Number of times that a task was given up because its workers had died, and then run again.
+    snapshot, message : str or None
+        Id of the snapshot of an Icechunk repository that holds the array, and the message of its
+        commit. None for all other targets.
     """
 
     path: str
@@ -70,6 +73,8 @@ class WriteResult:
     resumed_nbytes: int = 0
     n_retried_tasks: int = 0
     peak_nbytes_by_process: dict[str, int] = field(default_factory=dict)
+    snapshot: str | None = None
+    message: str | None = None
 
     @property
     def throughput(self) -> float:
@@ -122,6 +127,8 @@ class WriteResult:
             ),
             ("tasks", f"{self.n_tasks:,} ({self.layout})"),
         ]
+        if self.snapshot is not None:
+            rows.append(("snapshot", f"{self.snapshot} ({self.message})"))
         if self.n_resumed_shards:
             rows.append(
                 ("resumed", f"{counted(self.n_resumed_shards, 'shard')} from an earlier call")
@@ -218,6 +225,8 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
         resumed_nbytes=effort.resumed_nbytes,
         n_retried_tasks=effort.n_retried,
         peak_nbytes_by_process=dict(ledger.peaks),
+        snapshot=None,
+        message=None,
     )
 
 
@@ -263,6 +272,8 @@ _KINDS: dict[str, type | UnionType] = {
     "layout": str,
     "seconds": int | float,
     "peak_nbytes_by_process": dict,
+    "snapshot": str | None,
+    "message": str | None,
 }
 
 

@@ -60,7 +60,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
 __all__ = ["Session", "finish_together"]
@@ -185,8 +185,13 @@ class Session:
         RunEndedError
             If the run has ended, and the journal of a worker on another host cannot be written.
         StoreError
-            If that cannot be written, or a part file cannot be removed.
+            If that cannot be written, a part file cannot be removed, or what the task has changed
+            cannot be merged.
         """
+        store = self.job.target.store
+        if isinstance(store, Staged):
+            for changes in report.changes:
+                store.take(changes)
         for path in report.part_files:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
@@ -219,7 +224,12 @@ class Session:
             self.resumed_nbytes = int(elements[is_done].sum()) * plan.metadata.itemsize
 
     def learn(self) -> None:
-        """Enter shards from this driver's journals whose reports have not arrived."""
+        """Enter shards from this driver's journals whose reports have not arrived.
+
+        A `Staged` store lacks such shards if other processes have written them.
+        """
+        if self.has_helpers and isinstance(self.job.target.store, Staged):
+            return
         found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
         self.ledger.take(found, new)
@@ -396,6 +406,17 @@ class Session:
         plan = self.job.plan
         region = plan.array_region or plan.metadata.grid.whole
         list_before(self.directory, plan.metadata, region, self.job.durability, self.driver)
+
+    def put_document(self) -> None:
+        """Put the document before the shards, as a `Staged` store asks for it.
+
+        It raises what `publish_first` raises.
+        """
+        if self.job.makes_array:
+            self.publish_first()
+        elif self.job.is_update:
+            with self.directory.ending():
+                self._change_document(lambda document: document)
 
     def publish_first(self) -> None:
         """Publish the document of a new array before anything is written.

@@ -3,6 +3,7 @@
 from shardwrite.stores.base import (
     DURABILITIES,
     Bounded,
+    Carrying,
     Dated,
     Described,
     Linkable,
@@ -12,6 +13,7 @@ from shardwrite.stores.base import (
     Overlapping,
     Protectable,
     Readable,
+    Staged,
     Store,
     Transaction,
     Writable,
@@ -59,7 +61,7 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import Opened, is_icechunk, is_store_url, open_store
+from shardwrite.stores.opening import Opened, is_icechunk, is_session, is_store_url, open_store
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
@@ -86,6 +88,7 @@ __all__ = [
     "Bounded",
     "BucketStore",
     "Capability",
+    "Carrying",
     "Contents",
     "Dated",
     "Described",
@@ -104,6 +107,7 @@ __all__ = [
     "Ranges",
     "Readable",
     "Room",
+    "Staged",
     "Store",
     "Told",
     "Transaction",
@@ -124,6 +128,7 @@ __all__ = [
     "is_bucket_url",
     "is_file",
     "is_icechunk",
+    "is_session",
     "is_store_url",
     "is_there",
     "listed",

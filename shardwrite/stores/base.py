@@ -24,6 +24,7 @@ from shardwrite.stores.tokens import token_of
 __all__ = [
     "DURABILITIES",
     "Bounded",
+    "Carrying",
     "Dated",
     "Described",
     "Linkable",
@@ -33,6 +34,7 @@ __all__ = [
     "Overlapping",
     "Protectable",
     "Readable",
+    "Staged",
     "Store",
     "Transaction",
     "Writable",
@@ -216,6 +218,34 @@ class Dated(Protocol):
 
         Programs cannot set it, as those do that copy files with their times.
         """
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A store whose objects nobody sees before a commit, which is made after the runs.
+
+    The document of an array is put before its shards, and other processes hand their changes over.
+    """
+
+    def check_key(self, key: str) -> None:
+        """Verify before a run that a shard can have such a key.
+
+        Raises
+        ------
+        SpecError
+            If it cannot.
+        """
+
+    def take(self, changes: Any) -> None:
+        """Take over what a task in another process has changed; see :class:`Carrying`."""
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A transaction in another process than that of the commit of a `Staged` store."""
+
+    def changes(self) -> Any:
+        """What was changed, for :meth:`Staged.take`."""
 
 
 class ObjectEditor(Protocol):

@@ -18,7 +18,7 @@ from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "is_icechunk", "is_store_url", "open_store"]
+__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store"]
 
 _MEMORY = "memory://"
 _lock = threading.Lock()
@@ -48,11 +48,12 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
 
     Parameters
     ----------
-    given : path, URL, zarr store, StorePath, Group, Array, obstore store, or Store
+    given : path, URL, zarr store, StorePath, Group, Array, obstore store, Store, or Session
         Path of a directory; the URL of a bucket; a store of zarr-python, or what lies in one; a
         store of obstore; or a store of this package. The directory of a `zarr.storage.LocalStore`
         is opened as if its path were given, because zarr does not write files durably. A
-        `zarr.storage.ObjectStore` stands for its store of obstore.
+        `zarr.storage.ObjectStore` stands for its store of obstore. A session of Icechunk is only
+        read here; see :class:`SessionStore` for one that is written.
     is_read : bool
         Promise that nothing will be written, so that the store may be read-only.
 
@@ -75,12 +76,8 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         return Opened(given)
     if is_bucket(given):
         return Opened(BucketStore(given, is_read=is_read))
-    if not is_read and is_icechunk(given):
-        remedy = (
-            "write to a directory or a bucket, and put its objects into the session, as "
-            'docs/buckets.md shows under "Into an Icechunk repository"'
-        )
-        raise _refusal(given, "Icechunk, which takes chunks only of arrays that exist", remedy)
+    if is_session(given):
+        return Opened(_of_session(given, is_read=is_read))
     # zarr is imported late, because its import takes long.
     import zarr
     from zarr.abc.store import Store as AnyZarrStore
@@ -91,14 +88,22 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     if isinstance(given, zarr.storage.StorePath):
         given, path = given.store, given.path
     if not isinstance(given, AnyZarrStore):
+        remedy = "give a path, or a store, group or array of zarr"
+        if is_icechunk(given):
+            remedy = 'give a session of it, such as repository.writable_session("main")'
         # Only the type is shown, since the text of an object may contain credentials.
-        raise _refusal(given, "not a store", "give a path, or a store, group or array of zarr")
+        raise _refusal(given, "not a store", remedy)
     return Opened(_of_zarr(given, is_read=is_read), path)
 
 
 def is_icechunk(given: object) -> bool:
     """Whether a value is a session or a store of Icechunk."""
     return type(given).__module__.partition(".")[0] == "icechunk"
+
+
+def is_session(given: object) -> bool:
+    """Whether a value is a session of Icechunk, or a fork of one."""
+    return is_icechunk(given) and hasattr(given, "has_uncommitted_changes")
 
 
 def is_store_url(text: str) -> bool:
@@ -151,6 +156,8 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
 
     from shardwrite.stores.zarr_store import ZarrStore
 
+    if is_icechunk(given):
+        return _of_session(given.session, is_read=is_read)
     if not is_read:
         if given.read_only or not given.supports_writes:
             raise _refusal(given, "a read-only store", "open it so that it can be written")
@@ -166,6 +173,18 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
     if type(given) is ObjectStore and is_bucket(given.store):
         return BucketStore(given.store, is_read=is_read)
     return ZarrStore(given)
+
+
+def _of_session(given: Any, *, is_read: bool) -> Store:
+    if not is_read:
+        remedy = (
+            "give the session itself to to_sharded_zarr, store, write_region or erase, which "
+            "commit it"
+        )
+        raise _refusal(given, "a session of Icechunk, which this call does not commit", remedy)
+    from shardwrite.stores.session_store import SessionStore
+
+    return SessionStore(given)
 
 
 def _refusal(given: object, message: str, remedy: str) -> SpecError:

@@ -8,6 +8,7 @@ kind               what is known
 ``FsspecStore``    Depends on the file system: object stores put atomically and durably, and tag
                    each object. Others are only known to be shared, or nothing is known of them.
 ``ObjectStore``    Is no matter of the adapter: `BucketStore` talks to obstore without zarr.
+``IcechunkStore``  Is no matter of the adapter as it is: see `SessionStore`, which derives from it.
 others             Nothing is assumed. `ZarrStore` takes what its user knows.
 =================  ================================================================================
 """

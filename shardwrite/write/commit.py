@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shardwrite.config.table import RETRY_PAUSES
 from shardwrite.config.values import value_of
@@ -44,7 +44,7 @@ from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, shards_of, this_process
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.stores import Bounded, Overlapping, Proof, Transaction
+from shardwrite.stores import Bounded, Carrying, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
 __all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
@@ -82,11 +82,14 @@ class _Progress:
         All shards that are committed so far, by position.
     proof : Proof or None
         Proof that the shards of the current attempt belong to the run.
+    changes : list
+        What the attempts have changed in forks of the store, if it is a `Staged` one.
     """
 
     def __init__(self, spec: WriteSpec) -> None:
         self.done: dict[Shape, Written] = {}
         self.proof: Proof | None = None
+        self.changes: list[Any] = []
         self._spec = spec
         self._journal = spec.journal()
         self._begun = self._entered = time.perf_counter()
@@ -208,6 +211,7 @@ def commit_shards(
         process=f"{socket.gethostname()}:{os.getpid()}",
         n_left=len(shards) - len(done),
         author=this_process() if spec.is_far else None,
+        changes=tuple(progress.changes),
     )
 
 
@@ -329,6 +333,9 @@ def _try_shards(
                 written[index] = write(transaction, index)
     except ShardwriteError as error:
         return _committed(spec, written, transaction), error
+    finally:
+        if isinstance(transaction, Carrying):
+            progress.changes.append(transaction.changes())
     return written, None
 
 

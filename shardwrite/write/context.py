@@ -222,6 +222,8 @@ class GroupReport:
     author : Process, optional
         Process that ran the task, if it could not enter the shards into the journal. The driver
         does so in its place.
+    changes : tuple
+        What the task has changed in forks of a `Staged` store, which the driver merges.
     """
 
     entry: Entry
@@ -230,6 +232,7 @@ class GroupReport:
     n_left: int = 0
     part_files: tuple[str, ...] = ()
     author: Process | None = None
+    changes: tuple[Any, ...] = ()
 
     @property
     def shards(self) -> tuple[int, ...]:
