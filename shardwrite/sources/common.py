@@ -18,7 +18,14 @@ import numpy as np
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 
-__all__ = ["as_attributes", "choose_dataset", "identify", "mask_value", "require"]
+__all__ = [
+    "as_attributes",
+    "choose_dataset",
+    "identify",
+    "identity_text",
+    "mask_value",
+    "require",
+]
 
 _MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
 
@@ -44,9 +51,22 @@ def identify(name: str, path: str, *, stat_path: str | None = None, **options: o
     """
     stat = os.stat(stat_path or path)
     facts = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, **options}
-    return f"{name}:{os.path.realpath(path)}?" + "&".join(
-        f"{k}={v}" for k, v in facts.items() if v is not None
-    )
+    return identity_text(name, os.path.realpath(path), **facts)
+
+
+def identity_text(name: str, where: str, **facts: object) -> str:
+    """Identity of an array from its format, its place, and facts; those that are None are left out.
+
+    A space ends the place. After a question mark, the facts would be taken for the credentials of
+    a URL, which no plan keeps.
+
+    Examples
+    --------
+    >>> identity_text("npy", "/data/x.npy", size=80, order=None, offset=0)
+    'npy:/data/x.npy size=80&offset=0'
+    """
+    told = "&".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
+    return f"{name}:{where} {told}"
 
 
 def require(module: str, extra: str, path: str) -> Any:

@@ -17,7 +17,7 @@ import dask
 import numpy as np
 import pytest
 
-from shardwrite.errors import SourceError, SpecError, StoreError
+from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
 from shardwrite.sources import FORMATS, as_dask, open_source
 from shardwrite.sources.chunking import merge_chunks, slabs
@@ -211,6 +211,7 @@ def test_facts_and_whole(made):
     source = made.source
     assert source.shape == SHAPE
     assert source.identity.startswith(f"{made.name}:{os.path.realpath(made.path)}")
+    assert redacted(source.identity) == source.identity, "no plan would hold all of it"
     got = source[(slice(None),) * 3]
     np.testing.assert_array_equal(got, made.data)
     assert type(got) is np.ndarray
