@@ -310,6 +310,13 @@ def test_slicing_fuses_into_the_read(tmp_path, monkeypatch):
     assert boxes == [Box((3, 1, 0), (5, 2, 5))]
 
 
+def test_a_file_by_its_url(tmp_path):
+    np.save(tmp_path / "a b.npy", values(SHAPE))
+    source = open_source(f"file://{tmp_path}/a%20b.npy")
+    assert source.identity == open_source(str(tmp_path / "a b.npy")).identity
+    np.testing.assert_array_equal(source[...], values(SHAPE))
+
+
 def test_tokenized_by_identity(tmp_path):
     path, _ = make_npy(tmp_path, values(SHAPE))
     assert dask.base.tokenize(open_source(str(path))) == dask.base.tokenize(open_source(str(path)))
