@@ -16,7 +16,7 @@ from shardwrite.stores import FileInBucket
 
 __all__ = ["RangedSource"]
 
-_MOST_NBYTES = 8 * 2**20  # of one request, which a thread holds beside the block
+_MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
 _LITTLE_NBYTES = 2**20  # which take no longer to read than several requests
 _MOST_WASTE = 4
 
@@ -25,7 +25,7 @@ _MOST_WASTE = 4
 class RangedSource(RegionSource):
     """An array that is stored in one piece, of which ranges are read.
 
-    Several threads read at the same time. One request reads up to 8 MiB.
+    Several threads read at the same time. One request reads up to 4 MiB.
 
     Parameters
     ----------

@@ -223,17 +223,16 @@ class FileStream(io.RawIOBase):
 
 
 class _Readers:
-    """Objects that this process has open, the last used ones; all copies of a file share one."""
+    """Objects that this process has open, the last ones; all copies of a file share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[FileInBucket, ObjectReader] = OrderedDict()
 
     def get(self, file: FileInBucket) -> ObjectReader | None:
-        with self._lock:
-            if file in self._kept:
-                self._kept.move_to_end(file)
-            return self._kept.get(file)
+        # Without the lock: whoever asks may hold the one of the HDF5 library, and whoever has this
+        # one may have to wait for that if Python collects garbage.
+        return self._kept.get(file)
 
     def put(self, file: FileInBucket, reader: ObjectReader) -> None:
         with self._lock:
