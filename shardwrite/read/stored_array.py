@@ -159,7 +159,7 @@ def check_apart(source: Place, target: Place) -> None:
         is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
         is_apart &= not _is_same_directory(*paths)
     else:
-        tokens = (f"{source.store.token}/", f"{target.store.token}/")
+        tokens = _beginning(source), _beginning(target)
         is_apart = not (tokens[0].startswith(tokens[1]) or tokens[1].startswith(tokens[0]))
     if not is_apart:
         raise SpecError(
@@ -168,6 +168,16 @@ def check_apart(source: Place, target: Place) -> None:
             value=target.label,
             remedy="give a place outside of the source",
         )
+
+
+def _beginning(place: Place) -> str:
+    """How the tokens of all places below a place begin.
+
+    A bucket and a path in it may be opened as one, or one after the other. Then a slash more stands
+    before the path, or after it.
+    """
+    token = place.store.token.replace(" /", " ", 1).rstrip("/")
+    return token if token.endswith(" ") else f"{token}/"
 
 
 def _path_of(place: Place) -> Path | None:

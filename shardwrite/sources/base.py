@@ -13,6 +13,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
 from shardwrite.sources.damage import naming_damage
 from shardwrite.sources.keys import split_key
+from shardwrite.stores import FileInBucket
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 
@@ -76,11 +77,13 @@ class Request:
     Parameters
     ----------
     path : str
-        File, directory or pattern.
+        File, directory, pattern or URL.
     dataset : str or None
         Name of the array, if the file holds several.
     shape, dtype, offset, order
         Layout of a raw binary file.
+    file : FileInBucket or None
+        The file at the URL, if there is one.
     """
 
     path: str
@@ -89,6 +92,7 @@ class Request:
     dtype: npt.DTypeLike | None = None
     offset: int = 0
     order: str = "C"
+    file: FileInBucket | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,26 +11,42 @@ import os
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
+from shardwrite.sources.base import Request
+from shardwrite.stores import FileInBucket
 
-__all__ = ["as_attributes", "choose_dataset", "identify", "mask_value", "require"]
+__all__ = [
+    "as_attributes",
+    "choose_dataset",
+    "identify",
+    "identity_text",
+    "mask_value",
+    "open_binary",
+    "place_of",
+    "place_text",
+    "require",
+]
 
 _MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
 
 
-def identify(name: str, path: str, *, stat_path: str | None = None, **options: object) -> str:
+def identify(
+    name: str, path: str | FileInBucket, *, stat_path: str | None = None, **options: object
+) -> str:
     """Identity of a file: format, resolved path, size, modification time and options.
+
+    A file in a bucket has an ETag in place of the time.
 
     Parameters
     ----------
     name : str
         Name of the format.
-    path : str
+    path : str or FileInBucket
         File or directory.
     stat_path : str, optional
         File whose size and modification time count, if `path` is a directory.
@@ -42,11 +58,50 @@ def identify(name: str, path: str, *, stat_path: str | None = None, **options: o
     OSError
         If the file is missing or cannot be examined.
     """
+    if isinstance(path, FileInBucket):
+        size, tag, version = path.version
+        return identity_text(name, path.url, size=size, etag=tag, version=version, **options)
     stat = os.stat(stat_path or path)
     facts = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, **options}
-    return f"{name}:{os.path.realpath(path)}?" + "&".join(
-        f"{k}={v}" for k, v in facts.items() if v is not None
+    return identity_text(name, os.path.realpath(path), **facts)
+
+
+def identity_text(name: str, where: str, **facts: object) -> str:
+    """Identity of an array from its format, its place, and facts; those that are None are left out.
+
+    A space ends the place. After a question mark, the facts would be taken for the credentials of
+    a URL, which no plan keeps.
+
+    Examples
+    --------
+    >>> identity_text("npy", "/data/x.npy", size=80, order=None, offset=0)
+    'npy:/data/x.npy size=80&offset=0'
+    """
+    told = "&".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
+    return f"{name}:{where} {told}"
+
+
+def open_binary(place: str | FileInBucket) -> IO[bytes]:
+    """Open a file for reading, on this machine or in a bucket.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+    return (
+        cast("IO[bytes]", place.stream()) if isinstance(place, FileInBucket) else open(place, "rb")
     )
+
+
+def place_of(request: Request) -> str | FileInBucket:
+    """The file in a bucket of a request, or else the absolute path."""
+    return os.path.abspath(request.path) if request.file is None else request.file
+
+
+def place_text(place: str | FileInBucket) -> str:
+    """Path or URL of a file."""
+    return place.url if isinstance(place, FileInBucket) else place
 
 
 def require(module: str, extra: str, path: str) -> Any:

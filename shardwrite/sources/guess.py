@@ -1,21 +1,24 @@
-"""Detection of the format of a file from its name and its first bytes."""
+"""Detection of the format of a file from its name and its first bytes, here or in a bucket."""
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import BinaryIO
+from typing import IO
 
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
+from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.info import INFO
+from shardwrite.sources.common import open_binary
 from shardwrite.sources.formats import FORMATS
-from shardwrite.stores import open_bucket
+from shardwrite.stores import FileInBucket, file_in_bucket, open_bucket
 
-__all__ = ["IN_BUCKETS", "guess", "guess_in_bucket"]
+__all__ = ["FILES_IN_BUCKETS", "guess", "guess_in_bucket", "is_named_as_file"]
 
-IN_BUCKETS = ("zarr", "precomputed")
-"""Names of the formats that are read from buckets."""
+FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
+"""Names of the formats whose files are read from buckets, besides arrays of many objects."""
 
 _NODES = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -41,6 +44,8 @@ _LIKELY = {
     ".zarr": "zarr",
     ".zip": "zarr",
 }
+# Further suffixes of files, whose content or whole name decides.
+_FILES = (".nc", ".nwb", ".h5ad", ".mat", ".ims", ".zip", ".nii", ".nii.gz", ".raw", ".bin", ".dat")
 
 
 def guess(path: str) -> str | None:
@@ -68,15 +73,14 @@ def guess(path: str) -> str | None:
             else None
         )
     with open(path, "rb") as file:
-        head = file.read(8)
-        found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-        if found is None and _has_superblock(file):
-            return "hdf5"
-    return found or _by_name(path, _LIKELY)
+        return _by_content(file) or _by_name(path, _LIKELY)
 
 
-def guess_in_bucket(url: str) -> str:
-    """Name of the format of what lies at a URL: a volume of Neuroglancer, or else a Zarr array.
+def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
+    """Name of the format of what lies at a URL, and the file if it is one; None if it is unknown.
+
+    A URL that is named like a file is looked for as a file first. Others are looked for as a volume
+    of Neuroglancer or a Zarr array.
 
     Parameters
     ----------
@@ -86,19 +90,55 @@ def guess_in_bucket(url: str) -> str:
     Raises
     ------
     StoreError
-        If the service refuses.
+        If nothing lies at a URL that is named like a file, or the service refuses.
     """
-    store = open_bucket(url, value_of(STORAGE), is_read=True)
-    is_volume = store.version(INFO) is not None
-    is_node = is_volume and any(store.version(mark) is not None for mark in _NODES)
-    return "precomputed" if is_volume and not is_node else "zarr"
+    is_named = is_named_as_file(url)
+    file = file_in_bucket(url) if is_named else None
+    if file is None:
+        store = open_bucket(url, value_of(STORAGE), is_read=True)
+        is_volume = store.version(INFO) is not None
+        is_sure = not is_volume and url.rstrip("/").endswith(".zarr")
+        if is_sure or any(store.version(mark) is not None for mark in _NODES):
+            return "zarr", None
+        if is_volume:
+            return "precomputed", None
+        file = None if is_named else file_in_bucket(url)
+    if file is None and is_named:
+        raise StoreError(f"no such object: {url}", key=url, errno=errno.ENOENT)
+    if file is None:
+        return "zarr", None  # which says that there is none
+    named = _by_name(url, {end: name for name, one in FORMATS.items() for end in one.suffixes})
+    if named is None:
+        with open_binary(file) as stream:
+            named = _by_content(stream)
+    return named or _by_name(url, _LIKELY), file
 
 
-def _has_superblock(file: BinaryIO) -> bool:
+def is_named_as_file(url: str) -> bool:
+    """Whether the name at the end of a URL is that of a file, and not that of a directory.
+
+    Examples
+    --------
+    >>> is_named_as_file("s3://bucket/scan.h5"), is_named_as_file("s3://bucket/scan.zarr")
+    (True, False)
+    """
+    name = url.lower().rstrip("/")
+    return name.endswith(_FILES) or _by_name(name, _LIKELY) not in (None, "zarr")
+
+
+def _by_content(file: IO[bytes]) -> str | None:
+    """Name of the format that the first bytes of a file tell; None if they do not."""
+    head = file.read(8)
+    found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    return "hdf5" if found is None and _has_superblock(file) else found
+
+
+def _has_superblock(file: IO[bytes]) -> bool:
     """Whether an HDF5 file begins after a user block, of 512 bytes times a power of two."""
-    start, end = 512, os.fstat(file.fileno()).st_size
+    start, end = 512, file.seek(0, os.SEEK_END)
     while start < end:
-        if os.pread(file.fileno(), len(_HDF5), start) == _HDF5:
+        file.seek(start)
+        if file.read(len(_HDF5)) == _HDF5:
             return True
         start *= 2
     return False

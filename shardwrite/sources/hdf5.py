@@ -5,27 +5,46 @@ Values are read as stored; scale, offset and fill value are not applied.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks, slabs
-from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
+from shardwrite.sources.common import (
+    as_attributes,
+    choose_dataset,
+    identify,
+    place_of,
+    place_text,
+    require,
+)
 from shardwrite.sources.handles import FILES
+from shardwrite.stores import FileInBucket
 
-__all__ = ["Hdf5Source", "attributes_of", "metadata_of", "open_", "open_file", "reading"]
+__all__ = [
+    "Hdf5Source",
+    "attributes_of",
+    "metadata_of",
+    "open_",
+    "open_dataset",
+    "open_file",
+    "reading",
+]
 
+_MOST_LINKS = 64  # in a row; the HDF5 library follows 16
 # Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.
 _OF_LIBRARIES = {
     "CLASS",
@@ -48,17 +67,23 @@ class Hdf5Source(RegionSource):
     ----------
     dataset : str
         Full name of the dataset in the file.
+    file : FileInBucket, optional
+        The file, if it lies in a bucket.
     """
 
     dataset: str
+    file: FileInBucket | None = field(kw_only=True, default=None)
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         # Threads need no lock: h5py holds its own lock during each call into the library.
+        if self.file is not None:  # all datasets share its blocks
+            file = FILES.get(f"hdf5:{self.file}", lambda: open_file(self.file or self.path))
+            return np.asarray(file[self.dataset][box.slices])
         dataset = FILES.get(self.identity, lambda: open_file(self.path)[self.dataset])
         return np.asarray(dataset[box.slices])
 
 
-def open_file(path: str) -> Any:
+def open_file(path: str | FileInBucket) -> Any:
     """Open an HDF5 file for reading.
 
     Raises
@@ -68,9 +93,12 @@ def open_file(path: str) -> Any:
     OSError
         If the file cannot be read, or is no HDF5 file (`errno` is then None).
     """
-    h5py = require("h5py", "hdf5", path)
+    h5py = require("h5py", "hdf5", place_text(path))
     if importlib.util.find_spec("hdf5plugin") is not None:
         importlib.import_module("hdf5plugin")  # registers further filters
+    if isinstance(path, FileInBucket):
+        _close_at_exit(h5py)
+        return h5py.File(path.stream(), "r")
     # Some parallel file systems support no locks, and a reader needs none. If the user has set the
     # variable, it decides.
     return h5py.File(
@@ -78,8 +106,23 @@ def open_file(path: str) -> Any:
     )
 
 
+@functools.cache
+def _close_at_exit(h5py: Any) -> None:
+    """Have files be closed in time that are read through objects of Python.
+
+    The HDF5 library closes files when the process ends. Then their objects are gone, and it fails.
+    """
+
+    def close() -> None:
+        for found in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
+            if found.get_access_plist().get_driver() == h5py.h5fd.fileobj_driver:
+                h5py.File(found).close()
+
+    atexit.register(close)
+
+
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[Any]:
+def reading(path: str | FileInBucket) -> Iterator[Any]:
     """Open an HDF5 file for reading, and close it.
 
     h5py raises errors of many types where a file is damaged, or holds what h5py does not know. Here
@@ -162,14 +205,31 @@ def open_(request: Request) -> Hdf5Source:
     OSError
         If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
     """
-    path = os.path.abspath(request.path)
-    with reading(path) as file:
-        parts = (request.dataset or "").split("/")
+    return open_dataset(place_of(request), request.dataset)
+
+
+def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
+    """Open one dataset of a file; see `open_`.
+
+    Parameters
+    ----------
+    place : str or FileInBucket
+        Absolute path of the file, or the file in a bucket.
+    wanted : str, optional
+        Name of the dataset, if the file holds several.
+    """
+    path = place_text(place)
+    with reading(place) as file:
+        parts = (wanted or "").split("/")
         name = "/".join(part for part in parts if part not in ("", "."))
+        if isinstance(place, FileInBucket):
+            _check_links(file, name, path)
         # The name may be a link, which the listing does not follow.
         if not (name and name in file and getattr(file[name], "shape", None) is not None):
-            name = choose_dataset(_datasets(file), request.dataset, path)
+            name = choose_dataset(_datasets(file), wanted, path)
         dataset = file[name]
+        if isinstance(place, FileInBucket):
+            _check_inside(dataset, name, path)
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
         metadata = metadata_of(dataset, path)
     size = dtype.itemsize
@@ -178,7 +238,55 @@ def open_(request: Request) -> Hdf5Source:
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, size) if unit is None else merge_chunks(unit, shape, size),
-        identity=identify("hdf5", path, dataset=name),
+        identity=identify("hdf5", place, dataset=name),
         dataset=name,
         metadata=metadata,
+        file=place if isinstance(place, FileInBucket) else None,
+    )
+
+
+def _check_links(file: Any, name: str, path: str) -> None:
+    """Refuse a name that leads into another file, for which the HDF5 library takes this one.
+
+    Raises
+    ------
+    SpecError
+        If that is so.
+    """
+    h5py = require("h5py", "hdf5", path)
+    node, parts, n_links = file, [*filter(None, name.split("/"))], 0
+    while parts and isinstance(node, h5py.Group) and n_links < _MOST_LINKS:
+        part = parts.pop(0)
+        try:
+            kind = node.id.links.get_info(part.encode()).type
+        except KeyError:
+            return
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            raise _elsewhere(name, path)
+        if kind == h5py.h5l.TYPE_SOFT:
+            target = node.id.links.get_val(part.encode()).decode()
+            node, n_links = file if target.startswith("/") else node, n_links + 1
+            parts = [*filter(None, target.split("/")), *parts]
+        else:
+            node = node[part]
+
+
+def _check_inside(dataset: Any, name: str, path: str) -> None:
+    """Refuse a dataset whose values lie in other files, which the HDF5 library takes for empty.
+
+    Raises
+    ------
+    SpecError
+        If that is so.
+    """
+    if dataset.is_virtual or dataset.id.get_create_plist().get_external_count():
+        raise _elsewhere(name, path)
+
+
+def _elsewhere(name: str, path: str) -> SpecError:
+    return SpecError(
+        f"its dataset {name!r} has values in other files, which are not looked for in a bucket",
+        field="source",
+        value=path,
+        remedy="copy all of these files to this machine, and give the copy",
     )

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Shape, ceil_div, ravel
+from shardwrite.sources.common import open_binary
+from shardwrite.stores import FileInBucket
 
 __all__ = ["ChunkTable", "locate"]
 
@@ -40,14 +42,14 @@ class ChunkTable:
         return row if row < len(self.ranks) and self.ranks[row] == rank else None
 
 
-def locate(dataset: Any, path: str) -> ChunkTable | None:
+def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     """Find where the chunks of a dataset lie; None if the library does not tell it rightly.
 
     Parameters
     ----------
     dataset : h5py.Dataset
         A dataset of chunks.
-    path : str
+    place : str or FileInBucket
         Its file.
     """
     shape, chunks = dataset.shape, dataset.chunks
@@ -59,7 +61,7 @@ def locate(dataset: Any, path: str) -> ChunkTable | None:
     is_inside = (index < np.array(counts, np.int64)).all(axis=1)
     index, places = index[is_inside], places[is_inside]
     ranks = np.array([ravel(at, counts) for at in index.tolist()], np.int64)
-    offset = _base(dataset, path, index, places)
+    offset = _base(dataset, place, index, places)
     if offset is None:
         return None
     is_odd: npt.NDArray[np.bool_] = np.not_equal(places[:, 2], 0)
@@ -96,7 +98,10 @@ def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> np
 
 
 def _base(
-    dataset: Any, path: str, index: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+    dataset: Any,
+    place: str | FileInBucket,
+    index: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
 ) -> int | None:
     """Byte from which places count; None if the bytes there are not those of a chunk.
 
@@ -108,15 +113,16 @@ def _base(
     if not len(places):
         return 0
     block = dataset.file.userblock_size
-    if places[:, :2].sum(axis=1).max() > os.stat(path).st_size:
+    size = os.stat(place).st_size if isinstance(place, str) else place.nbytes
+    if places[:, :2].sum(axis=1).max() > size:
         return None  # and the library might take as much memory as the file claims
-    if not os.path.samefile(dataset.file.filename, path):
+    if isinstance(place, str) and not os.path.samefile(dataset.file.filename, place):
         return None
     position = tuple(int(i) * c for i, c in zip(index[0], dataset.chunks, strict=True))
     _, wanted = dataset.id.read_direct_chunk(position)
-    with open(path, "rb") as file:
+    with open_binary(place) as file:
         for base in {0: None, block: None}:
-            there = os.pread(file.fileno(), int(places[0, 1]), int(places[0, 0]) + base)
-            if there == bytes(wanted):
+            file.seek(int(places[0, 0]) + base)
+            if file.read(int(places[0, 1])) == bytes(wanted):
                 return int(base)
     return None

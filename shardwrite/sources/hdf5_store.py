@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numcodecs
@@ -26,10 +28,10 @@ from shardwrite.format.node import DOCUMENT, group_document
 from shardwrite.grid import ravel, unravel
 from shardwrite.plan import resolve_shapes
 from shardwrite.sources import hdf5
-from shardwrite.sources.base import Request, SourceMetadata
-from shardwrite.sources.common import require
+from shardwrite.sources.base import SourceMetadata
+from shardwrite.sources.common import place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable, locate
-from shardwrite.stores import Contents, InsideStore, Member, Told
+from shardwrite.stores import Contents, FileInBucket, InsideStore, Member, Told
 
 __all__ = ["DatasetArray", "Hdf5Store", "as_array"]
 
@@ -46,8 +48,8 @@ class Hdf5Store(InsideStore):
 
     def look_through(self) -> Contents:
         """See :meth:`InsideStore.look_through`."""
-        path = str(self.path)
-        return _Dataset(path, self.part) if self.part else _Tree(path)
+        place = str(self.file) if isinstance(self.file, Path) else self.file
+        return _Dataset(place, self.part) if self.part else _Tree(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class _Tree(Contents):
 
     Parameters
     ----------
-    path : str
+    place : str or FileInBucket
         The file.
 
     Raises
@@ -144,20 +146,20 @@ class _Tree(Contents):
         If it is no HDF5 file, or h5py is missing.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, place: str | FileInBucket) -> None:
+        self._place, self._path = place, place_text(place)
         self._groups: dict[str, Document] = {}
         self._names: list[str] = []
         self._arrays: dict[str, DatasetArray] = {}
         self._lock = threading.RLock()
         left_out: list[tuple[str, str]] = []
         try:
-            with hdf5.reading(path) as file:
+            with hdf5.reading(place) as file:
                 self._walk(file, "", left_out, {})
         except OSError as error:
             if error.errno is not None:
                 raise
-            raise _unreadable(path, error) from error
+            raise _unreadable(self._path, error) from error
         self._known = frozenset(self._names)
         self.left_out = tuple(left_out)
 
@@ -230,7 +232,7 @@ class _Tree(Contents):
         if found is None:
             with self._lock:
                 if name not in self._arrays:
-                    self._arrays[name] = _array_of(self._path, name)
+                    self._arrays[name] = _array_of(self._place, name)
                 found = self._arrays[name]
         return found
 
@@ -240,7 +242,7 @@ class _Dataset(Contents):
 
     Parameters
     ----------
-    path : str
+    place : str or FileInBucket
         The file.
     name : str
         Name of the dataset, or of a link to it.
@@ -253,8 +255,8 @@ class _Dataset(Contents):
 
     left_out = ()
 
-    def __init__(self, path: str, name: str) -> None:
-        self._array = _array_of(path, name)
+    def __init__(self, place: str | FileInBucket, name: str) -> None:
+        self._array = _array_of(place, name)
 
     def find(self, name: str) -> Member | bytes | None:
         """See :meth:`Contents.find`."""
@@ -275,7 +277,7 @@ class _Dataset(Contents):
         return self._array.told
 
 
-def _array_of(path: str, name: str) -> DatasetArray:
+def _array_of(place: str | FileInBucket, name: str) -> DatasetArray:
     """A dataset of a file as an array.
 
     Raises
@@ -284,11 +286,11 @@ def _array_of(path: str, name: str) -> DatasetArray:
         If Zarr has no data type for its elements, or the file is damaged.
     """
     try:
-        return as_array(path, name)
+        return as_array(place, name)
     except OSError as error:
         if error.errno is not None:
             raise
-        raise _unreadable(f"{path}::{name}", error) from error
+        raise _unreadable(f"{place_text(place)}::{name}", error) from error
 
 
 def _unreadable(path: str, error: OSError) -> SpecError:
@@ -324,12 +326,14 @@ def _as_bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetArray:
+def as_array(
+    place: str | FileInBucket, name: str, *, keeps_checksums: bool = False
+) -> DatasetArray:
     """A dataset as an array of Zarr.
 
     Parameters
     ----------
-    path : str
+    place : str or FileInBucket
         The file.
     name : str
         Name of the dataset; empty if the file has only one.
@@ -343,8 +347,9 @@ def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetA
     OSError
         If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
     """
-    source = hdf5.open_(Request(path, dataset=name or None))
-    with hdf5.reading(path) as file:
+    place = os.path.abspath(place) if isinstance(place, str) else place
+    source = hdf5.open_dataset(place, name or None)
+    with hdf5.reading(place) as file:
         dataset = file[source.dataset]
         plain = _plain(source.dtype, dataset, source.dataset)
         codecs = _codecs(dataset, plain)
@@ -352,7 +357,7 @@ def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetA
             codecs = codecs.with_checksum
         table = None
         if dataset.chunks is not None:
-            table = locate(dataset, path)
+            table = locate(dataset, place)
             if table is None and not codecs.why_not:
                 codecs = Mapped(why_not="places of chunks that the HDF5 library does not know")
         chunks = dataset.chunks

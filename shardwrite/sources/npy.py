@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from typing import IO, Any
 
 import numpy as np
@@ -11,8 +10,8 @@ import numpy as np
 from shardwrite.errors import SpecError
 from shardwrite.sources.base import Request, Source
 from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify
-from shardwrite.sources.raw import MappedSource, check_length
+from shardwrite.sources.common import identify, open_binary, place_of
+from shardwrite.sources.raw import check_length, in_one_piece
 
 __all__ = ["open_"]
 
@@ -28,8 +27,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         return np.lib.format.read_array_header_2_0(file)
     if version != (3, 0):
         raise ValueError(f"version {version} of the format is not known")
-    # numpy has no public reader for version 3. That of version 2 would misread field names, which
-    # are UTF-8 in version 3.
+    # numpy has no public reader for version 3, and that of version 2 would misread names in UTF-8.
     nbytes = int.from_bytes(file.read(4), "little")
     if nbytes > _MAX_HEADER_NBYTES:
         raise ValueError(f"a header of {nbytes} bytes is too long")
@@ -55,22 +53,22 @@ def open_(request: Request) -> Source:
     OSError
         If the file cannot be read.
     """
-    path = os.path.abspath(request.path)
-    with open(path, "rb") as file:
+    path, place = request.path, place_of(request)
+    with open_binary(place) as file:
         shape, fortran, dtype = _header(file)
         offset = file.tell()
     if dtype.hasobject:
         # such a file holds pickles, and loading a pickle can run any code
         remedy = "save it with a fixed-size dtype"
         raise SpecError("it holds Python objects", field="source", value=path, remedy=remedy)
-    check_length(path, shape, dtype, offset)
+    check_length(place, shape, dtype, offset)
     order = "F" if fortran else "C"
-    return MappedSource(
-        path=path,
+    return in_one_piece(
+        place,
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, dtype.itemsize, order),
-        identity=identify("npy", path),
+        identity=identify("npy", place),
         stored=dtype,
         offset=offset,
         order=order,

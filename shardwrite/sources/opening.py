@@ -1,4 +1,4 @@
-"""Files that hold arrays whose chunks can be copied: which store reads them."""
+"""Files that hold arrays whose chunks can be copied, and which store reads them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
-from shardwrite.sources.guess import guess
+from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
-from shardwrite.stores import InsideStore, as_store_error
+from shardwrite.stores import InsideStore, as_store_error, is_bucket_url
 
 __all__ = ["place_of"]
 
@@ -29,7 +29,8 @@ def place_of(source: Any) -> Place:
     ----------
     source : str, path, or store or node of zarr-python
         As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5, NetCDF-4 or ZIP
-        file. A `zarr.storage.ZipStore` stands for its file.
+        file. A `zarr.storage.ZipStore` stands for its file. In a bucket, files of HDF5 and NetCDF-4
+        are read.
 
     Raises
     ------
@@ -41,7 +42,16 @@ def place_of(source: Any) -> Place:
     path, name = _split(source)
     if path is None:
         return resolve_place(source, None, is_read=True)
-    store = _store_of(path)
+    store: InsideStore
+    if is_bucket_url(path):
+        kind, file = guess_in_bucket(path)
+        if file is None:
+            return resolve_place(source, None, is_read=True)
+        if kind != "hdf5":
+            raise _refused(path, kind)
+        store = Hdf5Store(file)
+    else:
+        store = _store_of(path)
     if not name:
         _check_root(store)
         return InStore(store)
@@ -61,6 +71,8 @@ def _split(source: Any) -> tuple[str | None, str]:
         path = unquote(path.removeprefix(_FILE_URL))
     if "::" in path and not os.path.exists(path):
         path, _, name = path.rpartition("::")
+    if is_bucket_url(path):
+        return (path, name.strip("/")) if name or is_named_as_file(path) else (None, "")
     return (path, name.strip("/")) if os.path.isfile(path) else (None, "")
 
 
@@ -70,7 +82,19 @@ def _store_of(path: str) -> InsideStore:
         return Hdf5Store(path)
     if kind in (None, "zarr") and _begins_as_zip(path):
         return ZippedStore(path)
-    raise SpecError(
+    raise _refused(path, kind)
+
+
+def _refused(path: str, kind: str | None) -> SpecError:
+    is_zip = kind == "zarr" and is_bucket_url(path)
+    if is_zip:
+        return SpecError(
+            "a ZIP file is not read from a bucket",
+            field="src",
+            value=path,
+            remedy="copy it to this machine, and give the copy",
+        )
+    return SpecError(
         "a file whose chunks cannot be copied" if kind else "a file of an unknown format",
         field="src",
         value=path,
@@ -96,8 +120,8 @@ def _check_root(store: InsideStore) -> None:
         raise SpecError(
             f"holds no Zarr array or group at its top, but there is {nodes[0]!r}",
             field="src",
-            value=str(store.path),
-            remedy=f"give {store.path}::{nodes[0]}",
+            value=repr(store),
+            remedy=f"give {store!r}::{nodes[0]}",
         )
 
 

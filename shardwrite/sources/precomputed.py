@@ -21,7 +21,7 @@ from shardwrite.place.url import at_url
 from shardwrite.read.precomputed import ScaleReader, read_info
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import identify
+from shardwrite.sources.common import identify, identity_text
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.lazy import as_dask
 from shardwrite.stores import Store, open_store
@@ -175,7 +175,7 @@ def _source(path: Any, wanted: int | str | None, axes: str | None) -> Precompute
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     root = store.local_root
     identity = (
-        f"precomputed:{store.token}?info={digest}&key={scale.key}"
+        identity_text("precomputed", store.token, info=digest, key=scale.key)
         if root is None
         else identify(
             "precomputed", str(root), stat_path=str(root / INFO), info=digest, key=scale.key

@@ -1,6 +1,7 @@
 """Arrays that are stored uncompressed in one piece of a file.
 
-These are raw binary files, and contiguous arrays of other formats.
+These are raw binary files, and contiguous arrays of other formats. Files of this machine are mapped
+into memory, and ranges of files in buckets are read.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify
+from shardwrite.sources.common import identify, place_of, place_text
 from shardwrite.sources.handles import FILES
+from shardwrite.sources.ranged import RangedSource
+from shardwrite.stores import FileInBucket
 
-__all__ = ["MappedSource", "check_length", "open_"]
+__all__ = ["MappedSource", "check_length", "in_one_piece", "open_"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,23 @@ class MappedSource(RegionSource):
         return mapped
 
 
+def in_one_piece(place: str | FileInBucket, **fields: Any) -> RegionSource:
+    """Source of an array that is stored in one piece of a file.
+
+    Parameters
+    ----------
+    place : str or FileInBucket
+        The file.
+    **fields
+        Fields of `MappedSource` other than `path`.
+    """
+    if isinstance(place, FileInBucket):
+        return RangedSource(path=place.url, file=place, **fields)
+    return MappedSource(path=place, **fields)
+
+
 def check_length(
-    path: str,
+    path: str | FileInBucket,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     offset: int,
@@ -69,13 +87,14 @@ def check_length(
     SpecError
         If the file is too short.
     """
-    needed, size = offset + math.prod(shape) * dtype.itemsize, os.path.getsize(path)
+    needed = offset + math.prod(shape) * dtype.itemsize
+    size = path.nbytes if isinstance(path, FileInBucket) else os.path.getsize(path)
     if size < needed:
         raise SpecError(
             f"the file is too short: {size} bytes, where shape {shape} of {dtype} "
             f"from byte {offset} needs {needed}",
             field="source",
-            value=path,
+            value=place_text(path),
             remedy=remedy,
         )
 
@@ -107,17 +126,17 @@ def open_(request: Request) -> Source:
     shape, dtype = tuple(int(n) for n in request.shape), _dtype(request.dtype)
     _check(request, shape)
     remedy = "give the file whole, or correct shape, dtype and offset"
-    check_length(request.path, shape, dtype, request.offset, remedy)
+    check_length(place_of(request), shape, dtype, request.offset, remedy)
     identity = identify(
         "raw",
-        request.path,
+        place_of(request),
         shape=shape,
         dtype=dtype.descr if dtype.names else dtype.str,
         offset=request.offset,
         order=request.order,
     )
-    return MappedSource(
-        path=os.path.abspath(request.path),
+    return in_one_piece(
+        place_of(request),
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, dtype.itemsize, request.order),

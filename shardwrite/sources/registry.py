@@ -9,6 +9,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack, cast
+from urllib.parse import unquote
 
 import numpy.typing as npt
 
@@ -18,8 +19,8 @@ from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
-from shardwrite.sources.guess import IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import is_bucket_url
+from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
+from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url
 
 __all__ = ["open_source"]
 
@@ -33,6 +34,8 @@ class RawLayout(TypedDict, total=False):
     order: str
 
 
+_FILE_URL = "file://"
+_NO_FILES = ("zarr", "precomputed")  # but many objects
 _KEYWORDS = ("path", "format", "dataset", *RawLayout.__annotations__, "chunks")
 
 
@@ -50,7 +53,8 @@ def open_source(
     Parameters
     ----------
     path : str
-        File, directory, or pattern of TIFF files; ``file::dataset`` names an array in a file.
+        File, directory, or pattern of TIFF files, or the URL of a file or an array in a bucket;
+        ``file::dataset`` names an array in a file.
     format : str, optional
         A key of :data:`FORMATS`; by default the name and the first bytes of the file decide.
     dataset : str, optional
@@ -87,7 +91,9 @@ def open_source(
     if not is_there and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
     try:
-        name = format or _format(path)
+        name, file = _format(path, format)
+    except ShardwriteError:
+        raise
     except OSError as error:
         raise _refused_by_storage(path, error) from None
     shape = layout.get("shape")
@@ -98,12 +104,32 @@ def open_source(
         dtype=layout.get("dtype"),
         offset=layout.get("offset", 0),
         order=layout.get("order", "C"),
+        file=file,
     )
     return _with_chunks(_open(name, request), chunks)
 
 
-def _format(path: str) -> str:
-    name = guess_in_bucket(path) if is_bucket_url(path) else guess(path)
+def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
+    """Name of a format, which may be given, and the file if it lies in a bucket.
+
+    Raises
+    ------
+    SpecError
+        If the format is not known, or cannot be read from a bucket.
+    StoreError
+        If nothing lies at a URL, or the service refuses.
+    OSError
+        If a file of this machine cannot be read.
+    """
+    name, file = given, None
+    if not is_bucket_url(path):
+        name = given or guess(path)
+    elif given is None:
+        name, file = guess_in_bucket(path)
+    elif given in FILES_IN_BUCKETS:
+        file = file_in_bucket(path)
+        if file is None:
+            raise StoreError(f"no such object: {path}", key=path, errno=errno.ENOENT)
     if name is None:
         raise SpecError(
             "its format cannot be told from its name or content",
@@ -111,16 +137,17 @@ def _format(path: str) -> str:
             value=path,
             remedy=f"give format as one of: {', '.join(FORMATS)}",
         )
-    return name
+    return name, file
 
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
+    if path.startswith(_FILE_URL):
+        path = unquote(path.removeprefix(_FILE_URL))
     if "://" in path and not is_bucket_url(path):
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"
         raise SpecError(
-            "only local files are read, and Zarr arrays and volumes of Neuroglancer in buckets "
-            "(s3, gs, az)",
+            "only local files are read, and what lies in buckets (s3, gs, az)",
             field="source",
             value=path.split("://")[0] + "://",
             remedy=remedy,
@@ -131,16 +158,20 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
 
 
 def _open(name: str, request: Request) -> Source:
-    known = FORMATS[name]
-    if name not in IN_BUCKETS and is_bucket_url(request.path):
+    known, is_in_bucket = FORMATS[name], is_bucket_url(request.path)
+    is_zip = name in _NO_FILES and request.file is not None
+    if is_in_bucket and (is_zip or name not in (*_NO_FILES, *FILES_IN_BUCKETS)):
         raise SpecError(
-            f"only Zarr arrays and volumes of Neuroglancer are read from a bucket, not {name}",
+            f"{'a ZIP file' if is_zip else f'a file of the format {name}'} is not read from a "
+            "bucket",
             field="source",
             value=request.path,
             remedy="open it with dask and give the dask array, or copy it to a local file",
         )
     for field in dataclasses.fields(Request)[1:]:
         value = getattr(request, field.name)
+        if field.name == "file":
+            continue
         if value != field.default and field.name not in known.options:
             remedy = (
                 "leave it out, or choose a format that takes it; "

@@ -6,7 +6,8 @@ Directories and patterns are in :mod:`shardwrite.sources.tiff_stack`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import numpy.typing as npt
 from shardwrite.grid import Box
 from shardwrite.sources.axes import tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import identify, require
+from shardwrite.sources.common import identify, place_of, place_text, require
 from shardwrite.sources.handles import FILES
-from shardwrite.sources.raw import MappedSource, check_length
+from shardwrite.sources.raw import check_length, in_one_piece
 from shardwrite.sources.tiff_metadata import describe_series
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.sources.tiff_stack import open_stack
+from shardwrite.stores import FileInBucket
 
 __all__ = ["TiffSource", "open_"]
 
@@ -35,21 +37,38 @@ class TiffSource(RegionSource):
         Number of the series in the file.
     leading : int
         Number of leading axes that count pages; the other axes are within a page.
+    file : FileInBucket, optional
+        The file, if it lies in a bucket.
     """
 
     series: int
     leading: int
+    file: FileInBucket | None = field(kw_only=True, default=None)
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        file = FILES.get(self.identity, self._open)
+        file, check = FILES.get(self.identity, self._open)
         out = np.empty(box.shape, self.dtype)
         read_series(file, self.series, self.leading, box, out)
+        check()
         return out
 
-    def _open(self) -> Any:
-        file = require("tifffile", "tiff", self.path).TiffFile(self.path)
+    def _open(self) -> tuple[Any, Callable[[], None]]:
+        file, check = _open_tiff(self.file or self.path)
         file.filehandle.lock = True  # all threads share its file position
-        return file
+        return file, check
+
+
+def _open_tiff(place: str | FileInBucket) -> tuple[Any, Callable[[], None]]:
+    """Open a TIFF file; and a function that raises errors of reads which tifffile has swallowed."""
+    tifffile = require("tifffile", "tiff", place_text(place))
+    if isinstance(place, str):
+        return tifffile.TiffFile(place), lambda: None
+    stream = place.stream()
+    try:
+        return tifffile.TiffFile(stream, name=place.url.rpartition("/")[2]), stream.check
+    except Exception:
+        stream.check()
+        raise
 
 
 def open_(request: Request) -> Source:
@@ -75,11 +94,11 @@ def open_(request: Request) -> Source:
     UserWarning
         If something that the file says of the series is broken, and so left out.
     """
-    tifffile = require("tifffile", "tiff", request.path)
-    if not os.path.isfile(request.path):
+    if request.file is None and not os.path.isfile(request.path):
         return open_stack(request)
-    path = os.path.abspath(request.path)
-    with tifffile.TiffFile(path) as file:
+    place, path = place_of(request), place_text(place_of(request))
+    opened, check = _open_tiff(place)
+    with opened as file:
         number = choose_series(file, request.dataset, path)
         series = file.series[number]
         shape, dtype, leading, start = (
@@ -90,8 +109,9 @@ def open_(request: Request) -> Source:
         )
         stored = dtype.newbyteorder(file.byteorder)
         metadata, left_out = describe_series(file, number)
+        check()
     tell_left_out(path, left_out)
-    identity = identify("tiff", path, series=number)
+    identity = identify("tiff", place, series=number)
     chunks = tuple(1 if axis < (leading or 0) else max(1, n) for axis, n in enumerate(shape))
     if start is None:
         assert leading is not None
@@ -104,16 +124,17 @@ def open_(request: Request) -> Source:
             series=number,
             leading=leading,
             metadata=metadata,
+            file=request.file,
         )
-    check_length(path, shape, dtype, start)
+    check_length(place, shape, dtype, start)
     if leading is None:  # ImageJ may describe only the first page of a contiguous series
         chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
-    return MappedSource(
-        path,
-        shape,
-        dtype,
-        chunks,
-        identity,
+    return in_one_piece(
+        place,
+        shape=shape,
+        dtype=dtype,
+        chunks=chunks,
+        identity=identity,
         stored=stored,
         offset=start,
         order="C",

@@ -16,7 +16,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box
 from shardwrite.sources.axes import tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import require
+from shardwrite.sources.common import identity_text, require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.tiff_metadata import common_metadata, describe_series, stacked
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
@@ -175,9 +175,8 @@ def open_stack(request: Request) -> Source:
         shape=(len(files), *shape),
         dtype=dtype,
         chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
-        identity=(
-            f"tiff:{os.path.realpath(path)}?files={len(files)}&sha256={_digest(stats)}"
-            f"&series={number}"
+        identity=identity_text(
+            "tiff", os.path.realpath(path), files=len(files), sha256=_digest(stats), series=number
         ),
         names=_digest(files),
         series=number,

@@ -18,7 +18,7 @@ from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import choose_dataset, identify, mask_value
+from shardwrite.sources.common import choose_dataset, identify, identity_text, mask_value
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import is_bucket_url, open_bucket
 
@@ -100,7 +100,7 @@ def _identity_in_bucket(url: str, dataset: str) -> str:
     store = open_bucket(url, value_of(STORAGE), is_read=True).at(dataset)
     versions = (store.version(name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0]))
     version = next((version for version in versions if version is not None), None)
-    return f"zarr:{store.url}?version={version}"
+    return identity_text("zarr", store.url, version=version)
 
 
 def metadata_of(array: Any) -> SourceMetadata:

@@ -19,6 +19,7 @@ from shardwrite.stores.base import (
     Writable,
 )
 from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_parts import put_limit
 from shardwrite.stores.bucket_scratch import COPIED_FROM_BUCKET_NBYTES, Room, room_in
@@ -92,6 +93,7 @@ __all__ = [
     "Contents",
     "Dated",
     "Described",
+    "FileInBucket",
     "InsideStore",
     "Linkable",
     "Member",
@@ -123,6 +125,7 @@ __all__ = [
     "discard_file",
     "discard_open_temporaries",
     "exchange",
+    "file_in_bucket",
     "fsync_directory",
     "is_bucket",
     "is_bucket_url",

@@ -140,12 +140,13 @@ class BucketReader(ObjectReader):
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
-        end, start = offset + nbytes, self.nbytes - len(self._seen.tail)
+        tail = self._seen.tail  # which another thread may replace
+        end, start = offset + nbytes, self.nbytes - len(tail)
         if end > self.nbytes:
             message = f"{self._name!r} ends at byte {self.nbytes}"
             raise StoreError(message, key=self._name, errno=errno.EIO)
         if offset >= start or not nbytes:
-            return bytes(memoryview(self._seen.tail)[offset - start : end - start])
+            return bytes(memoryview(tail)[offset - start : end - start])
         if end == self.nbytes and offset and nbytes <= _MOST_TAIL_NBYTES:
             return self._ending(nbytes)
         return self._asked(offset, end)

@@ -20,7 +20,7 @@ from shardwrite.errors import SpecError
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_kinds import given_address
 
-__all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket"]
+__all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket", "parent_of"]
 
 _KINDS = {
     "s3": "S3Store",
@@ -115,6 +115,25 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
         with _lock:
             _reached.add(store.token)
     return store
+
+
+def parent_of(url: str) -> tuple[str, str]:
+    """URL of what an object lies in, and the name of the object there; empty for a bucket itself.
+
+    Raises
+    ------
+    SpecError
+        If it is not the URL of a bucket and a path in it.
+
+    Examples
+    --------
+    >>> parent_of("s3://bucket/a/scan%23.h5"), parent_of("s3://bucket")
+    (('s3://bucket/a', 'scan#.h5'), ('s3://bucket', ''))
+    """
+    if not _parsed(url).prefix:
+        return url, ""
+    above, _, name = url.rstrip("/").rpartition("/")
+    return above, unquote(name)
 
 
 def _parsed(url: str) -> _Address:

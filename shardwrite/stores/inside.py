@@ -1,7 +1,8 @@
 """Stores whose objects lie in one file, which they only read.
 
-The file is looked through once in each process. Then objects are read by their place in the file,
-without the library of its format. A file that has changed since the store was made is an error.
+The file lies on this machine or in a bucket. It is looked through once in each process. Then
+objects are read by their place in the file, without the library of its format. A file that has
+changed since the store was made is an error.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any, NoReturn, Protocol, Self
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import ObjectReader, Store
+from shardwrite.stores.bucket_files import FileInBucket
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.keys import check_key, check_prefix
-from shardwrite.stores.reading import PosixReader, Version, as_store_error, version_in
+from shardwrite.stores.reading import PosixReader, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
 
 __all__ = ["Contents", "InsideStore", "Member", "Ranges", "Told"]
@@ -135,10 +137,11 @@ class InsideStore(Store):
 
     Parameters
     ----------
-    path : path
+    path : path or FileInBucket
         The file.
     version : tuple, optional
-        Version of the file that the store has. By default it is the one that is there.
+        Version of the file that the store has. By default it is the one that is there. A file in a
+        bucket has one of its own.
     prefix : str
         Name of the part of the file that the store has; empty, or followed by a slash.
     part : str
@@ -155,35 +158,45 @@ class InsideStore(Store):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
-        version: Version | None = None,
+        path: str | os.PathLike[str] | FileInBucket,
+        version: Any = None,
         prefix: str = "",
         part: str = "",
     ) -> None:
-        self.path = Path(os.path.realpath(path))
         self.prefix, self.part = prefix, part
-        with as_store_error(str(self.path), "cannot read"):
-            self.file_version = version or version_in(os.stat(self.path))
+        if isinstance(path, FileInBucket):
+            self.file: Path | FileInBucket = path
+            self.file_version: Any = path.version
+            return
+        self.file = Path(os.path.realpath(path))
+        with as_store_error(str(self.file), "cannot read"):
+            self.file_version = version or version_in(os.stat(self.file))
+
+    @property
+    def path(self) -> Path | None:
+        """Path of the file; None if it lies in a bucket."""
+        return self.file if isinstance(self.file, Path) else None
 
     @abstractmethod
     def look_through(self) -> Contents:
         """Find all objects of the file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self.path), self.file_version, self.prefix, self.part)
+        return type(self), (self.file, self.file_version, self.prefix, self.part)
 
     def __repr__(self) -> str:
-        return str(self.path)
+        return self.file.url if isinstance(self.file, FileInBucket) else str(self.file)
 
     @property
     def token(self) -> str:
         """See :attr:`Store.token`."""
-        return f"{self.path}/{self.prefix}" if self.prefix else str(self.path)
+        place = self.file.token if isinstance(self.file, FileInBucket) else str(self.file)
+        return f"{place}/{self.prefix}" if self.prefix else place
 
     @functools.cached_property
     def _found(self) -> _Found:
         with _lock:
-            return _looked_through(type(self), str(self.path), self.file_version, self.part)
+            return _looked_through(type(self), self.file, self.file_version, self.part)
 
     @property
     def contents(self) -> Contents:
@@ -254,7 +267,7 @@ class InsideStore(Store):
         raise SpecError(
             "a file that is only read",
             field="store",
-            value=str(self.path),
+            value=repr(self),
             remedy="write to a directory, or to a store of zarr-python",
         )
 
@@ -275,33 +288,53 @@ class _Values:
         return found
 
 
-class _Found:
-    """What was found in a file, and the file, which stays open."""
+class _OnThisMachine:
+    """A file of this machine, which stays open. It must stay the version that it is."""
 
-    def __init__(self, kind: type[InsideStore], path: str, version: Version, part: str) -> None:
+    def __init__(self, path: str, version: Any) -> None:
         self._path, self._version = path, version
         with as_store_error(path, "cannot read"):
-            self.reader = PosixReader(path, path)
-        self.check()
-        self.contents = kind(path, version, part=part).look_through()
+            self._reader = PosixReader(path, path)
         self.check()
 
     def __del__(self) -> None:
-        if hasattr(self, "reader"):
-            self.reader.__exit__()
+        if hasattr(self, "_reader"):
+            self._reader.__exit__()
 
     def check(self) -> None:
-        """Raise StoreError (ESTALE) if the file is not the one that was looked through."""
+        """Raise StoreError (ESTALE) if the file is not that version any more."""
         with as_store_error(self._path, "cannot look at"):
-            there, opened = os.stat(self._path), os.fstat(self.reader.fd)
+            there, opened = os.stat(self._path), os.fstat(self._reader.fd)
         if not self._version == version_in(there) == version_in(opened):
             raise StoreError(
                 f"{self._path!r} was changed meanwhile", key=self._path, errno=errno.ESTALE
             )
 
     def read(self, offset: int, nbytes: int) -> bytes:
+        """Read exactly so many bytes, without a look whether the file has changed."""
+        return self._reader.read(offset, nbytes)
+
+
+class _Found:
+    """What was found in a file, and the file, which stays open."""
+
+    def __init__(
+        self, kind: type[InsideStore], file: Path | FileInBucket, version: Any, part: str
+    ) -> None:
+        self.version = version
+        # Each request to a bucket names the version of the file, so there is no more to check.
+        self._file = file if isinstance(file, FileInBucket) else _OnThisMachine(str(file), version)
+        self.contents = kind(file, version, part=part).look_through()
+        self.check()
+
+    def check(self) -> None:
+        """Raise StoreError (ESTALE) if the file is not the one that was looked through."""
+        if isinstance(self._file, _OnThisMachine):
+            self._file.check()
+
+    def read(self, offset: int, nbytes: int) -> bytes:
         """Read bytes of the file, which must not have changed since."""
-        data = self.reader.read(offset, nbytes)
+        data = self._file.read(offset, nbytes)
         self.check()
         return data
 
@@ -309,7 +342,7 @@ class _Found:
         """All bytes of an object."""
         if member.load is None:
             return self.read(member.offset, member.nbytes)
-        data = member.load(lambda: self.reader.read(member.offset, member.nbytes))
+        data = member.load(lambda: self._file.read(member.offset, member.nbytes))
         self.check()
         return data
 
@@ -320,7 +353,7 @@ class _MemberReader(ObjectReader):
     def __init__(self, key: str, found: _Found, member: Member) -> None:
         self._key, self._found, self._member = key, found, member
         self.nbytes = member.nbytes if member.load is None else member.loaded_nbytes or 0
-        self.version = found._version  # noqa: SLF001 (its own)
+        self.version = found.version
         self._loaded: bytes | None = None
         self._ranges = None if member.ranges is None else member.ranges(found.read)
 

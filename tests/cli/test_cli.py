@@ -183,6 +183,17 @@ def test_the_same_command_again_writes_nothing(source, tmp_path):
     assert before != {p: p.stat().st_mtime_ns for p in out.rglob("*")}
 
 
+def test_a_source_that_has_changed_is_not_taken_for_the_one_that_was_written(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    assert run("write", source, out).exit_code == 0
+    np.save(source, np.load(source) + 1)
+    done = run("write", source, out)
+    assert done.exit_code == 2
+    assert "of another run" in done.output
+    assert run("write", source, out, "--overwrite").exit_code == 0
+    np.testing.assert_array_equal(zarr.open_array(out, mode="r")[...], np.load(source))
+
+
 def test_a_missing_source_is_wrong_usage(tmp_path):
     done = run("write", tmp_path / "none.npy", tmp_path / "out.zarr")
     assert done.exit_code == 2

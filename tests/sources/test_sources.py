@@ -17,7 +17,7 @@ import dask
 import numpy as np
 import pytest
 
-from shardwrite.errors import SourceError, SpecError, StoreError
+from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
 from shardwrite.sources import FORMATS, as_dask, open_source
 from shardwrite.sources.chunking import merge_chunks, slabs
@@ -211,6 +211,7 @@ def test_facts_and_whole(made):
     source = made.source
     assert source.shape == SHAPE
     assert source.identity.startswith(f"{made.name}:{os.path.realpath(made.path)}")
+    assert redacted(source.identity) == source.identity, "no plan would hold all of it"
     got = source[(slice(None),) * 3]
     np.testing.assert_array_equal(got, made.data)
     assert type(got) is np.ndarray
@@ -307,6 +308,13 @@ def test_slicing_fuses_into_the_read(tmp_path, monkeypatch):
         as_dask(source)[3:5, 1:2].compute(scheduler="sync"), values(SHAPE)[3:5, 1:2]
     )
     assert boxes == [Box((3, 1, 0), (5, 2, 5))]
+
+
+def test_a_file_by_its_url(tmp_path):
+    np.save(tmp_path / "a b.npy", values(SHAPE))
+    source = open_source(f"file://{tmp_path}/a%20b.npy")
+    assert source.identity == open_source(str(tmp_path / "a b.npy")).identity
+    np.testing.assert_array_equal(source[...], values(SHAPE))
 
 
 def test_tokenized_by_identity(tmp_path):

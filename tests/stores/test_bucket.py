@@ -203,9 +203,10 @@ def test_a_service_that_is_not_there_is_told_soon():
     assert _FEW_RETRIES["max_retries"] == 2
 
 
-def test_only_zarr_is_read_from_a_bucket():
-    with pytest.raises(SpecError, match="only Zarr arrays and volumes of Neuroglancer"):
-        shardwrite.sources.open_source("s3://bucket/x.npy", format="npy")
+def test_formats_that_are_not_read_from_a_bucket():
+    for name in ("nifti", "netcdf3"):
+        with pytest.raises(SpecError, match=f"format {name} is not read from a bucket.*local file"):
+            shardwrite.sources.open_source("s3://bucket/x.nii", format=name)
     assert is_bucket_url("gs://bucket/x.npy")
 
 
