@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from shardwrite.codecs import jpeg, png, segmentation
+from shardwrite.codecs import jpeg, png, png_filters, segmentation
 from shardwrite.codecs import labels as labels_of_blocks
 from shardwrite.codecs.png_filters import filtered
 from shardwrite.codecs.segmentation import CompressedSegmentation
@@ -470,6 +470,12 @@ def test_rows_have_the_filters_of_the_smallest_sums(shape):
     best = np.argmin(sums, axis=0)
     expected = [bytes([n]) + made[n][row].tobytes() for row, n in enumerate(best.tolist())]
     assert b"".join(filtered(rows)) == b"".join(expected)
+
+
+@pytest.mark.parametrize("n_words", [1, 255, 256, 400])
+def test_sums_of_long_rows_do_not_run_over(n_words):
+    rows = np.full((5, 3, 8 * n_words), 128, np.uint8)  # the byte of the largest absolute value
+    assert (png_filters._weights(rows) == 128 * 8 * n_words).all()
 
 
 def test_pngs_are_compressed_in_the_way_that_gives_less():
