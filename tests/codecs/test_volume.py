@@ -147,6 +147,15 @@ def test_a_bomb_of_equal_labels():
         codec.decode(np.array([1, 2, 2, 42], "<u4").tobytes(), (1, 2**11, 2**11, 2**10))
 
 
+def test_tables_that_are_longer_than_their_block():
+    """Each voxel has a table of its own with four labels, of which it takes the last."""
+    tables = np.arange(100, 108, dtype="<u4")
+    headers = [[7 + 4 * n | 8 << 24, 4 + n] for n in range(2)]
+    words = np.concatenate([[1], *headers, [3, 3, 0], tables]).astype("<u4")
+    found = CompressedSegmentation((1, 1, 1), np.dtype("u4")).decode(words.tobytes(), (1, 1, 1, 2))
+    assert found.ravel().tolist() == [103, 107]
+
+
 def test_huge_blocks_take_no_memory():
     """Of a block that is larger than the chunk, only what lies in the chunk is decoded."""
     codec = CompressedSegmentation((2**10, 2**11, 2**11), np.dtype("uint32"))
