@@ -89,13 +89,24 @@ def _module(package: str, name: str) -> Any:
     return None if found is None else importlib.import_module(f"{package}.{name}")
 
 
+def _quick_zlib() -> Any:
+    """ISA-L if it is installed: it decodes in half the time, and finds checksums in a tenth."""
+    return _module("isal", "isal_zlib") or zlib
+
+
+def _zlib_ng() -> Any:
+    """zlib-ng if it is installed: it compresses in an eighth of the time."""
+    return _module("zlib_ng", "zlib_ng") or zlib
+
+
 def _file(header: bytes, data: bytes) -> bytes:
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"".join((_SIGNATURE, *(_chunk(name, body) for name, body in chunks)))
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:
-    checksum = zlib.crc32(body, zlib.crc32(name))
+    crc32 = _quick_zlib().crc32
+    checksum = crc32(body, crc32(name))
     return b"".join((struct.pack(">I", len(body)), name, body, struct.pack(">I", checksum)))
 
 
@@ -106,7 +117,7 @@ def _deflated(batches: Iterator[bytes]) -> bytes:
     strategy for runs of equal bytes takes a third of the time, and gives less. If it gives more for
     a sample, the usual strategy is taken.
     """
-    library: Any = _module("zlib_ng", "zlib_ng") or zlib  # takes an eighth of the time
+    library = _zlib_ng()
     first = next(batches)
     at = max(0, len(first) - _SAMPLE_NBYTES) // 2
     sample = memoryview(first)[at : at + _SAMPLE_NBYTES]
@@ -179,6 +190,7 @@ def _parts(data: Buffer) -> _Parts:
     if view[: len(_SIGNATURE)] != _SIGNATURE:
         raise CorruptShardError("png: begins with another signature")
     at, header, rows = len(_SIGNATURE), None, list[memoryview]()
+    crc32 = _quick_zlib().crc32
     while True:
         if len(view) < at + _FRAME_NBYTES:
             raise CorruptShardError("png: torn")
@@ -186,7 +198,7 @@ def _parts(data: Buffer) -> _Parts:
         end = at + _FRAME_NBYTES + nbytes
         if end > len(view):
             raise CorruptShardError(f"png: {name!r} claims {nbytes} bytes, past the end")
-        if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+        if crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             raise CorruptShardError(f"png: the checksum of {name!r} does not fit")
         body, at = view[at + 8 : end - 4], end
         if header is None:
@@ -245,7 +257,7 @@ def _inflated(found: _Parts, size: int) -> _Filtered:
         raise CorruptShardError("png: an interlaced image, which is read by Pillow only")
     height, width = found.height, found.width
     wanted = height * (1 + width * size)
-    library: Any = _module("isal", "isal_zlib") or zlib  # takes half the time
+    library = _quick_zlib()
     stream = library.decompressobj()
     try:
         raw = stream.decompress(found.data, wanted + 1)
@@ -282,7 +294,7 @@ def _of_bytes(plugin: Any, table: Rows, n: int) -> Rows:
     """Pixels of an image with `n` channels of 8 bits, given its filtered rows."""
     height, width = len(table), (table.shape[1] - 1) // n
     header = _HEADER.pack(width, height, 8, _COLOURS[n - 1], 0, 0, 0)
-    pixels = _by_pillow(plugin, _file(header, zlib.compress(table.data, 0)))
+    pixels = _by_pillow(plugin, _file(header, _zlib_ng().compress(table.data, 0)))
     return pixels.reshape(height, width, n)
 
 

@@ -16,6 +16,8 @@ __all__ = ["Rows", "filtered"]
 _BATCH_NBYTES = 2**17
 _WORD_NBYTES = 8
 _N_FILTERS = 5
+# Sums of two bytes, which are 256 at most, fit into two bytes for so many words.
+_MOST_WORDS = 255
 
 Rows = npt.NDArray[np.uint8]
 
@@ -72,25 +74,37 @@ def _paeth(left: Rows, up: Rows, corner: Rows) -> Rows:
     """The neighbour that is nearest to ``left + up - corner``, in numbers that wrap around."""
     of_left = np.maximum(up, corner) - np.minimum(up, corner)
     of_up = np.maximum(left, corner) - np.minimum(left, corner)
+    of_corner = np.maximum(of_left, of_up) - np.minimum(of_left, of_up)
     # If the corner does not lie between the other two, it is never nearer than both.
     is_between = (left >= corner) != (up >= corner)
-    of_corner = np.maximum(of_left, of_up) - np.minimum(of_left, of_up)
-    is_left = (of_left <= of_up) & ((of_left <= of_corner) | ~is_between)
-    is_up = ((of_up <= of_corner) | ~is_between) & ~is_left
+    of_corner |= is_between.view(np.uint8) - 1
+    is_left = (of_left <= of_up) & (of_left <= of_corner)
+    is_up = of_up <= of_corner
     # Masks of all bits take a tenth of the time of numpy.where.
     mask_left, mask_up = (0 - mask.view(np.uint8) for mask in (is_left, is_up))
-    nearest: Rows = corner ^ ((corner ^ left) & mask_left) ^ ((corner ^ up) & mask_up)
+    other = corner ^ ((corner ^ up) & mask_up)
+    nearest: Rows = other ^ ((other ^ left) & mask_left)
     return nearest
 
 
 def _weights(found: Rows) -> npt.NDArray[np.uint64]:
     """Sum of the absolute values of the bytes of each row, as signed numbers.
 
-    A word holds the sums of several bytes side by side: four at first, and then two.
+    A word holds the sums of several bytes side by side: of two at first, then of four, and then of
+    eight. Words are added before that, as soon as the sums of a whole row fit.
     """
-    words = np.minimum(found, 0 - found).view(np.uint64)
-    for nbytes in (1, 2):
-        mask = np.uint64(int.from_bytes((bytes(nbytes) + b"\xff" * nbytes) * (4 // nbytes)))
-        words = (words & mask) + ((words >> np.uint64(8 * nbytes)) & mask)
-    sums: npt.NDArray[np.uint64] = words.sum(axis=2)
-    return (sums & np.uint64(2**32 - 1)) + (sums >> np.uint64(32))
+    # The absolute value of -128 has the same byte.
+    sums = _halved(np.abs(found.view(np.int8)).view(np.uint64), 1)
+    is_wide = sums.shape[2] > _MOST_WORDS
+    if is_wide:
+        sums = _halved(sums, 2)
+    sums = np.einsum("ijk->ij", sums)  # takes a quarter of the time of numpy.sum
+    if not is_wide:
+        sums = _halved(sums, 2)
+    return _halved(sums, 4)
+
+
+def _halved(words: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.uint64]:
+    """Sums of the numbers of so many bytes that lie side by side in each word."""
+    mask = np.uint64(int.from_bytes((b"\xff" * nbytes + bytes(nbytes)) * (4 // nbytes), "little"))
+    return (words & mask) + ((words >> np.uint64(8 * nbytes)) & mask)

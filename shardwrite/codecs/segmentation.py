@@ -191,36 +191,52 @@ class CompressedSegmentation:
                 f"{self.name}: block {bad} claims {int(widths[bad])} bits for a voxel"
             )
         out, number = np.empty(shape, self._dtype), 0
-        if not any(n % b for n, b in zip(shape, self._block, strict=True)):
-            self._decode_whole(words, (tables, widths, places), out)
-            return out
+        is_cut = any(n % b for n, b in zip(shape, self._block, strict=True))
         for slab in self._slabs(counts):
             part = out[slab]
-            n = math.prod(_counts(part.shape, self._block))
-            some = slice(number, number + n)
-            self._decode_slab(words, (tables[some], widths[some], places[some]), part)
-            number += n
+            some = slice(number, number + math.prod(_counts(part.shape, self._block)))
+            found = tables[some], widths[some], places[some]
+            if is_cut or not self._decode_whole(words, found, part):
+                self._decode_slab(words, found, part)
+            number = some.stop
         return out
 
     def _decode_whole(
         self, words: Words, headers: tuple[Numbers, Numbers, Numbers], out: Labels
-    ) -> None:
-        """Decode the blocks of a chunk in which none is cut."""
+    ) -> bool:
+        """Decode some layers of blocks of which none is cut.
+
+        Each voxel gets the place of its label among those of all blocks. These places take less
+        memory than labels, so they are put into the order of the voxels in less time. Nothing is
+        decoded, and the answer is False, if codes have more than 8 bits.
+        """
         tables, widths, places = headers
-        z, y, x = counts = _counts(out.shape, self._block)
-        size, row = math.prod(self._block), self._block[-1]
-        blocks = _rows(out, row).reshape(z, self._block[0], y, self._block[1], x)
-        blocks = blocks.transpose(0, 2, 4, 1, 3)
+        if widths.max() > _MOST_AT_ONCE:
+            return False
+        size = math.prod(self._block)
+        codes = _kept("codes", (len(tables), size), np.dtype(np.uint8))
         for n_bits in np.unique(widths).tolist():
-            numbers = np.flatnonzero(widths == n_bits)
-            for first, stop in _batches(len(numbers), size):
-                some = numbers[first:stop]
-                labels = self._whole(words, tables[some], places[some], n_bits)
-                depth, height = self._block[:2]
-                if not n_bits:  # one row stands for all those of a block
-                    labels, depth, height = np.repeat(labels, row, axis=1), 1, 1
-                found = _rows(labels, row).reshape(-1, depth, height)
-                blocks[np.unravel_index(some, counts)] = found
+            rows = np.flatnonzero(widths == n_bits)
+            if not n_bits:
+                codes[rows] = 0
+                continue
+            at = places[rows, None] + np.arange(-(-size * n_bits // (8 * _WORD_NBYTES)))
+            codes[rows] = unpacked(self._taken(words, at), n_bits, size)
+        # A table may be shorter than what its codes could tell.
+        n_labels = codes.max(axis=1).astype(np.int64) + 1
+        ends = np.cumsum(n_labels)
+        n_all, firsts = int(ends[-1]), ends - n_labels
+        if n_all > codes.size:  # which no writer does, and takes much memory
+            return False
+        ranks = np.arange(n_all) - np.repeat(firsts, n_labels)
+        labels = self._labels(words, np.repeat(tables, n_labels), ranks)
+        dtype = np.dtype(np.uint16 if n_all <= 2**16 else np.uint32)
+        which = _kept("which", codes.shape, dtype)
+        np.add(firsts.astype(dtype)[:, None], codes, out=which)
+        ordered = _kept("ordered", out.shape, dtype)
+        _put_together(which, _counts(out.shape, self._block), self._block, ordered)
+        labels.take(ordered, out=out, mode="clip")  # all fit, and are not checked again
+        return True
 
     def _decode_slab(
         self, words: Words, headers: tuple[Numbers, Numbers, Numbers], out: Labels
@@ -274,7 +290,7 @@ class CompressedSegmentation:
         at = tables + codes * self._words_per_label
         low: Labels = self._taken(words, at)
         if self._words_per_label == 1:
-            return low
+            return low.astype(self._dtype, copy=False)
         high = self._taken(words, at + 1)
         whole: Labels = low.astype(self._dtype) | high.astype(self._dtype) << np.uint64(32)
         return whole

@@ -294,7 +294,10 @@ class BucketStore(WholeStore):
             large = PartedWriter(transaction, key, self._in_parts, self._completes_if)
         if scratch is not None and transaction.bound[0]:
             return ScratchWriter(transaction, key, scratch, large)
-        return large or super().writer(transaction, key)
+        writer = large or super().writer(transaction, key)
+        if self.is_remote and transaction.bound[0] <= put_limit():
+            writer.reserve(transaction.bound[0])
+        return writer
 
     def uploads(self) -> Sequence[tuple[str, str]]:
         """See :meth:`Store.uploads`."""

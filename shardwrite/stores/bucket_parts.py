@@ -32,7 +32,7 @@ from shardwrite.stores.bucket_uploads import (
 )
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.files import COPIED_NBYTES
-from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+from shardwrite.stores.whole_transaction import Room, WholeTransaction, WholeWriter, view_of
 
 __all__ = [
     "InParts",
@@ -240,10 +240,12 @@ class PartedWriter(WholeWriter):
         while True:
             room = (self._limit if self._upload is None else self._part_nbytes) - len(data)
             data += view[:room]
+            self._data = data
             view = view[room:]
             if not view:
                 return
-            data = self._data = self._sent(data)
+            grown = bytearray(data.view) if isinstance(data, Room) else data
+            data = self._data = self._sent(grown)
 
     def take(self, data: memoryview) -> None:
         """Write a whole object, of which no more than two parts are in memory at a time."""
@@ -291,7 +293,7 @@ class PartedWriter(WholeWriter):
             held.append((0, self._first))
         for start, kept in held:
             if start <= offset and offset + len(data) <= start + len(kept):
-                memoryview(kept)[offset - start : offset - start + len(data)] = data
+                view_of(kept)[offset - start : offset - start + len(data)] = data
                 return
         raise StoreError(
             f"bytes {offset}+{len(data)} of {self._key!r} were sent already; "

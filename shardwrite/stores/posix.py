@@ -451,7 +451,7 @@ class PosixWriter:
         self._temporary = temporary
         self._fd = fd
         self._replaced = replaced
-        self._identity = (0, 0, 0)
+        self._identity: tuple[int, int, int] | None = None
         self._is_published = False
         self._is_protected: bool | None = None
         self._is_synced = transaction.durability != "none"
@@ -502,7 +502,9 @@ class PosixWriter:
                 keep_rights(self._fd, rights_of(self.path) or self._replaced)
         if self._is_protected is not None:
             with as_store_error(self.key, "cannot protect"):
-                mode = stat.S_IMODE(os.fstat(self._fd).st_mode)
+                found = os.fstat(self._fd)
+                self._identity = _identity(found)
+                mode = stat.S_IMODE(found.st_mode)
                 os.fchmod(self._fd, mode & ~0o222 if self._is_protected else mode | stat.S_IWUSR)
         # Writer and transaction are two halves of one class.
         self._transaction._finished(self)  # noqa: SLF001
@@ -515,7 +517,7 @@ class PosixWriter:
         """Close the file, and remember which file it was (step 4)."""
         fd, self._fd = self._fd, -1
         try:
-            self._identity = _identity(os.fstat(fd))
+            self._identity = self._identity or _identity(os.fstat(fd))
         finally:
             os.close(fd)
 

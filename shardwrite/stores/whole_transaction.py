@@ -6,6 +6,9 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Transaction
 from shardwrite.stores.capabilities import Capability
@@ -13,7 +16,11 @@ from shardwrite.stores.in_flight import InFlight
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.removal import Proof
 
-__all__ = ["PutsWhole", "WholeTransaction", "WholeWriter"]
+__all__ = ["PutsWhole", "Room", "WholeTransaction", "WholeWriter", "view_of"]
+
+
+# numpy asks for large pages from this size on
+_LEAST_ROOM_NBYTES = 4 * 2**20
 
 
 class PutsWhole(Protocol):
@@ -118,31 +125,77 @@ class WholeTransaction(Transaction):
             self._in_flight.begin(put)
 
 
+class Room:
+    """Memory for an object whose largest size is known.
+
+    The system gives large pages for it, if it can. With small ones, it takes longer to give them
+    than to write to them. What is not written to takes no memory.
+
+    Parameters
+    ----------
+    most_nbytes : int
+        Largest size, in bytes.
+    """
+
+    def __init__(self, most_nbytes: int) -> None:
+        self._memory: npt.NDArray[np.uint8] = np.empty(most_nbytes, np.uint8)
+        self._nbytes = 0
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def __iadd__(self, data: memoryview) -> Room | bytearray:
+        """Append bytes; if there is no room for them, all bytes move to memory that grows."""
+        end = self._nbytes + data.nbytes
+        if end > self._memory.nbytes:
+            return bytearray(self.view) + data
+        if data.nbytes:  # numpy takes no empty buffer
+            self._memory[self._nbytes : end] = np.frombuffer(data, np.uint8)
+        self._nbytes = end
+        return self
+
+    @property
+    def view(self) -> memoryview:
+        """What was written."""
+        return self._memory[: self._nbytes].data
+
+
+def view_of(data: bytearray | Room) -> memoryview:
+    """Bytes that were written so far, which may be changed."""
+    return data.view if isinstance(data, Room) else memoryview(data)
+
+
 class WholeWriter(ObjectWriter):
     """An object that grows in memory."""
 
     def __init__(self, transaction: WholeTransaction, key: str) -> None:
         self._transaction = transaction
         self._key = key
-        self._data: bytearray | None = bytearray()
+        self._data: bytearray | Room | None = bytearray()
         self._expected: tuple[Any] | None = None
         self._metadata: dict[str, str] = {}
 
     def write(self, buffers: Sequence[Any]) -> int:
         """See :meth:`ObjectWriter.write`."""
-        data = self._open_data()
+        data: Any = self._open_data()
         start = len(data)
         for buffer in buffers:
             data += memoryview(buffer)  # not the buffer itself, which may be a numpy array
+        self._data = data
         return len(data) - start
+
+    def reserve(self, nbytes: int) -> None:
+        """Say how large the object may be, in bytes, before anything is written."""
+        if nbytes >= _LEAST_ROOM_NBYTES:
+            self._data = Room(nbytes)
 
     def write_at(self, offset: int, data: bytes) -> None:
         """See :meth:`ObjectWriter.write_at`."""
-        memoryview(self._open_data())[offset : offset + len(data)] = data
+        view_of(self._open_data())[offset : offset + len(data)] = data
 
     def skip(self, nbytes: int) -> None:
         """See :meth:`ObjectWriter.skip`."""
-        self._open_data().extend(bytes(nbytes))
+        self.write([bytes(nbytes)])
 
     def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
         """See :meth:`ObjectWriter.copy`."""
@@ -163,7 +216,8 @@ class WholeWriter(ObjectWriter):
         data = self._open_data()
         self._transaction.check(guard)
         self._data = None
-        self._transaction.put(lambda: self._put(data, guard))
+        whole = data.view if isinstance(data, Room) else data
+        self._transaction.put(lambda: self._put(whole, guard))
 
     def _put(self, data: Any, guard: Callable[[], None] | None) -> None:
         """Put bytes, which may be those of a memory map."""
@@ -198,7 +252,7 @@ class WholeWriter(ObjectWriter):
         """See :meth:`ObjectWriter.abort`."""
         self._data = None
 
-    def _open_data(self) -> bytearray:
+    def _open_data(self) -> Any:
         if self._data is None:
             raise StoreError(f"{self._key!r} is not being written", key=self._key)
         return self._data

@@ -108,8 +108,9 @@ class Emitter:
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
         if isinstance(self.spec.strategy, Hdf5):
             _protect(writer)
-        self._publish(writer, shard.seal.index.checksum)
-        return Written(shard.nbytes, shard.seal.index.checksum, shard.n_chunks)
+        checksum = shard.seal.index.checksum
+        self._publish(writer, checksum)
+        return Written(shard.nbytes, checksum, shard.n_chunks)
 
     def stream(self, batches: Iterable[EncodedBatch]) -> Written:
         """Write inner chunks end to end, as they are encoded.
@@ -317,8 +318,9 @@ class Emitter:
         """
         writer = self._create()
         copy_bytes(reader, writer, reader.nbytes)
-        self._publish(writer, table.checksum)
-        return Written(reader.nbytes, table.checksum, table.n_present)
+        checksum = table.checksum
+        self._publish(writer, checksum)
+        return Written(reader.nbytes, checksum, table.n_present)
 
     @property
     def _codec(self) -> ObjectFormat:
@@ -368,8 +370,9 @@ class Emitter:
 
     def _finished(self, writer: ObjectWriter, seal: Seal, end: int) -> Written:
         """Finish an object whose inner chunks end at byte `end`."""
-        self._publish(writer, seal.index.checksum)
-        return Written(end + len(seal.suffix), seal.index.checksum, seal.index.n_present)
+        checksum = seal.index.checksum
+        self._publish(writer, checksum)
+        return Written(end + len(seal.suffix), checksum, seal.index.n_present)
 
 
 def _close(writer: ObjectWriter, seal: Seal) -> None:

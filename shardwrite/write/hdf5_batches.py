@@ -47,11 +47,11 @@ class Hdf5Completion:
         # An empty chunk has the size 2^64-1, which is -1 as a signed integer.
         nbytes = tables[:, :, 1].astype(np.int64)
         filled = [number for number, own in enumerate(buffers) if own]
-        extents = [extent_of(self._metadata, places[number]) for number in filled]
+        extents = extents_of(self._metadata, [places[number] for number in filled])
         found = lay_out_all(self._file, extents, nbytes[filled])
         layouts: dict[int, FileLayout] = dict(zip(filled, found, strict=True))
-        for number, layout in layouts.items():
-            tables[number, :, 0] = layout.offsets
+        if found:
+            tables[filled, :, 0] = [layout.offsets for layout in found]
         tables[nbytes < 0] = EMPTY
         return [
             _completed(own, seal, layouts.get(number))
@@ -73,9 +73,16 @@ def _completed(chunks: Sequence[Buffer], seal: Seal, layout: FileLayout | None) 
 
 def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
     """Shape of the dataset in a shard: that of the shard, clipped at the end of the array."""
+    return extents_of(metadata, [index])[0]
+
+
+def extents_of(metadata: ArrayMetadata, places: Sequence[Shape]) -> list[Shape]:
+    """Shapes of the datasets in some shards."""
     grid = metadata.grid
-    left = zip(grid.shape, index, grid.shards, strict=True)
-    return tuple(min(s, n - i * s) for n, i, s in left)
+    shards = np.array(grid.shards, np.int64)
+    starts = np.array(places, np.int64).reshape(-1, len(shards)) * shards
+    left = np.array(grid.shape, np.int64) - starts
+    return list(map(tuple, np.minimum(shards, left).tolist()))
 
 
 def pieces_of(layout: FileLayout, seal: Seal) -> list[Buffer]:

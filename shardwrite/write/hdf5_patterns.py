@@ -157,13 +157,13 @@ def lay_out_all(file: Hdf5File, extents: Sequence[Shape], nbytes: Ranks) -> list
     nbytes : numpy.ndarray of int64, shape (m, n)
         Sizes of the inner chunks of each file.
     """
-    kinds: dict[Hashable, list[int]] = {}
+    kinds: dict[tuple[Shape, int], list[int]] = {}
     counts = np.count_nonzero(nbytes >= 0, axis=1).tolist()
-    for number, (extent, count) in enumerate(zip(extents, counts, strict=True)):
-        kinds.setdefault((file.key, extent, count), []).append(number)
+    for number, kind in enumerate(zip(extents, counts, strict=True)):
+        kinds.setdefault(kind, []).append(number)
     found: dict[int, FileLayout] = {}
-    for key, numbers in kinds.items():
-        left = numbers
+    for kind, numbers in kinds.items():
+        key, left = (file.key, *kind), numbers
         while left:
             known = zip(left, _known(key, nbytes[left]), strict=True)
             found |= {number: layout for number, layout in known if layout is not None}

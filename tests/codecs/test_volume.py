@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from shardwrite.codecs import jpeg, png, segmentation
+from shardwrite.codecs import jpeg, png, png_filters, segmentation
 from shardwrite.codecs import labels as labels_of_blocks
 from shardwrite.codecs.png_filters import filtered
 from shardwrite.codecs.segmentation import CompressedSegmentation
@@ -145,6 +145,15 @@ def test_a_bomb_of_equal_labels():
     codec = CompressedSegmentation((2**10, 2**11, 2**11), np.dtype("uint32"))
     with pytest.raises(CorruptShardError, match="are allowed"):
         codec.decode(np.array([1, 2, 2, 42], "<u4").tobytes(), (1, 2**11, 2**11, 2**10))
+
+
+def test_tables_that_are_longer_than_their_block():
+    """Each voxel has a table of its own with four labels, of which it takes the last."""
+    tables = np.arange(100, 108, dtype="<u4")
+    headers = [[7 + 4 * n | 8 << 24, 4 + n] for n in range(2)]
+    words = np.concatenate([[1], *headers, [3, 3, 0], tables]).astype("<u4")
+    found = CompressedSegmentation((1, 1, 1), np.dtype("u4")).decode(words.tobytes(), (1, 1, 1, 2))
+    assert found.ravel().tolist() == [103, 107]
 
 
 def test_huge_blocks_take_no_memory():
@@ -470,6 +479,12 @@ def test_rows_have_the_filters_of_the_smallest_sums(shape):
     best = np.argmin(sums, axis=0)
     expected = [bytes([n]) + made[n][row].tobytes() for row, n in enumerate(best.tolist())]
     assert b"".join(filtered(rows)) == b"".join(expected)
+
+
+@pytest.mark.parametrize("n_words", [1, 255, 256, 400])
+def test_sums_of_long_rows_do_not_run_over(n_words):
+    rows = np.full((5, 3, 8 * n_words), 128, np.uint8)  # the byte of the largest absolute value
+    assert (png_filters._weights(rows) == 128 * 8 * n_words).all()
 
 
 def test_pngs_are_compressed_in_the_way_that_gives_less():

@@ -20,7 +20,14 @@ from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbyte
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.plan import PlanOptions
 from shardwrite.runs.array_plan import plan_array
-from shardwrite.stores import BucketStore, Capability, bucket_parts, bucket_s3, bucket_uploads
+from shardwrite.stores import (
+    BucketStore,
+    Capability,
+    bucket_parts,
+    bucket_s3,
+    bucket_uploads,
+    whole_transaction,
+)
 from shardwrite.stores.bucket_parts import InParts, PartedWriter, put_limit
 from shardwrite.stores.bucket_uploads import (
     MOST_NBYTES,
@@ -172,10 +179,14 @@ DATA = np.random.default_rng(0).integers(0, 256, 1000, dtype="u1")
 
 @pytest.mark.parametrize("total", [0, 1, 39, 40, 41, 48, 49, 64, 100, 1000])
 @pytest.mark.parametrize("step", [1, 7, 16, 1000])
-def test_an_object_of_any_size_in_pieces_of_any_size(small, total, step):
+@pytest.mark.parametrize("reserved", [0, 30, 40])
+def test_an_object_of_any_size_in_pieces_of_any_size(small, total, step, reserved, monkeypatch):
+    """Also if it becomes larger than the memory that was reserved."""
+    monkeypatch.setattr(whole_transaction, "_LEAST_ROOM_NBYTES", 1)
     store, wanted = Puts(), bytearray(DATA[:total])
     with transaction(store) as made:
         writer = made.create("c/0")
+        writer.reserve(reserved)
         n = sum(writer.write([DATA[at : min(at + step, total)]]) for at in range(0, total, step))
         assert n == total
         if total >= 4:
@@ -191,6 +202,16 @@ def test_an_object_of_any_size_in_pieces_of_any_size(small, total, step):
     assert all(size == 16 for size in sizes[:-1])
     assert not sizes or 0 < sizes[-1] <= 16
     assert not bucket_parts._open
+
+
+@pytest.mark.parametrize("make", [lambda: S3Store("b", region="r"), lambda: GCSStore("b")])
+def test_memory_is_reserved_for_large_shards_that_are_put_in_one_request(make):
+    reserved = {}
+    for bound in (0, MIB, 4 * MIB, put_limit(), put_limit() + 1):
+        with BucketStore(make()).transaction("none", "run.1") as made:
+            made.expect_nbytes(bound, 0)
+            reserved[bound] = isinstance(made.create("c/0")._data, whole_transaction.Room)
+    assert list(reserved.values()) == [False, False, True, True, False]
 
 
 def test_gaps_and_copies(small):
