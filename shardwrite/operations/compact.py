@@ -108,6 +108,7 @@ def compact(
     order: str = "C",
     durability: str | None = None,
     run_dir: Any = None,
+    exclusive: bool = False,
     restart: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Compaction:
@@ -128,6 +129,8 @@ def compact(
         Order of the inner chunks in the new shards.
     durability, run_dir, restart, progress
         See :func:`to_sharded_zarr`.
+    exclusive : bool
+        See :func:`write_region`.
 
     Returns
     -------
@@ -170,7 +173,7 @@ def compact(
         raise SpecError(
             "not a share", field="above", value=above, remedy="give a number from 0 to 1"
         )
-    target = resolve_target(store, name, run_dir)
+    target = resolve_target(store, name, run_dir).exclusively(when=exclusive)
     array = open_at(target.place)
     check_whole(array.metadata.grid, target.label)
     metadata = parse_metadata(array.metadata.text, writing=True)

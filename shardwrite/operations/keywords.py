@@ -31,6 +31,7 @@ class _Common(TypedDict, total=False):
     max_graph_tasks: int
     progress: bool | Callable[[GroupReport], None]
     via: Any
+    exclusive: bool
 
 
 class RegionKeywords(_Common, total=False):

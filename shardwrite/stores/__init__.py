@@ -14,6 +14,7 @@ from shardwrite.stores.base import (
     Readable,
     Store,
     Transaction,
+    Unguarded,
     Writable,
 )
 from shardwrite.stores.bucket import BucketStore
@@ -107,6 +108,7 @@ __all__ = [
     "Store",
     "Told",
     "Transaction",
+    "Unguarded",
     "WholeStore",
     "Writable",
     "as_store_error",
