@@ -18,6 +18,7 @@ from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
+    exclusive_option,
     json_option,
     name_option,
     source_options,
@@ -210,6 +211,7 @@ def census(
     "--memory-limit",
     help="Memory of each worker process, such as 4GB. Default: what it may use.",
 )
+@exclusive_option
 @dry_run_option
 @engine_options
 @json_option
@@ -222,6 +224,7 @@ def repair(
     salvage: bool,
     scan: bool,
     memory_limit: str | None,
+    exclusive: bool,
     dry_run: bool,
     threads: int | None,
     workers: int | None,
@@ -245,6 +248,7 @@ def repair(
             deep=not shallow,
             salvage=salvage and not dry_run,
             scan=scan and not dry_run,
+            exclusive=exclusive,
             memory_limit=memory_limit,
             progress=not as_json,
         )

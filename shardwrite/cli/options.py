@@ -15,6 +15,7 @@ __all__ = [
     "dry_run_option",
     "durability_option",
     "engine_options",
+    "exclusive_option",
     "json_option",
     "keep_report_option",
     "layout_options",
@@ -164,6 +165,12 @@ via_option = click.option(
     metavar="DIRECTORY",
     help="With a bucket: let shards wait in this directory on each machine's own disk until they "
     "are put. It may name variables, such as '$SLURM_TMPDIR'. Default: they wait in memory.",
+)
+exclusive_option = click.option(
+    "--exclusive",
+    is_flag=True,
+    help="Promise that nobody else writes to the array meanwhile. Only for buckets that cannot "
+    "refuse a request if an object has changed.",
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.config.table import RUN_DIR, VIA
+from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.config.values import value_of
 from shardwrite.journal import refuse_in_store
 from shardwrite.place.scratch import no_bucket
@@ -103,6 +103,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
     if via is not None and not is_bucket_url(dst):
         raise no_bucket(dst, via)
     via = via if via is not None or not is_bucket_url(dst) else value_of(VIA)
+    provider = value_of(STORAGE).get("credential_provider") if is_bucket_url(dst) else None
     return Settings(
         name=options.pop("job_name"),
         cores=options.pop("cores"),
@@ -114,6 +115,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
         setup=tuple(options.pop("setup")),
         run_dir="" if run_dir is None else os.path.abspath(run_dir),
         via=via or "",
+        credential_provider=provider if isinstance(provider, str) else "",
     )
 
 

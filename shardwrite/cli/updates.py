@@ -15,6 +15,7 @@ from shardwrite.cli.options import (
     dry_run_option,
     durability_option,
     engine_options,
+    exclusive_option,
     json_option,
     keep_report_option,
     name_option,
@@ -32,7 +33,7 @@ from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 
-_OF_RUNS = ("durability", "restart", "keep_report", "drop_hdf5")
+_OF_RUNS = ("durability", "exclusive", "restart", "keep_report", "drop_hdf5")
 
 
 class Region(Value):
@@ -121,6 +122,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @drop_option
 @durability_option
 @via_option
+@exclusive_option
 @restart_option
 @keep_report_option
 @dry_run_option
@@ -176,6 +178,7 @@ def update(
 @in_place_option
 @drop_option
 @durability_option
+@exclusive_option
 @restart_option
 @dry_run_option
 @engine_options
@@ -222,6 +225,7 @@ def erase(
     help="Order of the inner chunks in the new shards: C, F or morton.",
 )
 @durability_option
+@exclusive_option
 @restart_option
 @dry_run_option
 @engine_options

@@ -21,6 +21,7 @@ __all__ = [
     "COST_PUT",
     "COST_STORED",
     "DURABILITY",
+    "EXCLUSIVE",
     "HEARTBEAT",
     "INNER_CHUNKS",
     "LOG_LEVEL",
@@ -128,6 +129,15 @@ VIA = Setting(
     "It may name variables, such as $SLURM_TMPDIR. With null, they wait in memory.",
     keyword="via",
     travels=True,
+)
+EXCLUSIVE = Setting(
+    "bucket.exclusive",
+    kinds.flag,
+    False,
+    "Whether nobody else writes to an array while it is updated. This is asked only where a bucket "
+    "cannot refuse a request if an object has changed meanwhile.",
+    keyword="exclusive",
+    fills=True,
 )
 COST_PUT = Setting(
     "cost.put",
@@ -315,6 +325,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     STORAGE,
     PUT_LIMIT,
     VIA,
+    EXCLUSIVE,
     COST_PUT,
     COST_GET,
     COST_STORED,

@@ -109,6 +109,7 @@ def compact(
     order: str = "C",
     durability: str | None = None,
     run_dir: Any = None,
+    exclusive: bool = False,
     restart: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Compaction:
@@ -129,6 +130,8 @@ def compact(
         Order of the inner chunks in the new shards.
     durability, run_dir, restart, progress
         See :func:`to_sharded_zarr`.
+    exclusive : bool
+        See :func:`write_region`.
 
     Returns
     -------
@@ -171,7 +174,7 @@ def compact(
         raise SpecError(
             "not a share", field="above", value=above, remedy="give a number from 0 to 1"
         )
-    target = resolve_target(store, name, run_dir)
+    target = resolve_target(store, name, run_dir).exclusively(when=exclusive)
     refuse_waiting(target, run_dir)
     array = open_at(target.place)
     check_whole(array.metadata.grid, target.label)

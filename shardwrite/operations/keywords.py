@@ -32,6 +32,7 @@ class _Common(TypedDict, total=False):
     progress: bool | Callable[[GroupReport], None]
     via: Any
     message: str | None
+    exclusive: bool
 
 
 class RegionKeywords(_Common, total=False):

@@ -172,6 +172,7 @@ def write_region(
     durability: str | None = None,
     run_dir: Any = None,
     via: Any = None,
+    exclusive: bool = False,
     restart: bool = False,
     recheck: bool = False,
     drop_hdf5: bool = False,
@@ -216,6 +217,10 @@ def write_region(
         See :func:`to_sharded_zarr`.
     compute, return_stored, keep_report, message
         See :func:`to_sharded_zarr`. What is returned is the region.
+    exclusive : bool
+        Promise that nobody else writes to the array meanwhile. An update in a bucket is refused
+        without it, if the service cannot refuse a request because an object has changed meanwhile.
+        Elsewhere it has no effect.
     restart : bool
         Give up unfinished updates that are in the way; each of their shards stays as it is, old or
         new. A finished update is done again.
@@ -267,7 +272,7 @@ def write_region(
     >>> y[-1].compute().tolist()
     [7, 7, 1, 1, 1, 1, 1, 1]
     """
-    target = target_via(resolve_target(store, name, run_dir), via)
+    target = target_via(resolve_target(store, name, run_dir), via).exclusively(when=exclusive)
     engine = active_engine()
     options = PlanOptions(
         strategy=strategy,
@@ -399,7 +404,7 @@ def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
 
 _OF_ERASE = (
     *("strategy", "durability", "run_dir", "restart", "recheck", "memory_limit", "progress"),
-    *("drop_hdf5", "message"),
+    *("drop_hdf5", "exclusive", "message"),
 )
 
 
@@ -417,8 +422,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     name : str, optional
         Path of the array in the store.
     **keywords
-        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit`, `progress`,
-        `drop_hdf5` and `message` of :func:`write_region`.
+        `strategy`, `durability`, `run_dir`, `exclusive`, `restart`, `recheck`, `memory_limit`,
+        `progress`, `drop_hdf5` and `message` of :func:`write_region`.
 
     Returns
     -------

@@ -65,7 +65,7 @@ from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.given import take_for
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
-from shardwrite.runs.needs import check_updatable
+from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
@@ -232,6 +232,7 @@ def repair(
     strategy: Any = "fixed-order",
     durability: str | None = None,
     run_dir: Any = None,
+    exclusive: bool = False,
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Repair:
@@ -264,6 +265,8 @@ def repair(
         and cut them back to it. The report says that the shard is then in an earlier state.
     strategy, durability, run_dir, memory_limit, progress
         See :func:`to_sharded_zarr`.
+    exclusive : bool
+        See :func:`write_region`.
 
     Returns
     -------
@@ -302,11 +305,13 @@ def repair(
     with holding(*changed):
         opened = open_begun(store, name, run_dir)
         target, array, run = opened.target, opened.array, opened.beside.run
+        target = target.exclusively(when=exclusive)
         check_whole(array.metadata.grid, target.label)
         if x is not None:
             x = take_for(x, array.metadata, "x")
         if not is_look:
             check_updatable(target.store, as_strategy(strategy))
+            check_unshared(target)
             require_trusted(target)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
         n_temporaries, n_uploads = _left_over(target, array, is_look=is_look)
@@ -349,7 +354,7 @@ def repair(
             remove_left_spool(target, array.metadata, run_dir)
             return found
         how = _How(strategy, durability, run_dir, memory_limit, progress)
-        written, result = _write_again(x, opened, report, tasks, how)
+        written, result = _write_again(x, replace(opened, target=target), report, tasks, how)
         return replace(found, tasks=written, result=result)
 
 

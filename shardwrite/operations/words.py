@@ -87,6 +87,10 @@ class ZarrWords:
         """
         return named(name, self.name)
 
+    def overwriting(self, overwrite: bool | None) -> bool | None:
+        """Whether to overwrite, which a keyword says, or else these words."""
+        return self.overwrite if overwrite is None else overwrite
+
     def over(self, options: ArrayOptions) -> ArrayOptions:
         """The options with these keywords.
 

@@ -142,6 +142,7 @@ def to_sharded_zarr(
     durability: str | None = None,
     run_dir: Any = None,
     via: Any = None,
+    exclusive: bool = False,
     restart: bool = False,
     recheck: bool = False,
     memory_limit: int | str | None = None,
@@ -185,7 +186,7 @@ def to_sharded_zarr(
     name : str, optional
         Path of the array in the store. Missing groups above it are created. Without a name,
         the array is the store itself.
-    region, axis, casting
+    region, axis, casting, exclusive
         Write into an existing array; see :func:`write_region`. `mode`, `publish` and the keywords
         that describe an array are refused then, and `compression_ratio` and `max_source_reruns`
         have no effect.
@@ -316,9 +317,8 @@ def to_sharded_zarr(
             manifest=manifest,
         )
     )
-    overwrite = words.overwrite if overwrite is None else overwrite
     store, name = at_url(store, storage_options), words.named(named(name, component))
-    mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
+    mode = chosen_mode(mode, words.overwriting(overwrite), is_given=is_array(store) and not name)
     if region is not None:
         refuse_for_region(array, mode, publish)
     elif mode in ("a", "r+"):
@@ -340,6 +340,7 @@ def to_sharded_zarr(
             durability=durability,
             run_dir=run_dir,
             via=via,
+            exclusive=exclusive,
             restart=restart,
             recheck=recheck,
             keep_report=keep_report,
@@ -493,9 +494,9 @@ def store(
     """
     kinds = (RunOptions, ArrayOptions, PlanOptions)
     names_of = {kind: {field.name for field in dataclasses.fields(kind)} for kind in kinds}
-    others = {"overwrite", "storage_options", "via", "zarr_array_kwargs"}
+    others = {"exclusive", "overwrite", "storage_options", "via", "zarr_array_kwargs"}
     refuse_unknown("store", keywords, sorted(set().union(*names_of.values(), others)))
-    keywords.update(configured(names_of[PlanOptions], keywords))
+    keywords.update(configured({*names_of[PlanOptions], "exclusive"}, keywords))
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
     engine, many = active_engine(), _Many.of(arrays, stores, names, regions)
@@ -505,9 +506,8 @@ def store(
 
     words = ZarrWords.of(keywords.pop("zarr_array_kwargs", None))
     overwrite, at = keywords.pop("overwrite", None), keywords.pop("storage_options", None)
-    via = keywords.pop("via", None)
-    overwrite = words.overwrite if overwrite is None else overwrite
-    keywords["mode"] = mode_of(keywords.get("mode"), overwrite)
+    via, exclusive = keywords.pop("via", None), keywords.pop("exclusive")
+    keywords["mode"] = mode_of(keywords.get("mode"), words.overwriting(overwrite))
     run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
     array = words.over(array)
     jobs, sources = [], []
@@ -521,7 +521,8 @@ def store(
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
             refuse_for_region(array, run.mode, run.publish)
-            target, where = target_via(resolve_target(*where_to), via), Where(region, axis, casting)
+            target = target_via(resolve_target(*where_to), via).exclusively(when=exclusive)
+            where = Where(region, axis, casting)
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)
         sources.append(source)

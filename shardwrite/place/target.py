@@ -26,6 +26,7 @@ from shardwrite.stores import (
     DURABILITIES,
     Capability,
     Store,
+    Unguarded,
     is_bucket,
     is_file,
     is_icechunk,
@@ -150,6 +151,13 @@ class Target:
             If its document has no valid shape.
         """
         return shape_of(self.document, f"{self.label}/{DOCUMENT}")
+
+    def exclusively(self, *, when: bool) -> Target:
+        """The target as one that nobody else writes to meanwhile, if the user has said so."""
+        place = self.place
+        if not when or not isinstance(place, InStore) or not isinstance(place.base, Unguarded):
+            return self
+        return replace(self, place=replace(place, base=place.base.exclusively()))
 
     def durability(self, given: str | None = None) -> str:
         """Durability level of a run.

@@ -32,6 +32,7 @@ from shardwrite.stores import (
     Proof,
     Store,
     Transaction,
+    Unguarded,
     parse_document,
     read_limit,
 )
@@ -118,6 +119,17 @@ class TransformerStore(Store):
         """The store as one whose shards wait in a directory, if it is in a bucket."""
         inner = self._inner
         inner = inner.via(directory) if isinstance(inner, BucketStore) else inner
+        return TransformerStore(inner, self._name)
+
+    @property
+    def loses_changes(self) -> bool:
+        """See :class:`Unguarded`."""
+        return isinstance(self._inner, Unguarded) and self._inner.loses_changes
+
+    def exclusively(self) -> TransformerStore:
+        """See :class:`Unguarded`."""
+        inner = self._inner
+        inner = inner.exclusively() if isinstance(inner, Unguarded) else inner
         return TransformerStore(inner, self._name)
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwrite.engines import Engine
+from shardwrite.errors import SpecError
 from shardwrite.format.bounds import head_nbytes_of, plain_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
+from shardwrite.place.target import Target
 from shardwrite.read.hdf5_shards import refuse_hdf5_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores import Capability, Staged, Store, require
+from shardwrite.stores import Capability, Staged, Store, Unguarded, require
 from shardwrite.write.hdf5_layout import require_h5py
 
-__all__ = ["check_kind", "check_needs", "check_updatable"]
+__all__ = ["check_kind", "check_needs", "check_unshared", "check_updatable"]
 
 
 def check_needs(job: Job, engine: Engine) -> None:
@@ -42,6 +44,7 @@ def check_needs(job: Job, engine: Engine) -> None:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
         check_updatable(store, job.plan.strategy)
+        check_unshared(job.target)
         if not (job.options.drop_hdf5 and job.plan.strategy.replaces):
             check_kind(job.plan.metadata, job.plan.strategy, store)
     _check_library(job.plan.strategy)
@@ -84,6 +87,32 @@ def check_updatable(store: Store, strategy: Strategy) -> None:
         require(store, Capability.EDIT, field="strategy", value=strategy.label)
     remedy = "write the array again, or to a store that can"
     require(store, Capability.ATOMIC, field="store", value=type(store).__name__, remedy=remedy)
+
+
+def check_unshared(target: Target) -> None:
+    """Refuse to update an array where a change by another program meanwhile would be lost.
+
+    A bucket of a service without conditions is such a place, unless the user says that nobody else
+    writes there. What the service can do is found out here.
+
+    Raises
+    ------
+    SpecError
+        If it would.
+    StoreError
+        If the bucket cannot be written. The message says what to set.
+    """
+    store = target.store
+    store.prepare()
+    if isinstance(store, Unguarded) and store.loses_changes:
+        raise SpecError(
+            f"{target.label} is in a bucket that cannot refuse a request if an object has changed "
+            "meanwhile (CONDITIONAL), so an update could replace what another program has written, "
+            "without an error",
+            field="exclusive",
+            value=False,
+            remedy="give exclusive=True if nobody else writes to this array meanwhile",
+        )
 
 
 def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> None:

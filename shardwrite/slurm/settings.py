@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwrite.config.table import RUN_DIR, VIA
+from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 
 __all__ = [
@@ -66,6 +66,8 @@ class Settings:
     via : str
         Directory on each node's own disk in which shards wait until they are put into a bucket.
         Empty if they wait in memory.
+    credential_provider : str
+        Name of the function that gives the credentials for a bucket; empty if none is named.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Settings:
     setup: tuple[str, ...] = ()
     run_dir: str = ""
     via: str = ""
+    credential_provider: str = ""
 
     def __post_init__(self) -> None:
         for field_name in ("cores", "lead_seconds"):
@@ -191,10 +194,14 @@ def words(texts: Sequence[str]) -> str:
 
 
 def setup_lines(settings: Settings) -> list[str]:
-    """Lines of a script that make the command ``shardwrite`` known, and name directories."""
-    directories = {
-        RUN_DIR: (settings.run_dir, "the state of the run"),
-        VIA: (settings.via, "shards until they are put"),
+    """Lines of a script that make the command ``shardwrite`` known, and set its configuration."""
+    exported = {
+        RUN_DIR.variable: (settings.run_dir, "the state of the run"),
+        VIA.variable: (settings.via, "shards until they are put"),
+        f"{STORAGE.variable}__CREDENTIAL_PROVIDER": (
+            settings.credential_provider,
+            "gives each process its keys",
+        ),
     }
     return [
         *(
@@ -202,9 +209,9 @@ def setup_lines(settings: Settings) -> list[str]:
             or ("# Here go modules, or an environment, that have the command shardwrite.",)
         ),
         *(
-            f"export {setting.variable}={shlex.quote(path)}  # {what}"
-            for setting, (path, what) in directories.items()
-            if path
+            f"export {variable}={shlex.quote(value)}  # {what}"
+            for variable, (value, what) in exported.items()
+            if value
         ),
         "",
         "set -u",

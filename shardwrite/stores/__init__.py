@@ -16,6 +16,7 @@ from shardwrite.stores.base import (
     Staged,
     Store,
     Transaction,
+    Unguarded,
     Writable,
 )
 from shardwrite.stores.bucket import BucketStore
@@ -113,6 +114,7 @@ __all__ = [
     "Store",
     "Told",
     "Transaction",
+    "Unguarded",
     "WholeStore",
     "Writable",
     "as_store_error",

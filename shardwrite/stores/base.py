@@ -37,6 +37,7 @@ __all__ = [
     "Staged",
     "Store",
     "Transaction",
+    "Unguarded",
     "Writable",
 ]
 
@@ -177,6 +178,21 @@ class Described(Protocol):
         An object that is uploaded in parts has those that are known when the upload begins.
         Metadata are hints for people: nothing relies on them.
         """
+
+
+@runtime_checkable
+class Unguarded(Protocol):
+    """A store in which an update may replace, without an error, what others have just written."""
+
+    @property
+    def loses_changes(self) -> bool:
+        """Whether that is so.
+
+        It is in buckets without conditions (`CONDITIONAL`), unless `exclusively` was called.
+        """
+
+    def exclusively(self) -> Any:
+        """The store as one that nobody else writes to meanwhile, as the user has promised."""
 
 
 class Transaction(Protocol):

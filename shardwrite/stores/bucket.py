@@ -118,7 +118,8 @@ class BucketStore(WholeStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         require(self, Capability.SHARED, field="store", value=repr(self))
-        return _rebuild, (self._obstore, self._tails, self._probed, self.prefix, self._via)
+        shared = self._obstore, self._tails, self._probed
+        return _rebuild, (*shared, self.prefix, self._via, self.is_exclusive)
 
     @property
     def _endpoint(self) -> str:
@@ -195,6 +196,12 @@ class BucketStore(WholeStore):
             return None
         return value_of(VIA) if self._via is None else self._via
 
+    @property
+    def loses_changes(self) -> bool:
+        """See :class:`Unguarded`; known after :meth:`prepare`."""
+        is_safe = Capability.CONDITIONAL in self.capabilities
+        return self.is_remote and not is_safe and not self.is_exclusive
+
     def via(self, directory: str) -> BucketStore:
         """The store as one whose shards wait in a directory until they are put."""
         made = self.at("")
@@ -260,7 +267,8 @@ class BucketStore(WholeStore):
         in_parts = self._in_parts
         _ = in_parts.uploads  # which refuses what it does not know
         is_conditional = Capability.CONDITIONAL in self.capabilities
-        if is_conditional and not self._completes_if(in_parts) and replaces:
+        is_safe = self.is_exclusive or not replaces
+        if is_conditional and not self._completes_if(in_parts) and not is_safe:
             raise cannot_replace(self.url, most_nbytes)
 
     def _completes_if(self, in_parts: InParts) -> bool:
@@ -292,6 +300,7 @@ class BucketStore(WholeStore):
         large, scratch = None, self.scratch
         if self._in_parts is not None:
             large = PartedWriter(transaction, key, self._in_parts, self._completes_if)
+            large.is_exclusive = self.is_exclusive
         if scratch is not None and transaction.bound[0]:
             return ScratchWriter(transaction, key, scratch, large)
         writer = large or super().writer(transaction, key)
@@ -573,8 +582,14 @@ class BucketStore(WholeStore):
 
 
 def _rebuild(
-    store: Any, tails: Tails, probed: _Probed, prefix: str, via: str | None
+    store: Any,
+    tails: Tails,
+    probed: _Probed,
+    prefix: str,
+    via: str | None,
+    is_exclusive: bool,
 ) -> BucketStore:
     made = BucketStore(store).at(prefix.removesuffix("/"))
+    made.is_exclusive = is_exclusive
     made._tails, made._probed, made._via = tails, probed, via  # noqa: SLF001 (of this class)
     return made

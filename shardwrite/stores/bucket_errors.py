@@ -23,6 +23,8 @@ _MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 _ADDRESS = re.compile(r"https?:[^\s,;\"'<>()]*")
 # Without keys, obstore asks these addresses for some, which only machines in a cloud have.
 _METADATA = ("//169.254.", "//[fd00:ec2:", "//metadata.google.internal")
+# What `bucket_credentials` says, which obstore passes on among other things.
+_PROVIDER = re.compile(r"credential_provider=[\w.:<>]+ [\w ]{1,120}")
 _NAMES = re.compile(
     r'path: "(?:[^"\\]|\\.)*"'
     r"|(?<=at location )(?:.*?(?=: Error performing)|.*)"
@@ -155,6 +157,8 @@ def as_bucket_error(
     """
     text = text or _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
+    if (given := _PROVIDER.search(text)) is not None:
+        return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)
     for trouble in _TROUBLES:
         if trouble.pattern.search(text):
             kind = where.partition(":")[0]

@@ -95,7 +95,8 @@ def cannot_replace(where: str, most_nbytes: int) -> SpecError:
         field="store",
         value=where,
         remedy="set shardwrite.bucket.put-limit to more than that, at most 5 GiB, so that shards "
-        "are put in one request; or write the array again, with smaller shards",
+        "are put in one request; or write the array again, with smaller shards; or give "
+        "exclusive=True if nobody else writes to this array meanwhile",
     )
 
 
@@ -203,7 +204,14 @@ class PartedWriter(WholeWriter):
         The uploads of the store.
     completes_if : callable
         Function that tells whether the service completes uploads on conditions.
+
+    Attributes
+    ----------
+    is_exclusive : bool
+        Whether nobody else writes to the object meanwhile, so that no condition is needed.
     """
+
+    is_exclusive = False
 
     def __init__(
         self,
@@ -347,9 +355,12 @@ class PartedWriter(WholeWriter):
         is_conditional = knows_any and self._completes_if(self._in_parts)
         if self._expected is not None:
             if not is_conditional:
+                if self.is_exclusive:
+                    return ANY
                 raise StoreError(
                     f"{self._key!r} is uploaded in parts, and this service completes uploads "
-                    "whatever stands there",
+                    "whatever stands there; give exclusive=True if nobody else "
+                    "writes to this array meanwhile",
                     key=self._key,
                     errno=errno.EOPNOTSUPP,
                 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.bucket_credentials import credentials_from
 from shardwrite.stores.bucket_errors import as_bucket_error
 from shardwrite.stores.bucket_uploads import Condition, Upload, Uploads
 
@@ -411,18 +411,12 @@ def _use(session: Any, provider: Callable[[], Any]) -> None:
     """Have a session ask the function that gives obstore its keys."""
     from botocore.credentials import CredentialProvider, Credentials, RefreshableCredentials
 
-    call = getattr(provider, "__call__", provider)  # noqa: B004 (which may be a coroutine function)
-    if inspect.iscoroutinefunction(provider) or inspect.iscoroutinefunction(call):
-        raise SpecError(
-            "is asynchronous, and uploads in parts wait for it in threads",
-            field="credential_provider",
-            value=type(provider).__name__,
-            remedy="give one that is an ordinary function",
-        )
+    credentials = credentials_from(provider, "S3Store")
+    _ = credentials.function  # which is refused here, if it is asynchronous
 
     def fetched() -> dict[str, str | None]:
-        given = provider()
-        until = given.get("expires_at")
+        given: Any = credentials()
+        until = given["expires_at"]
         return {
             "access_key": given["access_key_id"],
             "secret_key": given["secret_access_key"],

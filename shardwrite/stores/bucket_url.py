@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
 from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_credentials import credentials_from
 from shardwrite.stores.bucket_kinds import given_address
 
 __all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket", "parent_of"]
@@ -94,7 +95,7 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
     options : mapping
         Options of obstore for this kind of store, such as ``endpoint`` and ``region``;
         ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
-        words of fsspec for them are known, too.
+        last one may also be the name of a function. The words of fsspec are known, too.
     is_read : bool
         Promise that nothing will be written.
 
@@ -213,7 +214,9 @@ def _client(
         "client_options": {**client, **_mapping(config, "client_options")},
     }
     if (provider := config.pop("credential_provider", None)) is not None:
-        rest["credential_provider"] = provider
+        credentials = credentials_from(provider, address.kind)
+        _ = credentials.function  # which is refused here, if it cannot be imported
+        rest["credential_provider"] = credentials
     if given_address(address.kind, config).lower().startswith("http://"):
         rest["client_options"].setdefault("allow_http", True)
     config = {name: _as_text(value) for name, value in config.items()}

@@ -30,6 +30,8 @@ class WholeStore(Store):
     prefix = ""
     is_remote = False
     """Whether a network lies between, so that an answer takes long."""
+    is_exclusive = False
+    """Whether nobody else writes to the objects meanwhile."""
 
     @abstractmethod
     def open_object(self, name: str) -> ObjectReader | None:
@@ -96,6 +98,17 @@ class WholeStore(Store):
         vars(below).update(vars(self))
         below.prefix = f"{self.prefix}{check_key(path)}/" if path else self.prefix
         return below
+
+    @property
+    def loses_changes(self) -> bool:
+        """See :class:`Unguarded`."""
+        return False
+
+    def exclusively(self) -> Self:
+        """See :class:`Unguarded`."""
+        made = self.at("")
+        made.is_exclusive = True
+        return made
 
     def transaction(
         self,

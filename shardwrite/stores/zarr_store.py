@@ -133,6 +133,12 @@ class ZarrStore(WholeStore):
         return self._kind.is_in_memory
 
     @property
+    def loses_changes(self) -> bool:
+        """See :class:`Unguarded`; objects of buckets have tags."""
+        is_safe = Capability.CONDITIONAL in self.capabilities or self.is_exclusive
+        return self._kind.has_tags and not is_safe
+
+    @property
     def local_root(self) -> Path | None:
         """See :attr:`Store.local_root`."""
         return self._kind.local_root

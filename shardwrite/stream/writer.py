@@ -32,7 +32,7 @@ from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
-from shardwrite.runs.needs import check_kind, check_updatable
+from shardwrite.runs.needs import check_kind, check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
 from shardwrite.stores import Capability, Store
@@ -118,6 +118,8 @@ class ShardWriter:
         See :func:`to_sharded_zarr`.
     run_dir : str or path, optional
         See :func:`to_sharded_zarr`.
+    exclusive : bool
+        See :func:`write_region`.
     memory_limit : int or str, optional
         Maximum size of the decoded and encoded data that the writer holds, in bytes or as text
         such as ``"2 GiB"``. Callers wait while it is exceeded. The default is 1 GiB or a quarter
@@ -171,12 +173,13 @@ class ShardWriter:
         strategy: Any = "auto",
         durability: str | None = None,
         run_dir: Any = None,
+        exclusive: bool = False,
         memory_limit: int | str | None = None,
         n_threads: int | None = None,
         casting: str = "safe",
         write_empty_chunks: bool = False,
     ) -> None:
-        self._target = resolve_target(store, name, run_dir)
+        self._target = resolve_target(store, name, run_dir).exclusively(when=exclusive)
         self._metadata = parse_metadata(open_at(self._target.place).metadata.text, writing=True)
         grid = self._metadata.grid
         self._axis = check_axis(axis, grid.ndim)
@@ -189,6 +192,7 @@ class ShardWriter:
         )
         check_can_update(self._metadata, self._strategy)
         check_updatable(self._target.store, self._strategy)
+        check_unshared(self._target)
         check_kind(self._metadata, self._strategy, self._target.store)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
         if n_threads is not None and (

@@ -125,6 +125,15 @@ class Passing(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
 
 
+class Ignoring(Passing):
+    """Drops all conditions of requests, as a service does that accepts and ignores them."""
+
+    def forwarded(self, body):
+        conditions = ("if-match", "if-none-match")
+        kept = [(k, v) for k, v in self.headers.items() if k.lower() not in conditions]
+        return self.asked(self.path, kept, body)
+
+
 @contextmanager
 def serving(kind, **attributes):
     """Address of a server in threads of this process, whose handler has these attributes."""

@@ -174,7 +174,8 @@ def test_a_proxy_that_changes_etags_leaves_no_conditions(moto, environment, url,
             x.to_sharded_zarr(url, **LAYOUT)
         assert not moto.keys_of(url)
         x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
-        da.full((4, 4), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[:4, :4], run_dir=tmp_path)
+        more = {"run_dir": tmp_path, "exclusive": True}
+        da.full((4, 4), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[:4, :4], **more)
         assert (shardwrite.open_sharded(url)[:4, :4] == 7).all()
 
 

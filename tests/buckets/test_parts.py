@@ -294,15 +294,23 @@ def test_an_update_whose_shard_changes_meanwhile_reads_it_again(seaweed, environ
 
 
 def test_a_service_that_completes_without_conditions_takes_new_arrays_only(moto, url, x):
-    """moto ignores If-Match there."""
+    """moto ignores If-Match there. What nobody else writes to is updated, too."""
     with dask.config.set(GIVEN):
         x.to_sharded_zarr(url, **LAYOUT)
         seven = da.full((512, 512), 7, dtype="u4")
-        with pytest.raises(SpecError, match=r"CONDITIONAL.*put-limit"):
+        with pytest.raises(SpecError, match=r"CONDITIONAL.*put-limit.*exclusive=True"):
             seven.to_sharded_zarr(url, region=np.s_[:512, :512])
         with dask.config.set({"shardwrite.bucket.put-limit": "1 GiB"}):
             seven.to_sharded_zarr(url, region=np.s_[:512, :512])
-    assert (shardwrite.open_sharded(url)[:512, :512] == 7).all()
+        append = {"strategy": "append-only", "exclusive": True}
+        shardwrite.write_region(8, url, np.s_[512:1024, :512], **append)
+        with pytest.raises(StoreError, match="exclusive=True"):
+            shardwrite.compact(url, above=0.05)
+        assert shardwrite.compact(url, above=0.05, exclusive=True).n_rewritten == 1
+    found = shardwrite.open_sharded(url)[:1024, :512]
+    assert (found[:512] == 7).all()
+    assert (found[512:] == 8).all()
+    assert shardwrite.verify(url, deep=True).is_good
     assert moto.uploads_of(url) == []
 
 

@@ -41,6 +41,7 @@ BAD = {
     "storage": [3, "x", [1]],
     "bucket.put-limit": ["much", 0],
     "bucket.via": [5, ""],
+    "bucket.exclusive": ["yes", 1],
     "cost.put": [0, "cheap", True],
     "cost.get": [-1],
     "cost.stored": [float("inf")],

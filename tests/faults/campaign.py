@@ -158,7 +158,7 @@ def of_kills(found) -> Numbers:
 
 
 def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py`, `volumes.py` and `formats.py`."""
+    """Of `bucket_kills.py`, `bucket_freezes.py`, `volumes.py` and `formats.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
     runs = total["cases"] if "cases" in total else total["kills"]
@@ -276,6 +276,12 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL while large shards go in parts into a bucket of {what}"
         command = f"bucket_kills.py --server {server} --parts --kills {{n}} --seed {{seed}}"
         yield Row(name, wanted, 10, command, of_bucket_kills)
+    name = "frozen before a conditional put of a shard into a bucket of moto, taken over, thawed"
+    command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
+    yield Row(name, 60, 30, command, of_bucket_kills)
+    name = "frozen before the completion of a shard in parts in SeaweedFS, taken over, thawed"
+    command = "bucket_freezes.py --of-shards --server seaweed --parts --operations new region --freezes {n} --seed {seed}"
+    yield Row(name, 24, 12, command, of_bucket_kills)
     for place, way in {"into another place": "", "in its place": "--in-place "}.items():
         name = f"SIGKILL at a random moment while an array is converted {place}"
         command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"

@@ -4,6 +4,7 @@ see."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -155,6 +156,48 @@ def test_workers_that_are_jobs_write_into_a_bucket(cluster, server, work, enviro
     check(server, work, url)
 
 
+KEYS = f"""
+import os
+from datetime import UTC, datetime, timedelta
+
+def current():
+    with open(os.environ["CALLS"], "a") as calls:
+        calls.write(f"{{os.environ.get('SLURM_ARRAY_TASK_ID')}}\\n")
+    return {{
+        "access_key_id": {servers.KEY!r},
+        "secret_access_key": {servers.SECRET!r},
+        "expires_at": datetime.now(UTC) + timedelta(seconds=1),
+    }}
+"""
+
+
+@long
+def test_jobs_ask_a_function_for_keys(cluster, server, work, environment, url, monkeypatch):
+    """No key is in the environment of the jobs; their script has the name of the function."""
+    (work.directory / "site_keys.py").write_text(KEYS)
+    monkeypatch.setenv("CALLS", str(work.directory / "calls"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+        environment.pop(name)
+    provider = {"DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER": "site_keys:current"}
+    path = f"{work.directory}:{os.environ.get('PYTHONPATH', '')}"
+    given = {**environment, **provider, "PYTHONPATH": path, "CALLS": work.directory / "calls"}
+    setup = ("--setup", "unset DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER")
+    jobs = submit(cluster, work, given, "submit", "x.npy", url, *LAYOUT, *setup)
+    assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
+    assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
+    callers = set((work.directory / "calls").read_text().split())
+    assert callers == {"None", "0", "1", "2", "3"}, "each job asks for keys of its own"
+    text = (work.directory / "array.sbatch").read_text()
+    assert "export DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER=site_keys:current " in text
+    told = text + work.log()
+    assert servers.KEY not in told
+    assert servers.SECRET not in told
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET)
+    check(server, work, url)
+
+
 def test_scripts_that_are_printed_name_the_directory(url):
     kinds = {"array": ("--parts", "4"), "elastic": ("--jobs", "2"), "allocation": ()}
     line = "export DASK_SHARDWRITE__RUN_DIR='/scratch/my runs'"
@@ -165,3 +208,16 @@ def test_scripts_that_are_printed_name_the_directory(url):
                 done = CliRunner().invoke(main, words)
             assert done.exit_code == 0, done.output
             assert (line in done.output) == (dst == url)
+
+
+def test_scripts_that_are_printed_name_the_function_that_gives_keys(url):
+    line = "export DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER=site_keys:current "
+    given = {"credential_provider": "site_keys:current", "secret_access_key": servers.SECRET}
+    for kind, sizes in {"array": ("--parts", "4"), "elastic": ("--jobs", "2")}.items():
+        for dst in (url, "x.zarr"):
+            with dask.config.set({"shardwrite.storage": given}):
+                words = ["slurm", "script", kind, "x.npy", dst, *sizes]
+                done = CliRunner().invoke(main, words)
+            assert done.exit_code == 0, done.output
+            assert (line in done.output) == (dst == url)
+            assert servers.SECRET not in done.output

