@@ -141,12 +141,13 @@ def requests_in_parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> 
 
 
 def _for_shared(plan: Plan, n_opens: int) -> Requests:
-    """Requests that read what an update keeps of shards that it covers in part."""
+    """Requests that look at shards of an update, and read what it keeps of them."""
     grid, n_get = plan.metadata.grid, 0
     sequence = plan.strategy.sequence(grid.chunks_per_shard, [])
     has_small = plain_nbytes_of(plan.metadata) <= TAIL_NBYTES
     for spans, n_shards in _spans(plan):
         if all(span.is_whole for span in spans):
+            n_get += n_shards  # what stands there is looked at right before the put
             continue
         per_shard = n_opens + 1  # and it is compared right before the put
         if not has_small:

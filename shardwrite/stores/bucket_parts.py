@@ -347,8 +347,8 @@ class PartedWriter(WholeWriter):
     def _condition(self) -> Condition:
         """What must stand there when the upload is completed.
 
-        Where nothing should be, an interrupted attempt may have left an object, or another process
-        has taken over. The guard, which is called after this, tells which.
+        Without an expectation, it is what stands there now. Another process may have put that after
+        it has taken over, which the guard tells. It is called after this.
         """
         transaction = self._transaction
         knows_any = Capability.CONDITIONAL in transaction.store.capabilities
@@ -365,7 +365,7 @@ class PartedWriter(WholeWriter):
                     errno=errno.EOPNOTSUPP,
                 )
             (version,) = self._expected
-        elif transaction.is_fresh and is_conditional:
+        elif is_conditional:
             version = transaction.store.version_of_object(self._name)
         else:
             return ANY

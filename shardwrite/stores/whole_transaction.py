@@ -225,10 +225,12 @@ class WholeWriter(ObjectWriter):
         name = store.prefix + self._key
         if self._expected is not None:
             store.replace_object(name, data, *self._expected)
-        elif self._transaction.is_fresh and Capability.CONDITIONAL in store.capabilities:
+        elif Capability.CONDITIONAL not in store.capabilities:
+            store.put_object(name, data)
+        elif self._transaction.is_fresh:
             self._put_first(store, name, data, guard)
         else:
-            store.put_object(name, data)
+            self._put_over(store, name, data, guard)
         self._transaction.committed.add(self._key)
 
     def _put_first(
@@ -244,9 +246,19 @@ class WholeWriter(ObjectWriter):
         except StoreError as error:
             if error.errno != errno.ESTALE:
                 raise
-            version = store.version_of_object(name)
-            self._transaction.check(guard)
-            store.replace_object(name, data, version)
+            self._put_over(store, name, data, guard)
+
+    def _put_over(
+        self, store: PutsWhole, name: str, data: Any, guard: Callable[[], None] | None
+    ) -> None:
+        """Put an object whatever stands there, which is looked at first.
+
+        The guard is called after that. So a process that is frozen before it finds out that its run
+        has ended, and one that is frozen later replaces nothing that was put meanwhile.
+        """
+        version = store.version_of_object(name)
+        self._transaction.check(guard)
+        store.replace_object(name, data, version)
 
     def abort(self) -> None:
         """See :meth:`ObjectWriter.abort`."""

@@ -276,7 +276,7 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL while large shards go in parts into a bucket of {what}"
         command = f"bucket_kills.py --server {server} --parts --kills {{n}} --seed {{seed}}"
         yield Row(name, wanted, 10, command, of_bucket_kills)
-    name = "frozen before a conditional put of a shard into a bucket of moto, taken over, thawed"
+    name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
     yield Row(name, 60, 30, command, of_bucket_kills)
     name = "frozen before the completion of a shard in parts in SeaweedFS, taken over, thawed"

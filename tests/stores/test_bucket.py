@@ -495,3 +495,35 @@ def test_tails_are_bounded_and_do_not_travel(monkeypatch):
     assert pickle.loads(pickle.dumps(tails)).find("3") is None
     tails.wanted(2**30)
     assert tails.nbytes == 2**22
+
+
+def test_what_is_put_in_the_place_of_another_version_is_refused_if_it_changed_after_the_guard():
+    """Between the guard and the put, another process has taken the run over, and put its own."""
+    store = BucketStore(MemoryStore())
+    is_late = True
+
+    def replaced(name, data, version):
+        nonlocal is_late
+        if is_late:
+            is_late = False
+            store.put_object("c/0", bytearray(b"of the other one"))
+        return replace_object(name, data, version)
+
+    replace_object, store.replace_object = store.replace_object, replaced
+    store.put_object("c/0", bytearray(b"old"))
+    seen = []
+    with store.transaction("none", "run.1", lambda: seen.append("guard")) as transaction:
+        writer = transaction.create("c/0")
+        writer.write([b"new"])
+        with pytest.raises(StoreError) as caught:
+            writer.finish()
+    assert caught.value.errno == errno.ESTALE
+    assert seen == ["guard", "guard"], "also after the look at the version"
+    with store.open("c/0") as reader:
+        assert bytes(reader.read(0, reader.nbytes)) == b"of the other one"
+    with store.transaction("none", "run.1") as transaction:
+        writer = transaction.create("c/0")
+        writer.write([b"new"])
+        writer.finish()
+    with store.open("c/0") as reader:
+        assert bytes(reader.read(0, reader.nbytes)) == b"new"
