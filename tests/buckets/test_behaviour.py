@@ -33,7 +33,7 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-@on("seaweed", "gcs", long=["azurite"])
+@on("seaweed", long=["gcs", "azurite"])
 def test_written_updated_and_read_by_others(service, url, x, runs):
     result = x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
     assert (result.n_shards, result.path) == (16, url)

@@ -165,6 +165,7 @@ def test_a_file_that_has_changed_is_another_source(moto, folder):
     assert "of another run" in changed.output
 
 
+@pytest.mark.long
 def test_chunks_are_copied_as_they_are(moto, folder):
     at, to = f"{folder}/scan.h5", f"{folder}/made"
     put(moto, at, hdf5())

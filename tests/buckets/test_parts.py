@@ -293,6 +293,7 @@ def test_an_update_whose_shard_changes_meanwhile_reads_it_again(seaweed, environ
     assert seaweed.uploads_of(url) == []
 
 
+@pytest.mark.long
 def test_a_service_that_completes_without_conditions_takes_new_arrays_only(moto, url, x):
     """moto ignores If-Match there. What nobody else writes to is updated, too."""
     with dask.config.set(GIVEN):

@@ -216,6 +216,7 @@ def test_parts_stop_if_the_run_is_taken_away(moto, url, x):
     assert others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_part_does_not_work_beside_a_process_that_works_alone(moto, url, x):
     begin(x, url)
     refused = []
@@ -273,6 +274,7 @@ def test_arrays_without_shards_and_conversions_in_parts(moto, url, x, tmp_path):
         assert others(moto, dst) == KEPT
 
 
+@pytest.mark.long
 def test_commands_write_parts_without_a_directory(moto, url, tmp_path):
     from click.testing import CliRunner
 

@@ -214,7 +214,7 @@ def test_killed_and_resumed_elsewhere(service, program, url, number, fault):
     killed_at(program, service, url, "new", number, fault)
 
 
-@servers.on("moto", "azurite", long=["seaweed", "gcs"])
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_without_a_directory(service, url, x):
     result = x.to_sharded_zarr(url, **LAYOUT)
     assert (result.n_shards, result.n_resumed_shards) == (16, 0)
@@ -231,6 +231,7 @@ def test_without_a_directory(service, url, x):
     assert others(service, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_folder_that_a_console_has_made_is_empty(moto, url, x):
     at = f"{moto.endpoint}/{url.removeprefix('s3://')}/"
     urllib.request.urlopen(urllib.request.Request(at, method="PUT", data=b""), timeout=30).close()
@@ -241,6 +242,7 @@ def test_a_folder_that_a_console_has_made_is_empty(moto, url, x):
     assert others(moto, url) == ["", *KEPT]
 
 
+@pytest.mark.long
 def test_an_array_with_an_unfinished_update_is_not_copied(moto, url, x, tmp_path):
     x.to_sharded_zarr(url, **LAYOUT)
     call = {"region": np.s_[:60, :60], "source_id": "x"}
@@ -276,6 +278,7 @@ def test_an_array_that_grows_and_one_that_is_mended(moto, url, x):
     assert others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_bad_shard_is_kept_in_the_bucket(moto, url, x):
     """The directory of the process that mends the array is removed at its exit."""
     import obstore

@@ -75,7 +75,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("what", some(UPDATES, "a region", "stream", "shardwrite erase"))
+@pytest.mark.parametrize("what", some(UPDATES, "a region", "stream"))
 def test_an_update_is_refused_unless_nobody_else_writes(ignoring, url, what):
     X.to_sharded_zarr(url, **LAYOUT)
     if what == "repair":

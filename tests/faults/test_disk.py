@@ -315,6 +315,7 @@ with dask.config.set(scheduler="sync"):
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 
 
+@pytest.mark.long
 def test_a_worker_is_killed_as_for_its_memory(tmp_path):
     from distributed import Client, LocalCluster
 

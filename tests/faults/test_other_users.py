@@ -183,7 +183,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("planted", some(PLANTED, "link"))
+@pytest.mark.parametrize("planted", some(PLANTED))
 def test_state_planted_in_a_sticky_directory_is_reported_and_never_followed(
     machine, place, planted
 ):

@@ -90,6 +90,7 @@ def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
     assert not is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("processes"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_arrays", some([1, 2], 2))
 def test_a_source_of_small_chunks_on_a_cluster(tmp_path, n_arrays):
     values = np.random.default_rng(0).integers(0, 200, (2048, 2048), dtype="u1")

@@ -280,9 +280,8 @@ esac
 """
 
 
-@pytest.mark.parametrize(
-    ("restarts", "asked"), [("9", "requeue 7\n"), pytest.param("10", "", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("restarts", "asked"), [("9", "requeue 7\n"), ("10", "")])
 def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(
     script, tmp_path, restarts, asked
 ):
