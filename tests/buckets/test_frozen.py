@@ -183,9 +183,10 @@ def test_frozen_before_the_mark_of_its_run_is_removed(moto, url, frozen):
     assert [key for key in moto.keys_of(url) if not key.startswith("c/")] == KEPT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wanted",
-    ["zarr.json$", *(pytest.param(name, marks=LONG) for name in ("c/1/0$", "receipt.json$"))],
+    ["zarr.json$", "c/1/0$", "receipt.json$"],
 )
 def test_frozen_before_an_object_of_a_new_array_is_put(moto, url, frozen, wanted):
     """Another process starts over, and ends."""

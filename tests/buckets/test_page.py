@@ -89,6 +89,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_examples_in_python(moto, here, monkeypatch):
     x = da.from_array(VALUES, chunks=32)
     namespace = {"x": x, "shardwrite": shardwrite, "__name__": "__main__"}

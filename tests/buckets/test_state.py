@@ -295,6 +295,7 @@ def test_a_bad_shard_is_kept_in_the_bucket(moto, url, x):
     assert [key for key in others(moto, url) if key not in KEPT] == [copy.removeprefix(f"{url}/")]
 
 
+@pytest.mark.long
 def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
     import obstore
 
@@ -323,6 +324,7 @@ def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
     assert others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_an_update_that_was_killed_is_given_up(moto, program, url, x):
     x.to_sharded_zarr(url, **LAYOUT)
     process = program(moto, url, "region", pause=1)

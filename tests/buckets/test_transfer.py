@@ -84,7 +84,8 @@ def is_shard(path):
     return re.search(r"/c/\d", path) is not None
 
 
-@pytest.mark.parametrize("after", [20, pytest.param(23, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("after", [20, 23])
 def test_killed_and_resumed(moto, environment, url, hierarchy, after):
     """The process is killed when the server has an object and the process has no answer yet."""
     wanted, waiting = in_directory(hierarchy), {}

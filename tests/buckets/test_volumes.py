@@ -81,7 +81,7 @@ def check(url, values=VALUES, **which):
     np.testing.assert_array_equal(found.compute(), values)
 
 
-@on("moto", long=["seaweed", "azurite", "gcs"])
+@on(long=["moto", "seaweed", "azurite", "gcs"])
 def test_two_scales(service, url):
     """Both are read by their URL, and verified; nothing else is left in the bucket."""
     result = write(url)

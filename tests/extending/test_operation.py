@@ -53,7 +53,7 @@ def path(tmp_path, values):
 
 
 @pytest.mark.parametrize(
-    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+    "scheduler", ["threads", pytest.param("processes", marks=pytest.mark.long)]
 )
 def test_an_update_is_killed_resumed_verified_and_read(path, values, scheduler):
     reading.run(FILL + KILLED, path, code=-signal.SIGKILL)
@@ -71,7 +71,7 @@ def test_an_update_is_killed_resumed_verified_and_read(path, values, scheduler):
 
 
 @pytest.mark.parametrize(
-    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+    "scheduler", ["threads", pytest.param("processes", marks=pytest.mark.long)]
 )
 def test_a_new_array_is_killed_resumed_verified_and_read(tmp_path, path, values, scheduler):
     new = tmp_path / "y"

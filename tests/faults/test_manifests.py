@@ -57,6 +57,7 @@ def test_effects_of_every_operation(tmp_path, share):
     assert {case["operation"] for case in found} == set(names[share::4])
 
 
+@pytest.mark.long
 def test_power_cuts(tmp_path):
     if why := power_cut.missing("ext4"):
         pytest.skip(why)

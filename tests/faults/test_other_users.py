@@ -273,6 +273,7 @@ def test_a_plan_that_was_moved_from_another_array_is_noticed(machine, place):
     assert held_by(path) == before
 
 
+@pytest.mark.long
 def test_plans_of_older_versions_name_no_array_and_are_accepted(machine, place):
     path = directory(place / "own", 0o755, ALICE.uid, ALICE.gid) / NAME
     assert machine.do(ALICE, "write", path, at=9) == {"died": KILLED}
@@ -305,7 +306,7 @@ COLLEAGUES = {
 }
 
 
-@pytest.mark.parametrize("case", some(COLLEAGUES, "write", "stream"))
+@pytest.mark.parametrize("case", some(COLLEAGUES, "write"))
 def test_colleagues_resume_each_others_runs(machine, place, case):
     path = directory(place / "lab", 0o2775, 0, LAB) / NAME
     (first, keywords), (second, more), wanted = COLLEAGUES[case]

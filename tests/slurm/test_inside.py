@@ -263,6 +263,7 @@ def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "x.zarr").compute(), 1)
 
 
+@pytest.mark.long
 def test_a_program_that_finds_itself_alone_is_ended(script, tmp_path):
     (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
     _, said = (process := script("0")).communicate(timeout=60)
