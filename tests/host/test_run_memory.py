@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from forks import python
 
 from shardwrite.host import memory
 
@@ -38,8 +40,22 @@ def noted(run):
     memory.note_memory(run)
 
 
+def in_a_process_of_its_own(check, *arguments):
+    """Call a function where no threads of earlier tests free memory meanwhile."""
+    code = f"import sys, test_run_memory; test_run_memory.{check.__name__}(*sys.argv[1:])"
+    done = subprocess.run(
+        [*python(), "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}",
+         *map(str, arguments)], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @on_linux
 def test_only_what_came_after_the_baseline_counts():
+    in_a_process_of_its_own(check_only_what_came_after_the_baseline)
+
+
+def check_only_what_came_after_the_baseline():
     before = np.ones(64 * MIB, np.uint8)
     memory.watch_memory("a run")
     assert memory.peak_memory_nbytes("a run") < 8 * MIB
@@ -56,7 +72,11 @@ def test_only_what_came_after_the_baseline_counts():
 
 @on_linux
 def test_mapped_pages_do_not_count(tmp_path):
-    path = tmp_path / "mapped"
+    in_a_process_of_its_own(check_mapped_pages, tmp_path / "mapped")
+
+
+def check_mapped_pages(path):
+    path = Path(path)
     path.write_bytes(bytes(48 * MIB))
     memory.watch_memory("mapped")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
@@ -67,6 +87,10 @@ def test_mapped_pages_do_not_count(tmp_path):
 
 @on_linux
 def test_a_process_that_came_later_counts_what_its_first_task_holds():
+    in_a_process_of_its_own(check_a_process_that_came_later)
+
+
+def check_a_process_that_came_later():
     array = np.ones(48 * MIB, np.uint8)
     memory._watched.pop("late", None)
     memory.note_memory("late", array.nbytes)
@@ -105,8 +129,13 @@ def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path
 
 @on_linux
 def test_a_result_tells_what_the_run_took_and_not_what_the_process_had(tmp_path):
+    in_a_process_of_its_own(check_what_a_result_tells, tmp_path)
+
+
+def check_what_a_result_tells(path):
+    path = Path(path)
     warm = da.ones((64, 64), chunks=32)
-    warm.to_sharded_zarr(tmp_path / "warm", shards=32, chunks=16, durability="none")
+    warm.to_sharded_zarr(path / "warm", shards=32, chunks=16, durability="none")
     before = np.ones(256 * MIB, np.uint8)
     x = da.map_blocks(
         lambda block_id: np.random.default_rng(block_id[0]).integers(0, 99, (8 * MIB,), "u1"),
@@ -114,7 +143,7 @@ def test_a_result_tells_what_the_run_took_and_not_what_the_process_had(tmp_path)
         dtype="u1",
     )
     with dask.config.set(num_workers=2):  # one thread holds less when samples are taken
-        result = x.to_sharded_zarr(tmp_path / "x", shards=8 * MIB, chunks=MIB, durability="none")
+        result = x.to_sharded_zarr(path / "x", shards=8 * MIB, chunks=MIB, durability="none")
     (peak,) = result.peak_nbytes_by_process.values()
     assert 8 * MIB < peak < 128 * MIB
     assert before.all()
