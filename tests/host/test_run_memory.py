@@ -42,11 +42,14 @@ def noted(run):
 
 def in_a_process_of_its_own(check, *arguments):
     """Call a function where no threads of earlier tests free memory meanwhile."""
-    code = f"import sys, test_run_memory; test_run_memory.{check.__name__}(*sys.argv[1:])"
-    done = subprocess.run(
-        [*python(), "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}",
-         *map(str, arguments)], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_run_memory
+test_run_memory.{check.__name__}(*sys.argv[1:])
+"""
+    command = [*python(), "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
