@@ -39,6 +39,7 @@ import numpy as np
 from benchmarks.measure import PeakMemory, machine, tree_size, versions
 
 THREADS = 2
+WAITS = ("futex", "sched_yield")  # system calls that wait for other threads
 
 
 @dataclass(frozen=True)
@@ -325,15 +326,21 @@ def _command(options: argparse.Namespace, contestant: str, source: Path, target:
     ]  # fmt: skip
 
 
-def calls_of(options: argparse.Namespace, contestant: str, source: Path, target: Path) -> int:
-    """System calls of a contestant, start and end of the process included, by strace."""
+def calls_of(
+    options: argparse.Namespace, contestant: str, source: Path, target: Path
+) -> tuple[int, int]:
+    """System calls of a contestant by strace, and those of them that wait for other threads.
+
+    The start and the end of the process are included. How often threads wait depends on how busy
+    the machine is.
+    """
     with tempfile.NamedTemporaryFile("r") as counted:
         command = ["strace", "-f", "-qq", "-c", "-S", "calls", "-o", counted.name]
         command += _command(options, contestant, source, target)
         subprocess.run(command, check=True, capture_output=True)
         rows = [line.split() for line in counted.read().splitlines()]
-    (total,) = [row for row in rows if row and row[-1] == "total"]
-    return int(total[-3] if len(total) > 5 else total[-2])
+    counted_by_name = {row[-1]: int(row[3]) for row in rows if row and row[0][0].isdigit()}
+    return counted_by_name["total"], sum(counted_by_name.get(name, 0) for name in WAITS)
 
 
 def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
@@ -343,7 +350,7 @@ def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
     make(source, case)
     names = options.contestants.split(",")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    calls: dict[str, int] = {}
+    calls: dict[str, tuple[int, int]] = {}
     for number in range(options.repeats + options.count_calls):
         for name in names if number % 2 == 0 else names[::-1]:
             if number == options.repeats:
@@ -365,7 +372,8 @@ def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
                 "seconds": seconds,
                 "mb_per_s": nbytes / seconds / 1e6,
                 "peak": statistics.median(one["peak"] for one in found[name]),
-                "calls_per_chunk": calls[name] / case.n_chunks if name in calls else None,
+                "calls_per_chunk": calls[name][0] / case.n_chunks if name in calls else None,
+                "waits_per_chunk": calls[name][1] / case.n_chunks if name in calls else None,
             }
         )
     return rows

@@ -28,5 +28,6 @@ def test_four_thousand_files(tmp_path):
     }
     assert set(rows) == set(CONTESTANTS)
     for name in ("shardwrite", "shardwrite-full"):
-        assert 2 < rows[name]["calls_per_chunk"] < 20  # how often threads wait differs
+        # how often threads wait depends on what else the machine does
+        assert 2 < rows[name]["calls_per_chunk"] - rows[name]["waits_per_chunk"] < 18
         assert rows[name]["peak"] < 64e6
