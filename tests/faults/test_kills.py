@@ -36,7 +36,7 @@ def run(tmp_path, *arguments):
 
 
 def check_kills(summary, kills, *, most_vacuous):
-    assert summary["troubles"] == []
+    assert not summary["troubles"], summary["troubles"][:5]
     assert summary["lost"] == 0
     assert summary["vacuous"] <= most_vacuous, "most kills must interrupt something"
     for kill in kills:
@@ -82,7 +82,7 @@ def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
     """What is written again is what a second of work and the tasks in flight had written, and no
     group."""
     summary, kills = run(tmp_path, "--groups", "--shards", str(n_shards), "--kills", str(n_kills))
-    assert summary["troubles"] == []
+    assert not summary["troubles"], summary["troubles"][:5]
     killed = [kill for kill in kills if not kill["finished"]]
     assert len(killed) >= n_kills - 1
     for kill in killed:

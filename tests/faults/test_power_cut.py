@@ -123,7 +123,8 @@ def check_streams(directory, filesystem, strategy, n_states):
         pytest.skip(why)
     found = stream_cuts.summary(stream_cuts.run(directory, filesystem, strategy, n_states))
     assert found["flushed"] > n_states, found
-    assert (found["lost"], found["torn"], found["troubles"]) == (0, 0, []), found
+    assert not found["troubles"], found["troubles"][:5]
+    assert (found["lost"], found["torn"]) == (0, 0), found
 
 
 @pytest.mark.long
