@@ -257,10 +257,10 @@ def cases(calls, errors, durabilities):
             )
 
 
-def in_turn(kinds, turns: int) -> list[tuple[Fault, int, int]]:
+def in_turn(kinds, turns: int, every: int = 1) -> list[tuple[Fault, int, int]]:
     """Kinds of faults, each with the first k and the step to the next, so that of several errors
     the first is met at every k, and of the others, in turn, one at each k-th that is a multiple of
-    `turns`.
+    `turns`. With `every`, all steps are so many times as large.
 
     What a run calls depends little on its durability. So only the calls of the level ``"full"``
     are met at every k, and every third of the others.
@@ -269,7 +269,11 @@ def in_turn(kinds, turns: int) -> list[tuple[Fault, int, int]]:
     for kind in kinds:
         alike.setdefault(str(replace(kind, error="")), []).append(kind)
     return [
-        (kind, max(turn * turns, 1), (turns * (len(errors) - 1) if turn else 1) * kind.stride)
+        (
+            kind,
+            max(turn * turns, 1),
+            (turns * (len(errors) - 1) if turn else 1) * kind.stride * every,
+        )
         for errors in alike.values()
         for turn, kind in enumerate(errors)
     ]
@@ -292,7 +296,7 @@ def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1, turns: 
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
         for kind, first, step in (
-            in_turn(kinds, turns) if turns else ((kind, 1, every) for kind in kinds)
+            in_turn(kinds, turns, every) if turns else ((kind, 1, every) for kind in kinds)
         ):
             if chosen.random() >= share:
                 continue

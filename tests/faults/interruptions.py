@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -180,8 +180,9 @@ def run(
     *,
     seed: int = 0,
     kinds: Sequence[tuple[str, str]] = KINDS,
+    is_last: Callable[[Case], object] | None = None,
 ) -> list[Case]:
-    """Cases of one fault, one after the other."""
+    """Cases of one fault, one after the other, up to the first that is the last one."""
     top = Path(directory)
     cases = [draw(fault, seed, number, kinds) for number in range(n_cases)]
     notes = top / "notes"
@@ -189,7 +190,7 @@ def run(
     if fault == "cut":
         with power_cut.Machine(top, filesystem) as machine:
             place = Place(machine.root, notes, machine)
-            return [place.run_case(case, seed) for case in cases]
+            return power_cut.up_to((place.run_case(case, seed) for case in cases), is_last)
     home = Path(
         tempfile.mkdtemp(
             prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -197,7 +198,7 @@ def run(
     )
     try:
         place = Place(home, notes)
-        return [place.run_case(case, seed) for case in cases]
+        return power_cut.up_to((place.run_case(case, seed) for case in cases), is_last)
     finally:
         shutil.rmtree(home)
 

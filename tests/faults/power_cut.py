@@ -42,7 +42,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -514,6 +514,16 @@ def has_metadata(path: Path) -> bool:
     return True
 
 
+def up_to(cases: Iterable[Any], is_last: Callable[[Any], object] | None) -> list[Any]:
+    """Cases, one after the other, up to the first that is the last one, if any is."""
+    done = []
+    for case in cases:
+        done.append(case)
+        if is_last is not None and is_last(case):
+            break
+    return done
+
+
 def run(
     directory,
     filesystem: str,
@@ -523,6 +533,7 @@ def run(
     seed: int = 0,
     resume: bool = True,
     options: str = "",
+    is_last: Callable[[State], object] | None = None,
 ) -> list[State]:
     """Many states on one machine.
 
@@ -539,13 +550,16 @@ def run(
         on the machine.
     resume : bool
         Run the same command again after each judgement, and have that judged.
+    is_last : callable, optional
+        Whether a state is enough, so that no more follow.
     """
     with Machine(directory, filesystem, options) as machine:
         acks = Path(directory) / "acks"
-        return [
+        states = (
             run_state(machine, acks, seed, number, durability, resume=resume)
             for number in range(n_states)
-        ]
+        )
+        return up_to(states, is_last)
 
 
 def summary(states: list[State]) -> dict:

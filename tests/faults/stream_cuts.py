@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -128,12 +129,14 @@ def run(
     *,
     durability: str = "full",
     seed: int = 0,
+    is_last: Callable[[State], object] | None = None,
 ) -> list[State]:
-    """Many states on one machine."""
+    """Many states on one machine, up to the first that is the last one."""
     with power_cut.Machine(directory, filesystem) as machine:
-        return [
+        states = (
             run_state(machine, seed, number, strategy, durability) for number in range(n_states)
-        ]
+        )
+        return power_cut.up_to(states, is_last)
 
 
 def summary(states: list[State]) -> dict:

@@ -34,7 +34,7 @@ CAUGHT_BY = {
     "journal-before-data": "tests/faults/test_commit_steps.py::test_what_is_not_committed_is_not_in_the_journal",
     "elided-by-value": "tests/operations/test_values.py",
     "record-after-change": (
-        "tests/faults/test_updates_machine.py::test_killed_at_every_step[AppendOnly(in_place=True)-end-True, every seventh]"
+        "tests/faults/test_updates_machine.py::test_killed_at_a_step[AppendOnly(in_place=True)-end-True, every seventh]"
     ),
     "recovered-in-place": "tests/journal/test_changes_in_place.py::test_after_a_failed_sync_the_shard_is_another_file",
     "kept-where-it-reads-back": "tests/faults/test_lossy_disk.py::test_what_was_flushed_is_on_the_disk[writer-append in place]",

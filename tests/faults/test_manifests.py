@@ -52,8 +52,8 @@ def test_effects_of_every_operation(tmp_path, share):
         *("update in place", "append in place", "erase", "append", "stream", "compaction"),
         *("repair", "salvage", "update by restart"),
     ]
-    found = run(tmp_path, "--operations", *names[share::4], "--every", "19", "--last", "4")
-    assert len(found) > 40
+    found = run(tmp_path, "--operations", *names[share::4], "--every", "29", "--last", "4")
+    assert len(found) > 30
     assert {case["operation"] for case in found} == set(names[share::4])
 
 
