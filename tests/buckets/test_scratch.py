@@ -90,6 +90,7 @@ def index_of(array, key):
         return f"{shard.index.checksum:08x}"
 
 
+@pytest.mark.long
 def test_shards_wait_in_a_directory(moto_server, environment, url, x, scratch, written):
     with proxy.before(moto_server) as (server, faults):
         environment(server)

@@ -144,7 +144,7 @@ def test_killed_and_resumed(service, url, tmp_path):
     check(url)
 
 
-@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("gives_up", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_chunks_that_wait_in_a_spool(moto, url, gives_up):
     """The state of both runs lies in the bucket, and nothing of them is left there."""
     sharding = {"preshift_bits": 0, "minishard_bits": 1, "shard_bits": 2}

@@ -117,6 +117,7 @@ def shell(request, tmp_path):
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_shell_completes_commands_paths_options_and_choices(shell):
     for typed, completed in {

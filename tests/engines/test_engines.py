@@ -117,7 +117,7 @@ def process_and_address(block):
     return os.getpid(), block.__array_interface__["data"][0]
 
 
-@pytest.mark.parametrize("engine", some(ENGINES, "threads", "distributed"), indirect=True)
+@pytest.mark.parametrize("engine", some(ENGINES, "threads"), indirect=True)
 def test_engines_say_how_they_run_tasks(engine):
     """What the flags promise, seen from tasks."""
     chosen, source = shardwrite.engines.active_engine(), np.arange(10)
@@ -363,7 +363,7 @@ def write_in_a_task(path, has_left):
         return shardwrite.verify(path, deep=True, against=x).is_good
 
 
-@pytest.mark.parametrize("has_left", [False, True])
+@pytest.mark.parametrize("has_left", some([False, True], True))
 def test_tasks_on_all_threads_of_a_cluster_may_write(tmp_path, has_left):
     """Each leaves its thread meanwhile. Else all would wait for tasks that never get a thread."""
     options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}

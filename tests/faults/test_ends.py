@@ -50,7 +50,7 @@ def run(tmp_path, *arguments):
     return found
 
 
-@pytest.mark.parametrize("operation", some(OPERATIONS, "write into a group", "shard and consume"))
+@pytest.mark.parametrize("operation", some(OPERATIONS, "shard and consume"))
 def test_the_same_call_again_leaves_nothing(tmp_path, operation):
     """Before some effects in the middle, and before each of the last ones."""
     found = run(tmp_path, "--operations", operation, "--every", "29", "--last", "5")

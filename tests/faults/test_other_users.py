@@ -306,7 +306,7 @@ COLLEAGUES = {
 }
 
 
-@pytest.mark.parametrize("case", some(COLLEAGUES, "write"))
+@pytest.mark.parametrize("case", some(COLLEAGUES))
 def test_colleagues_resume_each_others_runs(machine, place, case):
     path = directory(place / "lab", 0o2775, 0, LAB) / NAME
     (first, keywords), (second, more), wanted = COLLEAGUES[case]
@@ -431,6 +431,7 @@ def test_commands_that_look_change_nothing(machine, place, reader):
     oracle.check_whole(path, UPDATED)
 
 
+@pytest.mark.long
 def test_state_that_may_not_be_read_is_reported(machine, place):
     path = directory(place / "data", 0o755) / NAME
     whole(machine, path, User(0, 0))

@@ -29,11 +29,11 @@ def run(shim, tmp_path, script, *arguments):
 
 
 def test_a_sample_of_failing_calls(shim, tmp_path):
-    few = ["--share", "0.05", "--every", "24"]
+    few = ["--share", "0.05", "--every", "36"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "3")
     assert summary["lost"] == 0
-    assert summary["fired"] > 12
-    assert summary["raised"] > 6
+    assert summary["fired"] > 6
+    assert summary["raised"] > 3
     assert summary["survived"] > 0, "what passes is tried again"
 
 

@@ -317,6 +317,7 @@ def test_a_removal_stops_when_the_run_is_over(x, tmp_path):
     assert set(memory._store_dict) == before
 
 
+@pytest.mark.long
 def test_run_state_is_beside_no_other_array(tmp_path, x):
     """Two stores of one process never share it, even if one is made where the other was."""
     seen = set()

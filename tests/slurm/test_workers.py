@@ -383,6 +383,7 @@ def test_ids_are_kept_as_they_come_and_when_the_run_begins(tmp_path, monkeypatch
     )
 
 
+@pytest.mark.long
 def test_failures_by_cause(begun, monkeypatch):
     """What ended a part, and processes that ended without a word."""
     x, path = begun

@@ -74,8 +74,12 @@ def stream(path, k, compressors, memory_limit):
     return accepted, was_hit
 
 
-@pytest.mark.parametrize("compressors", ["auto", None], ids=["zstd", "raw"])
-@pytest.mark.parametrize("memory_limit", ["1 MiB", 24], ids=["roomy", "tight"])
+@pytest.mark.parametrize(
+    "compressors", [None, pytest.param("auto", marks=pytest.mark.long)], ids=["raw", "zstd"]
+)
+@pytest.mark.parametrize(
+    "memory_limit", [24, pytest.param("1 MiB", marks=pytest.mark.long)], ids=["tight", "roomy"]
+)
 def test_an_interrupt_in_any_line_loses_nothing_in_silence(tmp_path, compressors, memory_limit):
     n_whole = n_refused = 0
     for k in range(1, 200, 11):
