@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
     from shardwrite.reporting.report import RunReport
-    from shardwrite.runs.result import WriteResult
+    from shardwrite.runs.result import VolumeResult, WriteResult
     from shardwrite.sources.precomputed import from_precomputed
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
@@ -106,7 +106,7 @@ else:
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),
             "shardwrite.reporting.report": ("RunReport",),
-            "shardwrite.runs.result": ("WriteResult",),
+            "shardwrite.runs.result": ("VolumeResult", "WriteResult"),
             "shardwrite.sources.precomputed": ("from_precomputed",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
@@ -179,6 +179,7 @@ __all__ = [
     "UInt64Report",
     "UInt64Shards",
     "UInt64Written",
+    "VolumeResult",
     "WriteResult",
     "__version__",
     "abandon",

@@ -8,128 +8,31 @@ scale that is not whole.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
-import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.format.document import ArrayOptions
-from shardwrite.format.precomputed.new import (
-    NewScale,
-    ScaleOptions,
-    checked_axes,
-    merged_info,
-    new_scale,
-    row_major,
-)
+from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
-from shardwrite.operations.scattered import (
-    SPOOL,
-    array_options,
-    gathered_metadata,
-    spooled_notes,
-    write_scattered,
-)
+from shardwrite.operations.scattered import write_scattered
+from shardwrite.operations.volume_scales import further_scales, scale_of
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
-from shardwrite.plan.render import counted, human
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.execute import execute
-from shardwrite.runs.gathered import plan_gathering, remove_spool
-from shardwrite.runs.given import take
+from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import VolumeResult
 from shardwrite.write.context import GroupReport
 
 __all__ = ["plan_precomputed", "to_precomputed"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Volume:
-    """An array whose axes are in the order of the bytes in a chunk, and the scale that it becomes.
-
-    Attributes
-    ----------
-    array : dask.array.Array
-        The values, with the axes z, y and x, or channel, z, y and x.
-    wanted, new : NewScale
-        The scale, and what the array is first written as. They differ if the hash scatters the
-        chunks: they are then spooled in shards that are boxes.
-    """
-
-    array: dask.array.Array
-    wanted: NewScale
-    new: NewScale
-
-    @property
-    def options(self) -> ArrayOptions:
-        """Keywords of the array that is planned and written."""
-        made = array_options(self.new, self.array.ndim)
-        return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
-
-    def plan(self, options: PlanOptions) -> Plan:
-        """Plan of the run, with the parameters of the shards among its notes."""
-        engine = active_engine()
-        made = plan_array(self.array, engine, self.options, options)
-        if not self.wanted.is_scattered:
-            return replace(made, notes=(*self._notes, *made.notes))
-        gathering = plan_gathering(gathered_metadata(self.wanted), made, engine)
-        notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
-        return replace(made, notes=notes, gathering=gathering)
-
-    @property
-    def _notes(self) -> tuple[str, ...]:
-        """What the parameters of the shards mean, for the plan."""
-        sharding, scale = self.new.sharding, self.new.scale
-        nbytes = math.prod(scale.chunk_size) * self.new.volume.n_channels
-        nbytes *= math.prod(self.new.box) * self.array.dtype.itemsize
-        is_lossy = scale.encoding.name == "jpeg"
-        per_minishard = min(2**sharding.preshift_bits, math.prod(self.new.box))
-        files = math.prod(-(-n // k) for n, k in zip(scale.grid, self.new.box, strict=True))
-        return (
-            (
-                f"preshift_bits {sharding.preshift_bits}, minishard_bits "
-                f"{sharding.minishard_bits}, shard_bits {sharding.shard_bits}: up to "
-                f"{counted(files, 'file')} of {human(nbytes)} decoded"
-            ),
-            (
-                f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
-                f"{counted(per_minishard, 'chunk')}"
-            ),
-            f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
-            *(("values change, since the encoding is jpeg",) if is_lossy else ()),
-        )
-
-
-def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
-    """Check what a user gives, and put the axes of the array into order.
-
-    Raises
-    ------
-    SpecError
-        If it does not describe a scale.
-    """
-    given = take(x)
-    array = given.array
-    letters = checked_axes(axes, given.known.dimension_names, array.ndim)
-    order = row_major(letters)
-    if order != list(range(array.ndim)):
-        array = array.transpose(order)
-    channels = array.shape[:-3] or (1,)
-    shape = (*array.shape[:-4:-1], *channels)
-    wanted = new_scale(shape, array.dtype, options)
-    if not wanted.is_scattered:
-        return _Volume(array, wanted, wanted)
-    return _Volume(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
 
 
 @public
@@ -188,7 +91,7 @@ def plan_precomputed(
     >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
     (8, '0.shard')
     """
-    volume = _volume(
+    volume = scale_of(
         x,
         axes,
         ScaleOptions(
@@ -234,6 +137,7 @@ def to_precomputed(
     shard_nbytes: int | str = "128 MiB",
     index_nbytes: int | str = "12.5 kB",
     key: str | None = None,
+    scales: Mapping[Sequence[float], Any] | None = None,
     write_empty_chunks: bool = False,
     durability: str | None = None,
     run_dir: Any = None,
@@ -245,7 +149,7 @@ def to_precomputed(
     max_source_reruns: float = MAX_SOURCE_RERUNS,
     keep_report: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
-) -> WriteResult:
+) -> VolumeResult:
     """Write an array as a scale of a volume of Neuroglancer precomputed, in shards.
 
     `x` may have any chunks. Each shard is committed by exactly one task, and becomes visible only
@@ -298,6 +202,12 @@ def to_precomputed(
     key : str, optional
         Name of the scale, which is its directory in that of the volume. By default it is made of
         the resolution, such as ``"4_4_40"``.
+    scales : mapping of sequence of float to array_like, optional
+        Coarser or finer arrays of the same image, by the sizes of their voxels in nanometres. Each
+        becomes one more scale, with the axes and the other parameters of `x`. Its offset is where
+        `x` begins, in its own voxels. All scales enter ``info`` at the end, together. They are
+        written in one task graph, so that work which they share with `x` is done once. Only arrays
+        that take several graphs, and chunks that a hash scatters, are written one after the other.
     write_empty_chunks : bool
         Store also chunks that hold only zeros. Readers take a chunk that is missing for zeros.
     durability, run_dir, restart, recheck, memory_limit, source_id
@@ -307,8 +217,9 @@ def to_precomputed(
 
     Returns
     -------
-    WriteResult
-        What was written. Its path is that of the scale.
+    VolumeResult
+        What was written of `x`. Its path is that of the scale. It also holds the results of
+        `scales`.
 
     Raises
     ------
@@ -351,26 +262,34 @@ def to_precomputed(
     1
     >>> int(shardwrite.from_precomputed(path, axes="zyx")[1, 2, 3].compute())
     8203
+
+    Write two scales, and compute `x` once:
+
+    >>> scales = {(8, 8, 40): x[:, ::2, ::2]}
+    >>> path = tempfile.mkdtemp() + "/volume"
+    >>> result = shardwrite.to_precomputed(
+    ...     x, path, axes="zyx", resolution=(4, 4, 40), scales=scales
+    ... )
+    >>> [each.path.rpartition("/")[2] for each in (result, *result.scales)]
+    ['4_4_40', '8_8_40']
     """
-    volume = _volume(
-        x,
-        axes,
-        ScaleOptions(
-            type=type,
-            resolution=resolution,
-            voxel_offset=voxel_offset,
-            encoding=encoding,
-            compressed_segmentation_block_size=compressed_segmentation_block_size,
-            jpeg_quality=jpeg_quality,
-            chunks=chunks,
-            sharding=sharding,
-            key=key,
-            shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
-            index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
-        ),
+    options = ScaleOptions(
+        type=type,
+        resolution=resolution,
+        voxel_offset=voxel_offset,
+        encoding=encoding,
+        compressed_segmentation_block_size=compressed_segmentation_block_size,
+        jpeg_quality=jpeg_quality,
+        chunks=chunks,
+        sharding=sharding,
+        key=key,
+        shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
+        index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
+    first = scale_of(x, axes, options)
+    volume = [first, *further_scales(scales, axes, options, first)]
     where = resolve_target(at_url(path, storage_options), None, run_dir)
-    targets = ScaleTargets.of(where, volume.wanted.scale.key, run_dir)
+    places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
     run = for_new_array(
         RunOptions(
             durability=durability,
@@ -380,30 +299,41 @@ def to_precomputed(
             remedy_if_there="give another key, or remove that scale yourself",
         )
     )
-    made = volume.plan(
-        PlanOptions(
-            write_empty_chunks=write_empty_chunks,
-            memory_limit=memory_limit,
-            source_id=source_id,
-            max_graph_tasks=max_graph_tasks,
-            max_source_reruns=max_source_reruns,
-        )
+    planned = PlanOptions(
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
     )
-    # What cannot be entered is refused before a run.
-    merged_info(read_volume(targets.volume.place), volume.wanted)
-    engine, wanted = active_engine(), volume.wanted
-    chunks = ArrayChunks(volume.array)
-    if wanted.is_scattered:
-        job = Job(chunks, made, targets.spool, run)
-        result = write_scattered(wanted, job, targets.scale, engine, progress)
+    jobs = [
+        Job(
+            ArrayChunks(each.array),
+            each.plan(planned),
+            place.spool if each.wanted.is_scattered else place.scale,
+            run,
+        )
+        for each, place in zip(volume, places, strict=True)
+    ]
+
+    def entered(old: Any) -> Any:
+        return reduce(merged_info, (each.wanted for each in volume), old)
+
+    entered(read_volume(where.place))  # What cannot be entered is refused before a run.
+    engine = active_engine()
+    if first.wanted.is_scattered:
+        results = [
+            write_scattered(each.wanted, job, place.scale, engine, progress)
+            for each, place, job in zip(volume, places, jobs, strict=True)
+        ]
     else:
-        job = Job(chunks, made, targets.scale, run)
-        with reporting(progress, made.raw_nbytes) as on_report:
-            (result,) = execute([job], engine, on_report)
-    change_info(targets.volume, lambda old: merged_info(old, wanted), job.durability)
-    if wanted.is_scattered and has_spool(targets.spool):
-        remove_spool(targets.spool)
-    return result
+        with reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
+            results = execute(jobs, engine, on_report)
+    change_info(where, entered, jobs[0].durability)
+    for place in places:
+        if first.wanted.is_scattered and has_spool(place.spool):
+            remove_spool(place.spool)
+    return VolumeResult.of(results)
 
 
 def _nbytes(given: int | str, field: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from types import UnionType
 from typing import Any
@@ -14,7 +14,7 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, duration, human, table_text
 
-__all__ = ["Effort", "WriteResult", "result_from_receipt", "result_of"]
+__all__ = ["Effort", "VolumeResult", "WriteResult", "result_from_receipt", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class WriteResult:
 
     def __repr__(self) -> str:
         return (
-            f"<WriteResult of {self.path}: {counted(self.n_shards, 'file')}, "
+            f"<{type(self).__name__} of {self.path}: {counted(self.n_shards, 'file')}, "
             f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out>"
         )
 
@@ -172,6 +172,41 @@ class WriteResult:
         return card_html(
             Card(title="written", subject=self.path, headline=headline, rows=self._rows())
         )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VolumeResult(WriteResult):
+    """Result of a call that writes scales of a Neuroglancer volume.
+
+    All other attributes are those of the first scale; see :class:`WriteResult`.
+
+    Attributes
+    ----------
+    scales : tuple of WriteResult
+        One for each further scale, in the order in which they were given.
+    """
+
+    scales: tuple[WriteResult, ...] = ()
+
+    @classmethod
+    def of(cls, results: Sequence[WriteResult]) -> VolumeResult:
+        """Put the results of all scales together.
+
+        Parameters
+        ----------
+        results : sequence of WriteResult
+            One for each scale. The first is that of the array itself.
+        """
+        first = {field.name: getattr(results[0], field.name) for field in fields(WriteResult)}
+        return cls(**first, scales=tuple(results[1:]))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = super(VolumeResult, self)._rows()  # super() alone fails in a class with slots
+        for each in self.scales:
+            key, files = each.path.rpartition("/")[2], counted(each.n_shards, "file")
+            nbytes = f"{human(each.raw_nbytes)} in, {human(each.stored_nbytes)} out"
+            rows.append(("scale", f"{key}: {files}, {nbytes}"))
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -805,3 +806,108 @@ def test_the_command(tmp_path):
     worse = run(tmp_path / "a.npy", tmp_path / "u", "--axes", "zyx", "--resolution", "4,a,40")
     assert worse.exit_code == 2
     assert "--resolution" in worse.output
+
+
+def counting(values, chunks=20):
+    """An array, and the blocks of it that were computed."""
+    computed = []
+
+    def count(block, block_info=None):
+        computed.append(block_info[0]["chunk-location"])
+        return block
+
+    x = da.from_array(values, chunks=chunks)
+    return x.map_blocks(count, dtype=values.dtype, meta=np.empty((0,) * 3, values.dtype)), computed
+
+
+SCATTERED = {
+    "preshift_bits": 0,
+    "minishard_bits": 1,
+    "shard_bits": 2,
+    "hash": "murmurhash3_x86_128",
+}
+
+
+@pytest.mark.parametrize("sharding", ["auto", SCATTERED], ids=["identity", "murmurhash"])
+def test_several_scales_in_one_call(tmp_path, sharding):
+    """What they share is computed once, if no hash scatters the chunks."""
+    x, computed = counting(VALUES)
+    coarser = {(8, 8, 40): x[:, ::2, ::2], (16, 8, 80): x[::2, ::2, ::4]}
+    keywords = {**NEW, "scales": coarser, "sharding": sharding, "voxel_offset": (8, 20, -6)}
+    result = shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
+    n_blocks = np.prod(x.numblocks)
+    assert len(computed) == n_blocks if sharding == "auto" else len(computed) > n_blocks
+    info = json.loads((tmp_path / "v" / "info").read_text())
+    assert [(s["key"], s["size"], s["voxel_offset"]) for s in info["scales"]] == [
+        ("4_4_40", [60, 50, 40], [8, 20, -6]),
+        ("8_8_40", [30, 25, 40], [4, 10, -6]),
+        ("16_8_80", [15, 25, 20], [2, 10, -3]),
+    ]
+    wanted = {"4_4_40": VALUES, "8_8_40": VALUES[:, ::2, ::2], "16_8_80": VALUES[::2, ::2, ::4]}
+    written = [result, *result.scales]
+    assert [each.path.rpartition("/")[2] for each in written] == list(wanted)
+    for each, (key, values) in zip(written, wanted.items(), strict=True):
+        found = shardwrite.from_precomputed(tmp_path / "v", scale=key, axes="zyx")
+        np.testing.assert_array_equal(found, values)
+        assert shardwrite.verify(each.path, deep=True).is_good
+        assert each.raw_nbytes == values.nbytes
+    assert "8_8_40: " in str(result)
+    assert repr(result).startswith("<VolumeResult of ")
+    assert [one["raw_nbytes"] for one in result.to_dict()["scales"]] == [
+        each.raw_nbytes for each in result.scales
+    ]
+    computed.clear()
+    again = shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
+    assert not computed
+    assert [one.n_resumed_shards for one in (again, *again.scales)] == [
+        one.n_shards + one.n_empty_shards for one in written
+    ]
+    left = sorted(p.name for p in (tmp_path / "v").iterdir())
+    assert left == sorted([*wanted, "info"])
+
+
+@pytest.mark.parametrize("sharding", ["auto", SCATTERED], ids=["identity", "murmurhash"])
+def test_several_scales_are_interrupted(tmp_path, sharding):
+    """None of them is in the ``info`` until all are whole. What was written is not written again."""
+    reports, is_faulty = [], [True]
+
+    def fail(block):
+        if is_faulty[0] and reports:
+            raise OSError("the disk is gone")
+        return block
+
+    half = source()[::2, ::2, ::2].map_blocks(fail, dtype="u4", meta=np.empty((0,) * 3, "u4"))
+    keywords = {**NEW, "scales": {(8, 8, 80): half}, "sharding": sharding, "source_id": "one"}
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(OSError, match="the disk is gone"):
+            shardwrite.to_precomputed(source(), tmp_path / "v", **keywords, progress=reports.append)
+        assert not (tmp_path / "v" / "info").exists()
+        is_faulty[0] = False
+        result = shardwrite.to_precomputed(source(), tmp_path / "v", **keywords)
+    assert sum(one.n_resumed_shards for one in (result, *result.scales))
+    for key, values in (("4_4_40", VALUES), ("8_8_80", VALUES[::2, ::2, ::2])):
+        found = shardwrite.from_precomputed(tmp_path / "v", scale=key, axes="zyx")
+        np.testing.assert_array_equal(found, values)
+    assert sorted(p.name for p in (tmp_path / "v").iterdir()) == ["4_4_40", "8_8_80", "info"]
+
+
+@pytest.mark.parametrize(
+    ("scales", "offset", "says"),
+    [
+        ([(8, 8, 40)], 0, "not a mapping; give a mapping of resolutions"),
+        ({(8, 8, 40): "u2"}, 0, "another dtype; give an array whose dtype is uint32"),
+        ({(8, 40, 8): "half"}, 0, "along y it is 1000 nm long, and the first array is 200 nm long"),
+        ({(4, 4, 40): "all"}, 0, "scales='4_4_40': two scales of one name"),
+        ({(8, 8, 40): "half"}, 1, "the volume begins between two of its voxels"),
+        ({8: "half"}, 0, "resolution=8: not valid"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(tmp_path, scales, offset, says):
+    x = source()
+    arrays = {"half": x[:, ::2, ::2], "u2": x[:, ::2, ::2].astype("u2"), "all": x}
+    if isinstance(scales, dict):
+        scales = {resolution: arrays[name] for resolution, name in scales.items()}
+    keywords = {**NEW, "scales": scales, "voxel_offset": (offset, 0, 0)}
+    with pytest.raises(SpecError, match=re.escape(says)):
+        shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
+    assert not (tmp_path / "v").exists()

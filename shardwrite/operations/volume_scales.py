@@ -1,0 +1,221 @@
+"""Arrays of users, and the scales of a volume that they become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import shardwrite._dask as dask
+from shardwrite.engines import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.precomputed.new import (
+    NewScale,
+    ScaleOptions,
+    checked_axes,
+    new_scale,
+    row_major,
+)
+from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
+from shardwrite.plan import Plan, PlanOptions
+from shardwrite.plan.render import counted, human
+from shardwrite.runs.array_plan import plan_array
+from shardwrite.runs.gathered import plan_gathering
+from shardwrite.runs.given import take
+
+__all__ = ["ScaleOfArray", "further_scales", "scale_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOfArray:
+    """An array whose axes are in the order of the bytes in a chunk, and the scale that it becomes.
+
+    Attributes
+    ----------
+    array : dask.array.Array
+        The values, with the axes z, y and x, or channel, z, y and x.
+    wanted, new : NewScale
+        The scale, and what the array is first written as. They differ if the hash scatters the
+        chunks: they are then spooled in shards that are boxes.
+    """
+
+    array: dask.array.Array
+    wanted: NewScale
+    new: NewScale
+
+    @property
+    def options(self) -> ArrayOptions:
+        """Keywords of the array that is planned and written."""
+        made = array_options(self.new, self.array.ndim)
+        return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
+
+    def plan(self, options: PlanOptions) -> Plan:
+        """Plan of the run, with the parameters of the shards among its notes.
+
+        Parameters
+        ----------
+        options : PlanOptions
+            What the user asks of the plan.
+        """
+        engine = active_engine()
+        made = plan_array(self.array, engine, self.options, options)
+        if not self.wanted.is_scattered:
+            return replace(made, notes=(*self._notes, *made.notes))
+        gathering = plan_gathering(gathered_metadata(self.wanted), made, engine)
+        notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
+        return replace(made, notes=notes, gathering=gathering)
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        """What the parameters of the shards mean, for the plan."""
+        sharding, scale = self.new.sharding, self.new.scale
+        nbytes = math.prod(scale.chunk_size) * self.new.volume.n_channels
+        nbytes *= math.prod(self.new.box) * self.array.dtype.itemsize
+        is_lossy = scale.encoding.name == "jpeg"
+        per_minishard = min(2**sharding.preshift_bits, math.prod(self.new.box))
+        files = math.prod(-(-n // k) for n, k in zip(scale.grid, self.new.box, strict=True))
+        return (
+            (
+                f"preshift_bits {sharding.preshift_bits}, minishard_bits "
+                f"{sharding.minishard_bits}, shard_bits {sharding.shard_bits}: up to "
+                f"{counted(files, 'file')} of {human(nbytes)} decoded"
+            ),
+            (
+                f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
+                f"{counted(per_minishard, 'chunk')}"
+            ),
+            f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+            *(("values change, since the encoding is jpeg",) if is_lossy else ()),
+        )
+
+
+def scale_of(x: Any, axes: Any, options: ScaleOptions) -> ScaleOfArray:
+    """Check what a user gives, and put the axes of the array into order.
+
+    Parameters
+    ----------
+    x : array_like
+        The array.
+    axes : str or None
+        Its axes. By default the names of its dimensions tell them.
+    options : ScaleOptions
+        What describes the scale.
+
+    Raises
+    ------
+    SpecError
+        If it does not describe a scale.
+    """
+    given = take(x)
+    array = given.array
+    letters = checked_axes(axes, given.known.dimension_names, array.ndim)
+    order = row_major(letters)
+    if order != list(range(array.ndim)):
+        array = array.transpose(order)
+    channels = array.shape[:-3] or (1,)
+    shape = (*array.shape[:-4:-1], *channels)
+    wanted = new_scale(shape, array.dtype, options)
+    if not wanted.is_scattered:
+        return ScaleOfArray(array, wanted, wanted)
+    return ScaleOfArray(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
+
+
+def further_scales(
+    scales: Any, axes: Any, options: ScaleOptions, first: ScaleOfArray
+) -> list[ScaleOfArray]:
+    """Other arrays that become scales of the same volume.
+
+    Parameters
+    ----------
+    scales : mapping or None
+        The arrays, by the sizes of their voxels.
+    axes, options
+        Those of the first array. The others have the same, but for resolution, offset and key.
+    first : ScaleOfArray
+        The first array.
+
+    Raises
+    ------
+    SpecError
+        If an array is no scale of this volume.
+    """
+    if scales is None:
+        return []
+    if not isinstance(scales, Mapping):
+        remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
+        raise SpecError("not a mapping", field="scales", value=scales, remedy=remedy)
+    found = [first]
+    for resolution, x in scales.items():
+        own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
+        made = scale_of(x, axes, own)
+        _check_same(first.wanted, made.wanted)
+        offset = _offset(first.wanted, made.wanted)
+        made = scale_of(x, axes, replace(own, voxel_offset=offset))
+        if made.wanted.scale.key in [other.wanted.scale.key for other in found]:
+            raise SpecError(
+                "two scales of one name",
+                field="scales",
+                value=made.wanted.scale.key,
+                remedy="give each scale another resolution, or give key= for the first one",
+            )
+        found.append(made)
+    return found[1:]
+
+
+def _check_same(first: NewScale, other: NewScale) -> None:
+    """Check that two scales show the same box in space with values of one kind.
+
+    A scale may end within its last voxel, or leave out a part that fills no voxel.
+
+    Raises
+    ------
+    SpecError
+        If they do not.
+    """
+    for what, wanted, found in (
+        ("dtype", first.volume.dtype.name, other.volume.dtype.name),
+        ("number of channels", first.volume.n_channels, other.volume.n_channels),
+    ):
+        if wanted != found:
+            remedy = f"give an array whose {what} is {wanted}, as that of the first one"
+            raise SpecError(f"another {what}", field="scales", value=found, remedy=remedy)
+    one, two = first.scale, other.scale
+    for axis, n, size, n_other, size_other in zip(
+        "xyz", one.size, one.resolution, two.size, two.resolution, strict=True
+    ):
+        if abs(n * size - n_other * size_other) >= max(size, size_other):
+            raise SpecError(
+                f"along {axis} it is {n_other * size_other:g} nm long, and the first array is "
+                f"{n * size:g} nm long",
+                field="scales",
+                value=tuple(two.resolution),
+                remedy="give the size of its voxels along x, y and z in nanometres, or write it "
+                "by a call of its own",
+            )
+
+
+def _offset(first: NewScale, other: NewScale) -> tuple[int, ...]:
+    """Position of the first voxel of another scale, which begins where the first scale does.
+
+    Raises
+    ------
+    SpecError
+        If it begins between two voxels.
+    """
+    one, two = first.scale, other.scale
+    exact = [
+        n * size / size_other
+        for n, size, size_other in zip(
+            one.voxel_offset, one.resolution, two.resolution, strict=True
+        )
+    ]
+    if not all(math.isclose(n, round(n), abs_tol=1e-6) for n in exact):
+        raise SpecError(
+            f"the volume begins between two of its voxels, at {tuple(exact)}",
+            field="scales",
+            value=tuple(two.resolution),
+            remedy="write this scale by a call of its own, with its own voxel_offset",
+        )
+    return tuple(round(n) for n in exact)
