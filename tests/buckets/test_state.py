@@ -163,8 +163,8 @@ def killed_at(start, server, url, what, number, fault):
 @pytest.mark.parametrize("fault", ["before", "lost"])
 @LONG
 def test_killed_at_requests_that_change_the_state(moto_server, program, x, url, what, fault):
-    """At every fourth of them, and every twelfth where each old object is removed by one."""
-    for number in range(fault == "lost", 99, 12 if what == "again" else 4):
+    """At every eighth of them, and every 24th where each old object is removed by one."""
+    for number in range(fault == "lost", 99, 24 if what == "again" else 8):
         at = f"{url}-{number}"
         if what != "new":
             write_whole(moto_server, at)
@@ -181,7 +181,7 @@ def test_killed_at_requests_that_change_the_state(moto_server, program, x, url, 
 @LONG
 def test_killed_again(moto_server, program, url, what):
     """A run that was killed is continued, or taken away, by a process that is killed, too."""
-    for number in range(1, 99, 6):
+    for number in range(1, 99, 12):
         at = f"{url}-{number}"
         first = program(moto_server, at, pause=0.1)
         prefix = at.removeprefix("s3://bucket/")

@@ -14,7 +14,7 @@ import tensorstore as ts
 import shardwrite
 
 pytest.importorskip("PIL")
-CASES = [pytest.param(n, marks=() if n < 3 else pytest.mark.long) for n in range(240)]
+CASES = [pytest.param(n, marks=() if n < 3 else pytest.mark.long) for n in range(160)]
 KINDS = [
     ("compressed_segmentation", "uint32", (1, 2)),
     ("compressed_segmentation", "uint64", (1, 2)),

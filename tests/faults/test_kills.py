@@ -75,7 +75,7 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     ("n_shards", "n_kills"),
     [
         pytest.param(900, 3, marks=pytest.mark.long),
-        pytest.param(10_000, 5, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param(4_000, 4, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
 def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
