@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests run side by side, in more processes than there are cores, because many tests wait for a disk,
 # a lease or another process. Those that share what there is one of (a private SLURM) stay together.
-TESTERS ?= 6
+TESTERS ?= 4
 HOW := --numprocesses $(TESTERS) --dist loadscope --durations=15
 PYTEST := $(BIN)/python -m pytest $(HOW)
 # What Python compiles is kept, whatever the environment says, because hundreds of processes import the

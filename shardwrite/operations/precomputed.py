@@ -29,7 +29,7 @@ from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
-from shardwrite.runs.result import VolumeResult
+from shardwrite.runs.result import VolumeResult, volume_result
 from shardwrite.write.context import GroupReport
 
 __all__ = ["plan_precomputed", "to_precomputed"]
@@ -333,7 +333,7 @@ def to_precomputed(
     for place in places:
         if first.wanted.is_scattered and has_spool(place.spool):
             remove_spool(place.spool)
-    return VolumeResult.of(results)
+    return volume_result(results)
 
 
 def _nbytes(given: int | str, field: str) -> int:

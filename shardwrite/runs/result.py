@@ -14,7 +14,14 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, duration, human, table_text
 
-__all__ = ["Effort", "VolumeResult", "WriteResult", "result_from_receipt", "result_of"]
+__all__ = [
+    "Effort",
+    "VolumeResult",
+    "WriteResult",
+    "result_from_receipt",
+    "result_of",
+    "volume_result",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +185,23 @@ class WriteResult:
 class VolumeResult(WriteResult):
     """Result of a call that writes scales of a Neuroglancer volume.
 
-    All other attributes are those of the first scale; see :class:`WriteResult`.
-
     Attributes
     ----------
+    path, layout : str
+        Those of the first scale; see :class:`WriteResult`.
+    n_shards, n_empty_shards, n_chunks, n_empty_chunks, n_tasks, n_resumed_shards : int
+        Those of the first scale.
+    raw_nbytes, stored_nbytes, resumed_nbytes, n_retried_tasks : int
+        Those of the first scale.
+    seconds, peak_nbytes_by_process : float, dict of str to int
+        Those of the first scale.
+    snapshot, message : None
+        No volume is in an Icechunk repository.
     scales : tuple of WriteResult
         One for each further scale, in the order in which they were given.
     """
 
     scales: tuple[WriteResult, ...] = ()
-
-    @classmethod
-    def of(cls, results: Sequence[WriteResult]) -> VolumeResult:
-        """Put the results of all scales together.
-
-        Parameters
-        ----------
-        results : sequence of WriteResult
-            One for each scale. The first is that of the array itself.
-        """
-        first = {field.name: getattr(results[0], field.name) for field in fields(WriteResult)}
-        return cls(**first, scales=tuple(results[1:]))
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = super(VolumeResult, self)._rows()  # super() alone fails in a class with slots
@@ -263,6 +266,18 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
         snapshot=None,
         message=None,
     )
+
+
+def volume_result(results: Sequence[WriteResult]) -> VolumeResult:
+    """Put the results of all scales of a call together.
+
+    Parameters
+    ----------
+    results : sequence of WriteResult
+        One for each scale. The first is that of the array itself.
+    """
+    first = {field.name: getattr(results[0], field.name) for field in fields(WriteResult)}
+    return VolumeResult(**first, scales=tuple(results[1:]))
 
 
 def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResult:
