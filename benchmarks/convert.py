@@ -339,8 +339,12 @@ def calls_of(
         command += _command(options, contestant, source, target)
         subprocess.run(command, check=True, capture_output=True)
         rows = [line.split() for line in counted.read().splitlines()]
-    counted_by_name = {row[-1]: int(row[3]) for row in rows if row and row[0][0].isdigit()}
-    return counted_by_name["total"], sum(counted_by_name.get(name, 0) for name in WAITS)
+    calls = {  # the number of errors stands before the name only where there are any
+        row[-1]: int(row[-3] if len(row) > 5 else row[-2])
+        for row in rows
+        if row and row[0][0].isdigit()
+    }
+    return calls["total"], sum(calls.get(name, 0) for name in WAITS)
 
 
 def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:

@@ -288,6 +288,7 @@ def to_precomputed(
     )
     first = scale_of(x, axes, options)
     volume = [first, *further_scales(scales, axes, options, first)]
+    is_scattered = first.wanted.is_scattered  # and so are the others, which have the same hash
     where = resolve_target(at_url(path, storage_options), None, run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
     run = for_new_array(
@@ -310,7 +311,7 @@ def to_precomputed(
         Job(
             ArrayChunks(each.array),
             each.plan(planned),
-            place.spool if each.wanted.is_scattered else place.scale,
+            place.spool if is_scattered else place.scale,
             run,
         )
         for each, place in zip(volume, places, strict=True)
@@ -321,7 +322,7 @@ def to_precomputed(
 
     entered(read_volume(where.place))  # What cannot be entered is refused before a run.
     engine = active_engine()
-    if first.wanted.is_scattered:
+    if is_scattered:
         results = [
             write_scattered(each.wanted, job, place.scale, engine, progress)
             for each, place, job in zip(volume, places, jobs, strict=True)
@@ -330,8 +331,8 @@ def to_precomputed(
         with reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
             results = execute(jobs, engine, on_report)
     change_info(where, entered, jobs[0].durability)
-    for place in places:
-        if first.wanted.is_scattered and has_spool(place.spool):
+    for place in places if is_scattered else []:
+        if has_spool(place.spool):
             remove_spool(place.spool)
     return volume_result(results)
 

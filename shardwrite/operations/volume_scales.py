@@ -108,12 +108,20 @@ def scale_of(x: Any, axes: Any, options: ScaleOptions) -> ScaleOfArray:
     SpecError
         If it does not describe a scale.
     """
+    return _described(_in_order(x, axes), options)
+
+
+def _in_order(x: Any, axes: Any) -> dask.array.Array:
+    """The array with its axes in the order of the bytes in a chunk."""
     given = take(x)
     array = given.array
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
-    if order != list(range(array.ndim)):
-        array = array.transpose(order)
+    return array if order == list(range(array.ndim)) else array.transpose(order)
+
+
+def _described(array: dask.array.Array, options: ScaleOptions) -> ScaleOfArray:
+    """The scale that an array becomes whose axes are in order."""
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
     wanted = new_scale(shape, array.dtype, options)
@@ -132,7 +140,8 @@ def further_scales(
     scales : mapping or None
         The arrays, by the sizes of their voxels.
     axes, options
-        Those of the first array. The others have the same, but for resolution, offset and key.
+        What describes the first array. The others get the same, except for resolution, offset
+        and key.
     first : ScaleOfArray
         The first array.
 
@@ -148,11 +157,11 @@ def further_scales(
         raise SpecError("not a mapping", field="scales", value=scales, remedy=remedy)
     found = [first]
     for resolution, x in scales.items():
+        array = _in_order(x, axes)
         own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        made = scale_of(x, axes, own)
-        _check_same(first.wanted, made.wanted)
-        offset = _offset(first.wanted, made.wanted)
-        made = scale_of(x, axes, replace(own, voxel_offset=offset))
+        at_zero = _described(array, own).wanted
+        _check_same(first.wanted, at_zero)
+        made = _described(array, replace(own, voxel_offset=_offset(first.wanted, at_zero)))
         if made.wanted.scale.key in [other.wanted.scale.key for other in found]:
             raise SpecError(
                 "two scales of one name",

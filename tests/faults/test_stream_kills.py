@@ -73,7 +73,9 @@ def check(path, n_flushed):
         ),
         *(
             pytest.param(
-                *(*case, 1 + number % 3, 3),
+                *case,
+                1 + number % 3,
+                3,
                 marks=pytest.mark.long,
                 id=f"{case[0]}-{case[1]}-{case[2]}",
             )

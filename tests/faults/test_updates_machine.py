@@ -369,7 +369,9 @@ QUICK = [(STRATEGIES[5], "end", True)]
         ),
         *(
             pytest.param(
-                *(*case, 1 + number % 3, 3),
+                *case,
+                1 + number % 3,
+                3,
                 marks=pytest.mark.long,
                 id=f"{case[0]}-{case[1]}-{case[2]}",
             )
