@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr.storage
-from servers import BUCKET, below_bucket, on
+from servers import BUCKET, KEY, SECRET, below_bucket, on
+
+import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))
+from environment import environ, uv
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (70, 50), dtype="u4")
-CONFORMANCE = Path(__file__).parents[1] / "conformance"
+COUNTED = np.arange(3500, dtype="u4").reshape(VALUES.shape)
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CONFORMANCE = HERE.parent / "conformance"
 
 
 @pytest.fixture
@@ -27,15 +37,15 @@ def written(service, url):
     return url
 
 
-def wanted():
-    found = VALUES.copy()
+def wanted(values=VALUES):
+    found = values.copy()
     found[10:40, 3:9] = 7
     return found
 
 
 @on("moto", long=["seaweed"])
 def test_a_file_system_of_fsspec(service, written):
-    """That of obstore, which cannot read the last bytes of an object. s3fs is not installed."""
+    """That of obstore, which cannot read the last bytes of an object."""
     fsspec = pytest.importorskip("obstore.fsspec")
 
     class Files(fsspec.FsspecStore):
@@ -50,6 +60,38 @@ def test_a_file_system_of_fsspec(service, written):
     )
     store = zarr.storage.FsspecStore(files, path=f"{BUCKET}/{below_bucket(written)}")
     np.testing.assert_array_equal(zarr.open_array(store, mode="r")[...], wanted())
+
+
+@pytest.fixture(scope="session")
+def with_s3fs(pytestconfig):
+    """A Python that has s3fs beside all that shardwrite needs."""
+    pytest.importorskip("uv")
+    into = Path(pytestconfig.cache.mkdir("neighbours")) / "s3fs"
+    if not (into / "done").exists():
+        env, python = environ(), into / "bin/python"
+        uv("venv", "--quiet", "--clear", "--python", sys.executable, into, env=env)
+        needed = ("--requirement", "pyproject.toml", "--extra", "cloud", "s3fs")
+        uv("pip", "install", "--quiet", "--python", python, *needed, env=env)
+        (into / "done").touch()
+    return into / "bin/python"
+
+
+@pytest.mark.long  # fetches what it needs
+@on("moto")
+def test_s3fs(service, url, written, with_s3fs):
+    """It reads what was written here, and what shardwrite writes and updates through it."""
+    options = {"key": KEY, "secret": SECRET, "endpoint_url": service.endpoint}
+    another = f"{url.removesuffix('x.zarr')}by-s3fs.zarr"
+    ended = subprocess.run(
+        [with_s3fs, HERE / "by_s3fs.py", written, another, json.dumps(options)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        timeout=200,
+        check=True,
+    )
+    found = np.frombuffer(ended.stdout, "u4").reshape(2, *VALUES.shape)
+    np.testing.assert_array_equal(found, [wanted(), wanted(COUNTED)])
+    np.testing.assert_array_equal(shardwrite.open_sharded(another)[...], wanted(COUNTED))
 
 
 @pytest.mark.long
