@@ -745,6 +745,29 @@ def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     )
 
 
+@carries_out(
+    "{} was removed while an update of it was planned; another process may be replacing it. Make "
+    "the same call again when that has ended"
+)
+def test_an_array_that_is_replaced_while_an_update_is_planned(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write(path)
+    real = shardwrite.operations.region.execute
+
+    def late(*arguments):
+        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        path.rename(tmp_path / "aside")
+        return real(*arguments)
+
+    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
+    refused("Make the same call again when that has ended", JournalError, again)
+    assert is_tidy(path)
+    (tmp_path / "aside").rename(path)
+    again()
+    np.testing.assert_array_equal(read(path), np.concatenate([values(1)[:16], values()[16:]]))
+
+
 @carries_out("became {}, and this writer knows {}; open another one", "make another one")
 def test_writers_that_are_closed_or_late(tmp_path):
     path = tmp_path / "x"

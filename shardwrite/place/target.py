@@ -142,6 +142,19 @@ class Target:
         return document_of(self.place)
 
     @property
+    def document_if_there(self) -> Any:
+        """The array's document, parsed; None if it is missing, as while the array is replaced.
+
+        Raises
+        ------
+        SpecError
+            If it is not a whole JSON document.
+        StoreError
+            If it cannot be read.
+        """
+        return document_if_there(self.place)
+
+    @property
     def shape(self) -> list[int]:
         """Shape of the array that stands there.
 
@@ -151,6 +164,12 @@ class Target:
             If its document has no valid shape.
         """
         return shape_of(self.document, f"{self.label}/{DOCUMENT}")
+
+    @property
+    def shape_if_there(self) -> list[int] | None:
+        """The same, or None if the document is missing; see :attr:`document_if_there`."""
+        document = self.document_if_there
+        return None if document is None else shape_of(document, f"{self.label}/{DOCUMENT}")
 
     def exclusively(self, *, when: bool) -> Target:
         """The target as one that nobody else writes to meanwhile, if the user has said so."""
@@ -195,10 +214,17 @@ def durability_in(store: Store, given: str | None = None) -> str:
 
 def document_of(place: Place) -> Any:
     """Document of the node at a place, parsed; see :attr:`Target.document`."""
-    data, name = place.read(DOCUMENT), f"{place.label}/{DOCUMENT}"
-    if data is None:
+    document = document_if_there(place)
+    if document is None:
+        name = f"{place.label}/{DOCUMENT}"
         raise StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
-    return parse_document(data, name)
+    return document
+
+
+def document_if_there(place: Place) -> Any:
+    """The same, or None if it is missing; see :attr:`Target.document_if_there`."""
+    data = place.read(DOCUMENT)
+    return None if data is None else parse_document(data, f"{place.label}/{DOCUMENT}")
 
 
 def resolve_target(

@@ -367,7 +367,8 @@ def open_at(place: Place) -> ShardedArray:
     SpecError
         If there is no sharded array, or it is not published yet.
     """
-    if not place.has(DOCUMENT):
+    data = place.read(DOCUMENT) if place.has(DOCUMENT) else None
+    if data is None:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
         if isinstance(place, TransformerPlace) and isinstance(place.base, TransformerStore):
             names = sorted(islice(place.base.arrays(), _MEMBERS))[:_NAMED]
@@ -383,7 +384,7 @@ def open_at(place: Place) -> ShardedArray:
             why = "one of Zarr v2 stands there, which has no shards"
             remedy = "use zarr-python for it, or copy it to a Zarr v3 array by shardwrite write"
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
-    return ShardedArray(_parsed(place), place.store)
+    return ShardedArray(_parsed(data, place), place.store)
 
 
 def is_being_made(place: Place) -> bool:
@@ -391,15 +392,14 @@ def is_being_made(place: Place) -> bool:
     return isinstance(place, Directory) and is_file(place.beside / "plan.json")
 
 
-def _parsed(place: Place) -> ArrayMetadata:
-    """Metadata of the array at a place, from its document.
+def _parsed(data: bytes, place: Place) -> ArrayMetadata:
+    """Metadata of the array at a place, from the bytes of its document.
 
     Raises
     ------
     SpecError
         If the document is torn, or describes a group or something that cannot be read.
     """
-    data = place.read(DOCUMENT) or b""
     try:
         document = parse_json(data)
         text = data.decode()

@@ -88,7 +88,10 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         # The same dask name may stand for other data by now, and the user asked to replace.
         return None
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
-    found = without_keys(job.target.document)
+    document = job.target.document_if_there
+    if document is None:
+        return None
+    found = without_keys(document)
     planned = job.plan.metadata.document
     wanted = receipt.accepted or planned
     # An update may have made the array grow.
@@ -125,7 +128,8 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     update = receipt.update(intent.digest, intent.identity)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
-    if update.replaced or update.is_cut_off(job.target.shape):
+    shape = job.target.shape_if_there
+    if shape is None or update.replaced or update.is_cut_off(shape):
         return None
     return result_from_receipt(update.result, job.target.label)
 
@@ -138,9 +142,11 @@ def refuse_another(job: Job) -> None:
     SpecError
         If there is an array. The error names the fields in which it differs from the new array.
     """
-    if job.options.mode == "w-" and job.target.place.kind() == "array":
-        found = without_keys(job.target.document)
-        changed = differences(found, job.plan.metadata.document)
+    if job.options.mode != "w-" or job.target.place.kind() != "array":
+        return
+    document = job.target.document_if_there
+    if document is not None:
+        changed = differences(without_keys(document), job.plan.metadata.document)
         what = (
             f"an array exists there; it differs in {'; '.join(changed)}"
             if changed
