@@ -133,7 +133,7 @@ PAIRS = [
 def test_two_at_once(moto, url, tmp_path, first, second, where):
     run_dir = "" if where == "bucket" else str(tmp_path / "runs")
     given = {"run_dir": run_dir or None}
-    for number, pause in enumerate((0, 0.1, 0.25)):
+    for number, pause in enumerate((0, 0.15)):
         at = f"{url}-{number}"
         if "new" not in (first, second):
             with dask.config.set(scheduler="sync"):

@@ -59,9 +59,9 @@ def test_a_failed_sync_is_not_called_again(shim, tmp_path):
     ids=" ".join,
 )
 def test_every_failing_call(shim, tmp_path, calls):
-    """Every second call fails with EIO, and every fourth one with another error, in turn. Of runs
+    """Every third call fails with EIO, and every sixth one with another error, in turn. Of runs
     that sync less it is a third, and of calls that only look every 13th; the campaign has all."""
-    step = ["--every", "13"] if calls == LOOKS else ["--turns", "2", "--every", "2"]
+    step = ["--every", "13"] if calls == LOOKS else ["--turns", "2", "--every", "3"]
     summary = run(shim, tmp_path, "failing_calls.py", "--calls", *calls, *step)
     assert summary["lost"] == 0
     assert summary["fired"] > 75

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
-PATIENCE = 20
+PATIENCE = 12
 """Times as many seconds by the clock, so that what waits for ever ends, too."""
 
 

@@ -34,9 +34,9 @@ CASES = {
     },
     # slabs of 16 MiB into cubes
     "slabs": {
-        "shape": (256, 4096, 4096),
+        "shape": (128, 4096, 4096),
         "source": (1, 4096, 4096),
-        "shards": (256, 512, 512),
+        "shards": (128, 512, 512),
         "chunks": 32,
         "levels": 2,
     },

@@ -496,18 +496,18 @@ def test_a_sample(home, operation):
 @pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_states_are_finished_by_the_same_call(home, operation):
-    """Every second one."""
+    """Every third one."""
     assert len(killed(operation)) > 10
-    check_again(killed(operation)[::2], home)
+    check_again(killed(operation)[::3], home)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("check", [name for name in CHECKS if name != "again"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_states_are_looked_at_or_given_up_or_in_the_way(home, operation, check):
-    """Every second one, in one of three ways."""
+    """Every third one, in one of three ways."""
     which = ["looks", "giving up", "others"].index(check)
-    CHECKS[check](killed(operation)[which::6], home)
+    CHECKS[check](killed(operation)[3 * which :: 9], home)
 
 
 @pytest.mark.long
