@@ -745,11 +745,14 @@ def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     )
 
 
-@carries_out(
-    "{} was removed while an update of it was planned; another process may be replacing it. Make "
-    "the same call again when that has ended"
-)
-def test_an_array_that_is_replaced_while_an_update_is_planned(tmp_path, monkeypatch):
+ANOTHER = {
+    "codecs": {"chunks": 4},
+    "codecs[0].configuration.index_location": {"index_location": "start"},
+    "fill_value": {"fill_value": 9},
+}
+
+
+def test_an_array_that_is_gone_when_an_update_begins(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
     real = shardwrite.operations.region.execute
@@ -761,11 +764,53 @@ def test_an_array_that_is_replaced_while_an_update_is_planned(tmp_path, monkeypa
 
     monkeypatch.setattr("shardwrite.operations.region.execute", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
-    refused("Make the same call again when that has ended", JournalError, again)
+    refused("make the same call again. Another process may", JournalError, again)
     assert is_tidy(path)
     (tmp_path / "aside").rename(path)
     again()
     np.testing.assert_array_equal(read(path), np.concatenate([values(1)[:16], values()[16:]]))
+
+
+@pytest.mark.parametrize("other", list(ANOTHER))
+@carries_out("since an update of it was planned; make the same call again")
+def test_an_array_that_is_another_one_when_an_update_begins(tmp_path, monkeypatch, other):
+    path = tmp_path / "x"
+    write(path)
+    real = shardwrite.operations.region.execute
+
+    def late(*arguments):
+        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        write(path, mode="w", **ANOTHER[other])
+        return real(*arguments)
+
+    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
+    refused(f"make the same call again. It differs in {other}", JournalError, again)
+    assert is_tidy(path)
+    np.testing.assert_array_equal(read(path), values())
+    again()
+    np.testing.assert_array_equal(read(path), np.concatenate([values(1)[:16], values()[16:]]))
+
+
+@pytest.mark.parametrize("other", ["gone", *ANOTHER])
+@carries_out("since a ShardWriter of it was opened; open another one")
+def test_an_array_that_is_another_one_when_a_stream_begins(tmp_path, other):
+    path = tmp_path / "x"
+    write(path)
+    row = np.ones((1, 64), "u4")
+    with ShardWriter(path, n_threads=1) as late:
+        if other == "gone":
+            path.rename(tmp_path / "aside")
+        else:
+            write(path, mode="w", **ANOTHER[other])
+        refused("open another one", JournalError, lambda: late.append(row))
+    if other == "gone":
+        (tmp_path / "aside").rename(path)
+    assert is_tidy(path)
+    np.testing.assert_array_equal(read(path), values())
+    with ShardWriter(path, n_threads=1) as writer:
+        writer.append(row)
+    np.testing.assert_array_equal(read(path)[64:], row)
 
 
 @carries_out("became {}, and this writer knows {}; open another one", "make another one")

@@ -475,7 +475,17 @@ def differences(old: JSON, new: JSON, at: str = "") -> list[str]:
         return found
     if old == new:
         return []
+    if isinstance(old, list) and isinstance(new, list) and _names(old) == _names(new) != []:
+        pairs = enumerate(zip(old, new, strict=True))
+        return [told for i, (a, b) in pairs for told in differences(a, b, f"{at}[{i}]")]
     return [f"{at}: {_short(old)} there, {_short(new)} now"]
+
+
+def _names(values: list[JSON]) -> list[JSON]:
+    """Names of the codecs in a list; empty if these are no codecs."""
+    if not all(isinstance(each, Mapping) and "name" in each for each in values):
+        return []
+    return [each["name"] for each in values if isinstance(each, Mapping)]
 
 
 def _short(value: JSON) -> str:

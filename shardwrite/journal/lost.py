@@ -34,8 +34,11 @@ def has_lost_array(run: RunDirectory) -> bool:
     if kind == "array":
         if run.makes_array and run.record.replaces:
             return False
-        found, planned = run.target.document, _document_of(run)
-        return planned is not None and _essentials(found) != _essentials(planned)
+        found = run.target.document_if_there
+        if found is not None:
+            planned = _document_of(run)
+            return planned is not None and _essentials(found) != _essentials(planned)
+        kind = "nothing"  # it was removed a moment ago
     if not run.makes_array:
         return kind in ("nothing", "group", "v2")
     if place.is_occupied() or run.record.replaces or not isinstance(place, Directory):

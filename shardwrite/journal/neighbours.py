@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwrite.errors import JournalError, UntrustedStateError
-from shardwrite.journal.begin import find_run, look_at_run, record_of, tidied_run
+from shardwrite.codecs.documents import JSON, Document
+from shardwrite.errors import JournalError, StoreError, UntrustedStateError
+from shardwrite.journal.begin import differences, find_run, look_at_run, record_of, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.record import Intent
@@ -41,6 +42,9 @@ __all__ = [
 ]
 
 _MAX_TRIES = 3
+
+_MAY_CHANGE = ("shape", "attributes", "dimension_names")
+"""What another process may change in an array's document while an update of it is planned."""
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
@@ -254,7 +258,8 @@ def begin_beside(
     """Begin a run, and then check again that no other run writes the same shards.
 
     If two processes begin such runs at the same moment, at least one of them notices, takes its
-    own run back, and tries again after a random pause.
+    own run back, and tries again after a random pause. Then check that no other process has
+    replaced the array since an update of it was planned. From here on, none can.
 
     Parameters
     ----------
@@ -274,10 +279,12 @@ def begin_beside(
     Raises
     ------
     JournalError
-        If another run stays in the way, or if it is in the way of a run that was joined.
+        If another run stays in the way, or if it is in the way of a run that was joined. Also if
+        the array to update is gone, or is another one. A run that is new is taken back.
     """
     for attempt in itertools.count():
         directory, is_new = begin()
+        planned = None if directory.makes_array else _document_of(directory)
         try:
             make_way(target, directory.record, restart=False)
         except JournalError:
@@ -289,8 +296,66 @@ def begin_beside(
             # The pause is random so that one of the two processes is alone.
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
         else:
-            return directory, is_new
-    raise AssertionError
+            break
+    if planned is not None:
+        try:
+            _check_same(directory, planned)
+        except JournalError:
+            if is_new:
+                take_back(directory, is_claimed=True)
+            raise
+    return directory, is_new
+
+
+def _document_of(run: RunDirectory) -> Document:
+    """Document of the array with which a run began.
+
+    Raises
+    ------
+    RunEndedError
+        If another process has ended the run meanwhile.
+    """
+    try:
+        return run.document
+    except StoreError:
+        run.check_held()
+        raise
+
+
+def _check_same(run: RunDirectory, planned: Document) -> None:
+    """Refuse to update an array that is not the one for which the update was planned.
+
+    Its shards would be encoded, or found, as those of the other array.
+
+    Raises
+    ------
+    JournalError
+        If the array is gone, or has another layout.
+    """
+    label, found = run.target.label, run.target.document_if_there
+    since = (
+        "since a ShardWriter of it was opened; open another one"
+        if run.record.identity.stream
+        else "since an update of it was planned; make the same call again"
+    )
+    if found is None:
+        raise JournalError(
+            f"{label} was removed {since}. Another process may be replacing it, so wait for that",
+            path=label,
+        )
+    changed = differences(_layout(found), _layout(planned))
+    if changed:
+        raise JournalError(
+            f"{label} was replaced by another array {since}. It differs in {'; '.join(changed)}",
+            path=label,
+            differences=changed,
+        )
+
+
+def _layout(document: JSON) -> dict[str, JSON]:
+    """The fields of an array's document on which its shards depend."""
+    fields = document if isinstance(document, Mapping) else {}
+    return {name: value for name, value in fields.items() if name not in _MAY_CHANGE}
 
 
 def give_up(run: RunDirectory) -> None:

@@ -66,7 +66,7 @@ from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.nodes import shape_of
-from shardwrite.place.target import COMPACTION, UPDATES, Target
+from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
 from shardwrite.stores import (
     Proof,
     is_there,
@@ -330,7 +330,7 @@ class RunDirectory:
             raise RunEndedError("another process has ended this run", path=str(self.path))
 
     def change(self, make: DocumentChange, durability: str, driver: str) -> None:
-        """DocumentChange the array's document, unless it stays the same.
+        """Change the array's document, unless it stays the same.
 
         What another program changes meanwhile stays changed. The caller holds the claim that
         `ending` gives.
@@ -354,7 +354,10 @@ class RunDirectory:
         place = self.target.place
         for n_tries in itertools.count(1):
             data = place.read(DOCUMENT)
-            before = self.target.document
+            if data is None:
+                self.check_held()  # another process may have ended the run, and replace the array
+                raise missing_document(place)
+            before = parse_document(data, f"{place.label}/{DOCUMENT}")
             document = make(before)
             is_same = document == before
             if is_same or self._replace(place, data, document, durability, driver):

@@ -305,8 +305,9 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     if not over.makes_array:
         _leave_update(over, metadata, store)
     elif over.record.replaces and not is_there(over.path / "replaced"):
-        if over.target.is_published:  # the old array stays, which groups may not list any more
-            over.consolidate(over.target.document, over.target.durability(), over.run)
+        old = over.target.document_if_there
+        if old is not None:  # it stays, and groups may not list it any more
+            over.consolidate(old, over.target.durability(), over.run)
     else:
         over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
         over.target.place.take_away(over)

@@ -46,6 +46,7 @@ __all__ = [
     "in_this_process",
     "is_array",
     "is_zip_store",
+    "missing_document",
     "resolve_new",
     "resolve_place",
     "resolve_target",
@@ -143,15 +144,7 @@ class Target:
 
     @property
     def document_if_there(self) -> Any:
-        """The array's document, parsed; None if it is missing, as while the array is replaced.
-
-        Raises
-        ------
-        SpecError
-            If it is not a whole JSON document.
-        StoreError
-            If it cannot be read.
-        """
+        """The same, or None if it is missing, as while another process replaces the array."""
         return document_if_there(self.place)
 
     @property
@@ -216,9 +209,14 @@ def document_of(place: Place) -> Any:
     """Document of the node at a place, parsed; see :attr:`Target.document`."""
     document = document_if_there(place)
     if document is None:
-        name = f"{place.label}/{DOCUMENT}"
-        raise StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
+        raise missing_document(place)
     return document
+
+
+def missing_document(place: Place) -> StoreError:
+    """The error that there is no document at a place."""
+    name = f"{place.label}/{DOCUMENT}"
+    return StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
 
 
 def document_if_there(place: Place) -> Any:

@@ -336,26 +336,17 @@ def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     """Refuse an update if the array's shape has changed between its plan and its begin.
 
-    Such an update would treat elements that were added in between as if they did not exist. An
-    array that another process replaces may also have no document now.
+    Such an update would treat elements that were added in between as if they did not exist.
 
     Raises
     ------
     JournalError
-        If the shape has changed, or the array is gone. A run that is new is taken back.
+        If the shape has changed. A run that is new is taken back.
     """
     region = job.plan.array_region
     if region is None:
         return
-    found, label = job.target.shape_if_there, job.target.label
-    if found is None:
-        if is_new:
-            take_back(directory, is_claimed=True)
-        raise JournalError(
-            f"{label} was removed while an update of it was planned; another process may be "
-            "replacing it. Make the same call again when that has ended",
-            path=label,
-        )
+    found, label = job.target.shape, job.target.label
     planned = list(job.plan.metadata.document["shape"])
     before = [
         region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)

@@ -145,15 +145,16 @@ def refuse_another(job: Job) -> None:
     if job.options.mode != "w-" or job.target.place.kind() != "array":
         return
     document = job.target.document_if_there
-    if document is not None:
-        changed = differences(without_keys(document), job.plan.metadata.document)
-        what = (
-            f"an array exists there; it differs in {'; '.join(changed)}"
-            if changed
-            else "an array exists there, of another run"
-        )
-        receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
-        if receipt is not None and receipt.digest == job.plan.digest:
-            what += ". This call has made it, and another program has changed it since"
-            remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"
-        raise SpecError(what, field="store", value=job.target.label, remedy=remedy)
+    if document is None:
+        return
+    changed = differences(without_keys(document), job.plan.metadata.document)
+    what = (
+        f"an array exists there; it differs in {'; '.join(changed)}"
+        if changed
+        else "an array exists there, of another run"
+    )
+    receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
+    if receipt is not None and receipt.digest == job.plan.digest:
+        what += ". This call has made it, and another program has changed it since"
+        remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"
+    raise SpecError(what, field="store", value=job.target.label, remedy=remedy)

@@ -458,7 +458,7 @@ class ShardWriter:
         if self._window is not None and self._window.box.contains(box):
             return self._window
         self._end_window()
-        self._window = Window.begin(
+        window = Window.begin(
             self._target,
             self._metadata,
             self._axis,
@@ -470,16 +470,19 @@ class ShardWriter:
         )
         # Between two stretches, another process may have appended where this stream goes on.
         if self._n_blocks == 0 or box.stop[self._axis] > self._shape[self._axis]:
-            self._check_shape(self._window)
-        self._window.list_before()
-        return self._window
+            try:
+                self._check_shape()
+            except BaseException:
+                window.take_back()
+                raise
+        self._window = window
+        window.list_before()
+        return window
 
-    def _check_shape(self, window: Window) -> None:
+    def _check_shape(self) -> None:
         """Refuse to write if the shape of the array has changed since this writer was opened."""
-        found = open_at(self._target.place).metadata.grid.shape
+        found = tuple(self._target.shape)
         if found != self.shape:
-            self._window = None
-            window.take_back()
             message = (
                 f"the shape of {self._target.label} became {found}, and this writer knows "
                 f"{self.shape}; open another one"
