@@ -259,7 +259,7 @@ def begin_beside(
 
     If two processes begin such runs at the same moment, at least one of them notices, takes its
     own run back, and tries again after a random pause. Then check that no other process has
-    replaced the array since an update of it was planned. From here on, none can.
+    replaced the array since a new update of it was planned. From here on, none can.
 
     Parameters
     ----------
@@ -280,11 +280,12 @@ def begin_beside(
     ------
     JournalError
         If another run stays in the way, or if it is in the way of a run that was joined. Also if
-        the array to update is gone, or is another one. A run that is new is taken back.
+        the array to update is gone, or is another one. The run is then taken back if it is new.
     """
     for attempt in itertools.count():
         directory, is_new = begin()
-        planned = None if directory.makes_array else _document_of(directory)
+        is_update = is_new and not directory.makes_array
+        planned = _document_of(directory) if is_update else None
         try:
             make_way(target, directory.record, restart=False)
         except JournalError:
@@ -301,8 +302,7 @@ def begin_beside(
         try:
             _check_same(directory, planned)
         except JournalError:
-            if is_new:
-                take_back(directory, is_claimed=True)
+            take_back(directory, is_claimed=True)
             raise
     return directory, is_new
 

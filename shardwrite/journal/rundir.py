@@ -332,8 +332,7 @@ class RunDirectory:
     def change(self, make: DocumentChange, durability: str, driver: str) -> None:
         """Change the array's document, unless it stays the same.
 
-        What another program changes meanwhile stays changed. The caller holds the claim that
-        `ending` gives.
+        What others change meanwhile stays changed. The caller holds the claim that `ending` gives.
 
         Parameters
         ----------
@@ -355,7 +354,7 @@ class RunDirectory:
         for n_tries in itertools.count(1):
             data = place.read(DOCUMENT)
             if data is None:
-                self.check_held()  # another process may have ended the run, and replace the array
+                self.check_held()  # another process may have ended the run to replace the array
                 raise missing_document(place)
             before = parse_document(data, f"{place.label}/{DOCUMENT}")
             document = make(before)

@@ -508,7 +508,7 @@ DIFFERENCES = {
     "shape": (other_source, {}, "shape: [16, 16] there, [9, 16] now"),
     "dtype": (lambda x: x.astype("f8"), {}, 'data_type: "float32" there, "float64" now'),
     "shards": (lambda x: x, {"shards": 16}, "chunk_shape: [8, 8] there, [16, 16] now"),
-    "inner chunks": (lambda x: x, {"chunks": 2}, '"chunk_shape": [4, 4]'),
+    "inner chunks": (lambda x: x, {"chunks": 2}, "chunk_shape: [4, 4] there, [2, 2] now"),
     "codecs": (lambda x: x, {"compressors": "gzip"}, "codecs: "),
     "fill value": (lambda x: x, {"fill_value": 1}, "fill_value: 0.0 there, 1.0 now"),
     "keys": (

@@ -12,9 +12,9 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import AppendOnly, JournalError, ShardWriter, StoreError
+from shardwrite import AppendOnly, JournalError, RunEndedError, ShardWriter, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import find_run
+from shardwrite.journal import find_run, neighbours
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.place.target import resolve_target
 
@@ -186,6 +186,27 @@ def test_a_run_that_ends_between_two_looks_is_not_lost(tmp_path):
     run = find_run(resolve_target(tmp_path / "x", None))
     shutil.rmtree(run.path)
     assert not has_lost_array(run)
+
+
+def test_an_array_that_is_removed_between_two_looks_is_lost(tmp_path, monkeypatch):
+    leave(tmp_path / "x", "region", 1)
+    run = next(neighbours(resolve_target(tmp_path / "x", None)))
+    assert not has_lost_array(run)
+    (tmp_path / "x/zarr.json").unlink()
+    monkeypatch.setattr(type(run.target.place), "kind", lambda _: "array")
+    assert has_lost_array(run)
+
+
+def test_an_array_that_is_replaced_by_the_process_that_has_ended_the_run(tmp_path):
+    path = tmp_path / "x"
+    leave(path, "region", 1)
+    run = next(neighbours(resolve_target(path, None)))
+    (path / "zarr.json").unlink()
+    with pytest.raises(StoreError, match=r"zarr\.json is missing"):
+        run.change(dict, "none", "")
+    run.path.rename(run.path.with_name(f"taken-{run.run}"))
+    with pytest.raises(RunEndedError):
+        run.change(dict, "none", "")
 
 
 @pytest.mark.parametrize("how", ["removed", "renamed"])
