@@ -312,6 +312,15 @@ def rows() -> Iterator[Row]:
     yield Row(f"every effect fails once {what}", 1, 1, "volumes.py --fault fail", of_bucket_kills)
     command = "volumes.py --fault cut --cases {n} --seed {seed}"
     yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
+    what = "while one call writes two scales of a volume of Neuroglancer"
+    for fault, struck in {
+        "kill": "SIGKILL before every effect",
+        "fail": "every effect fails once",
+    }.items():
+        command = f"volumes.py --fault {fault} --scales"
+        yield Row(f"{struck} {what}", 1, 1, command, of_bucket_kills)
+    command = "volumes.py --fault cut --scales --cases {n} --seed {seed}"
+    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
     for fault, struck in {
         "kill": "SIGKILL before an effect",
         "fail": "an effect fails once",

@@ -58,6 +58,16 @@ def test_a_repair_by_way_of_a_spool(tmp_path, fault):
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
+def test_two_scales_in_one_call(tmp_path, fault):
+    if fault == "cut" and (why := power_cut.missing("ext4")):
+        pytest.skip(why)
+    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", "--scales")
+    assert found["vacuous"] < 10
+    assert found["acked"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_more_of_each(tmp_path, fault):
     """A sample: ``python tests/faults/volumes.py`` takes every effect."""
     if fault == "cut" and (why := power_cut.missing("ext4")):

@@ -6,7 +6,7 @@ with ``--fault cut --cases 100``, or through `test_volumes.py`. With
 ``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered. With
 ``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
 scatters them. With ``--parts``, a scale whose hash scatters the chunks is written in parts: two
-rounds of them, and `finalize`.
+rounds of them, and `finalize`. With ``--scales``, one call writes two scales.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from shardwrite.format.precomputed.scattered import scattered_ids
 
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY = "4_4_40"
+COARSER = {(16, 16, 40): VALUES[:, ::4, ::4]}
+COARSER_KEY = "16_16_40"
 N_PARTS = 3
 NEW = {
     "axes": "zyx",
@@ -59,10 +61,20 @@ class Volume(struck.Call):
         Whether bad shards are written again. Some of them are torn, and some are missing.
     in_parts : bool
         Whether it is written in parts.
+    has_coarser : bool
+        Whether the same call writes a coarser scale.
     """
 
-    def __init__(self, *, is_scattered: bool, is_repair: bool, in_parts: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_scattered: bool,
+        is_repair: bool,
+        in_parts: bool = False,
+        has_coarser: bool = False,
+    ) -> None:
         self.is_scattered, self.is_repair, self.in_parts = is_scattered, is_repair, in_parts
+        self.has_coarser = has_coarser
         self.states = ["bad shards"] if is_repair else ["nothing", "a scale"]
         self.new = {**NEW, "sharding": SCATTERED} if is_scattered else NEW
 
@@ -92,7 +104,8 @@ class Volume(struck.Call):
         elif self.in_parts:
             self._make_parts(root / KEY, told)
         else:
-            shardwrite.to_precomputed(self.source, root, progress=told, **self.new)
+            scales = COARSER if self.has_coarser else None
+            shardwrite.to_precomputed(self.source, root, scales=scales, progress=told, **self.new)
 
     def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
         """Spool all parts, gather two of them, and leave the third to `finalize`."""
@@ -114,11 +127,18 @@ class Volume(struck.Call):
     def _metadata(self) -> Any:
         return shardwrite.plan_precomputed(self.source, **NEW).metadata
 
+    @cached_property
+    def _n_coarser(self) -> int:
+        ((resolution, x),) = COARSER.items()
+        return shardwrite.plan_precomputed(x, **{**NEW, "resolution": resolution}).n_shards
+
     def key_of(self, root: Path, rank: int) -> str:
         """See `struck.Call`."""
         is_early = self.is_scattered and not self.in_parts and not (root / KEY).exists()
         if self.is_repair or is_early:
             return ""  # this is a shard of the spool, or may be one
+        if self.has_coarser and rank < self._n_coarser:
+            return ""  # this may be a shard of either scale
         if self.is_scattered:
             numbers = scattered_ids(SCATTERED, MortonCode((3, 3, 2))).numbers
             return f"{KEY}/{SCATTERED.key_of(int(numbers[rank]))}"
@@ -143,6 +163,10 @@ class Volume(struck.Call):
         there = shardwrite.from_precomputed(root, scale=KEY, axes="zyx").compute()
         np.testing.assert_array_equal(there, VALUES)
         assert shardwrite.verify(root / KEY, deep=True).is_good
+        for coarser in COARSER.values() if self.has_coarser else []:
+            there = shardwrite.from_precomputed(root, scale=COARSER_KEY, axes="zyx").compute()
+            np.testing.assert_array_equal(there, coarser)
+            assert shardwrite.verify(root / COARSER_KEY, deep=True).is_good
 
 
 def main() -> None:
@@ -150,9 +174,15 @@ def main() -> None:
     arguments.add_argument("--hash", choices=HASHES, default=HASHES[0])
     arguments.add_argument("--repair", action="store_true", help="repair a scale, and write none")
     arguments.add_argument("--parts", action="store_true", help="write the scale in parts")
+    arguments.add_argument("--scales", action="store_true", help="write two scales in one call")
     given = arguments.parse_args()
     is_scattered = given.parts or given.hash != HASHES[0]
-    call = Volume(is_scattered=is_scattered, is_repair=given.repair, in_parts=given.parts)
+    call = Volume(
+        is_scattered=is_scattered,
+        is_repair=given.repair,
+        in_parts=given.parts,
+        has_coarser=given.scales,
+    )
     struck.main(call, given)
 
 
