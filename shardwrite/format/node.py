@@ -22,6 +22,7 @@ __all__ = [
     "group_document",
     "is_consolidated",
     "kind_of_document",
+    "layout_in",
     "remove_member",
     "shape_in",
     "with_shape",
@@ -38,6 +39,8 @@ ATTRIBUTES_OF_V2 = ".zattrs"
 
 CONSOLIDATED_OF_V2 = ".zmetadata"
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
+
+_MAY_CHANGE = ("shape", "attributes", "dimension_names")
 
 
 def kind_of_document(found: Any) -> str:
@@ -59,6 +62,12 @@ def shape_in(document: Any) -> list[int] | None:
     shape = document.get("shape") if isinstance(document, dict) else None
     is_valid = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     return shape if is_valid else None
+
+
+def layout_in(document: Any) -> Document:
+    """Fields of the document of an array on which the meaning of its objects depends."""
+    fields = document if isinstance(document, dict) else {}
+    return {name: value for name, value in fields.items() if name not in _MAY_CHANGE}
 
 
 def with_shape(document: Document, shape: list[int]) -> Document:

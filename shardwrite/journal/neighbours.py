@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from shardwrite.codecs.documents import JSON, Document
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, StoreError, UntrustedStateError
+from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import differences, find_run, look_at_run, record_of, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lost import has_lost_array
@@ -42,9 +43,6 @@ __all__ = [
 ]
 
 _MAX_TRIES = 3
-
-_MAY_CHANGE = ("shape", "attributes", "dimension_names")
-"""What another process may change in an array's document while an update of it is planned."""
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
@@ -343,19 +341,13 @@ def _check_same(run: RunDirectory, planned: Document) -> None:
             f"{label} was removed {since}. Another process may be replacing it, so wait for that",
             path=label,
         )
-    changed = differences(_layout(found), _layout(planned))
+    changed = differences(layout_in(found), layout_in(planned))
     if changed:
         raise JournalError(
             f"{label} was replaced by another array {since}. It differs in {'; '.join(changed)}",
             path=label,
             differences=changed,
         )
-
-
-def _layout(document: JSON) -> dict[str, JSON]:
-    """The fields of an array's document on which its shards depend."""
-    fields = document if isinstance(document, Mapping) else {}
-    return {name: value for name, value in fields.items() if name not in _MAY_CHANGE}
 
 
 def give_up(run: RunDirectory) -> None:

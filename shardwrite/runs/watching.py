@@ -1,7 +1,8 @@
-"""A check that no object of an array was changed after it was copied.
+"""A check that an array is still what it was when its copy was planned.
 
 A task copies one version of an object. If a program writes the array meanwhile, a copy would
-otherwise hold old and new objects that never were together.
+otherwise hold old and new objects that never were together. If a program replaces the array, the
+copy would hold chunks that its own document does not describe.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.errors import StoreError
+from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal import begun_at
+from shardwrite.journal import begun_at, differences
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import of_objects
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.session import Session
-from shardwrite.stores import Dated
+from shardwrite.stores import Dated, parse_document, read_limit
 
 __all__ = ["CopiesObjects", "SourceWatch"]
 
@@ -47,8 +49,8 @@ class SourceWatch:
     session : Session
         The session.
     source : ShardedArray
-        The array. If it lies in no directory, or has too many objects to list, nothing is looked
-        at.
+        The array. If it lies in no directory, or has too many objects to list, the objects are
+        not looked at. The document is that of Zarr v3; those of other formats are not looked at.
     """
 
     def __init__(self, session: Session, source: ShardedArray) -> None:
@@ -72,7 +74,9 @@ class SourceWatch:
         ------
         StoreError
             With ESTALE, if objects have changed again, or an object is gone whose copy is there.
+            Also if another array has taken the place of the source.
         """
+        self._check_document()
         if not self._is_watched:
             return 0
         session, source = self.session, self._source
@@ -83,15 +87,26 @@ class SourceWatch:
         changed = ranks[times > since]
         self._since = max(since, int(times.max(initial=0)))
         if is_again and len(changed):
-            raise self._refusal(int(changed[0]), "is changed again and again")
+            raise _refusal(self._key(int(changed[0])), "is changed again and again")
         ledger = session.ledger
         if source.metadata.grid == session.job.plan.metadata.grid:
             gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
             if len(gone):
-                raise self._refusal(int(gone[0]), "was copied, and is gone")
+                raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
         lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
         ledger.forget(lost)
         return len(lost)
+
+    def _check_document(self) -> None:
+        """Refuse to go on if another array has taken the place of the source."""
+        source = self._source
+        data = source.store.read_whole(DOCUMENT, read_limit())
+        if data is None or source.metadata.placed is not None:
+            return
+        found = parse_document(data, DOCUMENT)
+        changed = differences(layout_in(source.metadata.document), layout_in(found))
+        if changed:
+            raise _refusal(DOCUMENT, f"describes another array now ({'; '.join(changed)})")
 
     def _made_of(self, changed: Sequence[int]) -> set[int]:
         """Ranks of the shards that are made of some objects of the source."""
@@ -104,15 +119,18 @@ class SourceWatch:
             )
         }
 
-    def _refusal(self, rank: int, what: str) -> StoreError:
+    def _key(self, rank: int) -> str:
         metadata = self._source.metadata
-        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
-        return StoreError(
-            f"{key!r} of the source {what} while the array is copied. Nothing is published. When "
-            "no program changes the source any more, make the same call with restart=True",
-            key=key,
-            errno=errno.ESTALE,
-        )
+        return metadata.shard_key(unravel(rank, metadata.grid.counts))
+
+
+def _refusal(key: str, what: str) -> StoreError:
+    return StoreError(
+        f"{key!r} of the source {what} while the array is copied. Nothing is published. When "
+        "no program changes the source any more, make the same call with restart=True",
+        key=key,
+        errno=errno.ESTALE,
+    )
 
 
 def _times_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -439,6 +439,31 @@ def test_a_source_that_never_rests_is_an_error(tmp_path):
     same(open_sharded(tmp_path / "b")[:8, :8], values[:8, :8] + 1)
 
 
+@pytest.mark.parametrize("how", [{}, {"compressors": "gzip"}], ids=["copied", "encoded again"])
+@pytest.mark.parametrize(
+    "other", [{"compressors": None}, {"fill_value": 9}], ids=["codecs", "fill value"]
+)
+def test_a_source_that_is_another_array_by_then_is_an_error(tmp_path, monkeypatch, other, how):
+    """The document that was read does not say what the chunks are that stand there now."""
+    a, values = small(tmp_path)
+    begin = shardwrite.runs.begin.check_place
+
+    def late(job):
+        monkeypatch.setattr("shardwrite.runs.begin.check_place", begin)
+        shutil.rmtree(a)
+        small(tmp_path, **other)
+        begin(job)
+
+    monkeypatch.setattr("shardwrite.runs.begin.check_place", late)
+    with pytest.raises(
+        (StoreError, CorruptShardError), match=r"source describes another array now|crc32c"
+    ):
+        shardwrite.reshard(a, tmp_path / "b", 4, **how)
+    assert not (tmp_path / "b" / "zarr.json").exists()
+    shardwrite.reshard(a, tmp_path / "b", 4, restart=True, **how)
+    same(open_sharded(tmp_path / "b")[...], values)
+
+
 def test_on_a_cluster(tmp_path):
     from distributed import Client
 
