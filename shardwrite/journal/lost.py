@@ -10,7 +10,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.directory import Directory
 from shardwrite.stores import listed
 
-__all__ = ["has_lost_array"]
+__all__ = ["begun_with", "has_lost_array"]
 
 
 def has_lost_array(run: RunDirectory) -> bool:
@@ -36,7 +36,7 @@ def has_lost_array(run: RunDirectory) -> bool:
             return False
         found = run.target.document_if_there
         if found is not None:
-            planned = _document_of(run)
+            planned = begun_with(run)
             return planned is not None and _essentials(found) != _essentials(planned)
         kind = "nothing"  # it was removed a moment ago
     if not run.makes_array:
@@ -46,8 +46,8 @@ def has_lost_array(run: RunDirectory) -> bool:
     return bool(listed(run.path, "journal-"))  # begun once there was a directory for the shards
 
 
-def _document_of(run: RunDirectory) -> Document | None:
-    """Metadata document of a run, or None if the run has ended meanwhile."""
+def begun_with(run: RunDirectory) -> Document | None:
+    """Document of the array with which a run began, or None if the run has ended meanwhile."""
     try:
         return run.document
     except StoreError:

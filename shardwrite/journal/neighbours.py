@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import JournalError, StoreError, UntrustedStateError
+from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
 from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import differences, find_run, look_at_run, record_of, tidied_run
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.lost import has_lost_array
+from shardwrite.journal.lost import begun_with, has_lost_array
 from shardwrite.journal.record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
@@ -283,7 +283,9 @@ def begin_beside(
     for attempt in itertools.count():
         directory, is_new = begin()
         is_update = is_new and not directory.makes_array
-        planned = _document_of(directory) if is_update else None
+        planned = begun_with(directory) if is_update else None
+        if is_update and planned is None:
+            raise RunEndedError("another process has ended this run", path=str(directory.path))
         try:
             make_way(target, directory.record, restart=False)
         except JournalError:
@@ -303,21 +305,6 @@ def begin_beside(
             take_back(directory, is_claimed=True)
             raise
     return directory, is_new
-
-
-def _document_of(run: RunDirectory) -> Document:
-    """Document of the array with which a run began.
-
-    Raises
-    ------
-    RunEndedError
-        If another process has ended the run meanwhile.
-    """
-    try:
-        return run.document
-    except StoreError:
-        run.check_held()
-        raise
 
 
 def _check_same(run: RunDirectory, planned: Document) -> None:

@@ -332,7 +332,7 @@ class RunDirectory:
     def change(self, make: DocumentChange, durability: str, driver: str) -> None:
         """Change the array's document, unless it stays the same.
 
-        What others change meanwhile stays changed. The caller holds the claim that `ending` gives.
+        Changes that others make meanwhile are kept. The caller holds the claim of `ending`.
 
         Parameters
         ----------

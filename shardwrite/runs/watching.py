@@ -100,8 +100,10 @@ class SourceWatch:
     def _check_document(self) -> None:
         """Refuse to go on if another array has taken the place of the source."""
         source = self._source
+        if source.metadata.placed is not None:
+            return
         data = source.store.read_whole(DOCUMENT, read_limit())
-        if data is None or source.metadata.placed is not None:
+        if data is None:
             return
         found = parse_document(data, DOCUMENT)
         changed = differences(layout_in(source.metadata.document), layout_in(found))

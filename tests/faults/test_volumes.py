@@ -18,6 +18,14 @@ def run(tmp_path, *arguments):
     return found
 
 
+def run_ten(tmp_path, fault, *arguments):
+    if fault == "cut" and (why := power_cut.missing("ext4")):
+        pytest.skip(why)
+    found = run(tmp_path, "--fault", fault, "--cases", "10", *arguments)
+    assert found["vacuous"] < 10
+    return found
+
+
 @pytest.mark.parametrize("fault", ["kill", pytest.param("fail", marks=pytest.mark.long)])
 def test_a_few_of_each(tmp_path, fault):
     found = run(tmp_path, "--fault", fault, "--cases", "5", "--seed", "4")
@@ -28,41 +36,29 @@ def test_a_few_of_each(tmp_path, fault):
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_chunks_that_wait_in_a_spool(tmp_path, fault):
-    if fault == "cut" and (why := power_cut.missing("ext4")):
-        pytest.skip(why)
     scattered = ("--hash", "murmurhash3_x86_128")
-    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", *scattered)
-    assert found["vacuous"] < 10
+    found = run_ten(tmp_path, fault, "--seed", "3", *scattered)
     assert found["acked"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_chunks_that_wait_for_all_parts(tmp_path, fault):
-    if fault == "cut" and (why := power_cut.missing("ext4")):
-        pytest.skip(why)
-    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", "--parts")
-    assert found["vacuous"] < 10
+    found = run_ten(tmp_path, fault, "--seed", "3", "--parts")
     assert found["acked"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_a_repair_by_way_of_a_spool(tmp_path, fault):
-    if fault == "cut" and (why := power_cut.missing("ext4")):
-        pytest.skip(why)
     scattered = ("--hash", "murmurhash3_x86_128", "--repair")
-    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", *scattered)
-    assert found["vacuous"] < 10
+    run_ten(tmp_path, fault, "--seed", "3", *scattered)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_two_scales_in_one_call(tmp_path, fault):
-    if fault == "cut" and (why := power_cut.missing("ext4")):
-        pytest.skip(why)
-    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "3", "--scales")
-    assert found["vacuous"] < 10
+    found = run_ten(tmp_path, fault, "--seed", "3", "--scales")
     assert found["acked"] > 0
 
 
@@ -70,8 +66,5 @@ def test_two_scales_in_one_call(tmp_path, fault):
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_more_of_each(tmp_path, fault):
     """A sample: ``python tests/faults/volumes.py`` takes every effect."""
-    if fault == "cut" and (why := power_cut.missing("ext4")):
-        pytest.skip(why)
-    found = run(tmp_path, "--fault", fault, "--cases", "10", "--seed", "2")
-    assert found["vacuous"] < 10
+    found = run_ten(tmp_path, fault, "--seed", "2")
     assert found["acked"] > 0

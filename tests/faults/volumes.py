@@ -34,8 +34,8 @@ from shardwrite.format.precomputed.scattered import scattered_ids
 
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY = "4_4_40"
-COARSER = {(16, 16, 40): VALUES[:, ::4, ::4]}
-COARSER_KEY = "16_16_40"
+COARSER = VALUES[:, ::4, ::4]
+COARSER_KEY, COARSER_RESOLUTION = "16_16_40", (16, 16, 40)
 N_PARTS = 3
 NEW = {
     "axes": "zyx",
@@ -62,7 +62,7 @@ class Volume(struck.Call):
     in_parts : bool
         Whether it is written in parts.
     has_coarser : bool
-        Whether the same call writes a coarser scale.
+        Whether the same call also writes a coarser scale.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Volume(struck.Call):
         elif self.in_parts:
             self._make_parts(root / KEY, told)
         else:
-            scales = COARSER if self.has_coarser else None
+            scales = {COARSER_RESOLUTION: COARSER} if self.has_coarser else None
             shardwrite.to_precomputed(self.source, root, scales=scales, progress=told, **self.new)
 
     def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
@@ -129,8 +129,8 @@ class Volume(struck.Call):
 
     @cached_property
     def _n_coarser(self) -> int:
-        ((resolution, x),) = COARSER.items()
-        return shardwrite.plan_precomputed(x, **{**NEW, "resolution": resolution}).n_shards
+        coarser = {**NEW, "resolution": COARSER_RESOLUTION}
+        return shardwrite.plan_precomputed(COARSER, **coarser).n_shards
 
     def key_of(self, root: Path, rank: int) -> str:
         """See `struck.Call`."""
@@ -163,9 +163,9 @@ class Volume(struck.Call):
         there = shardwrite.from_precomputed(root, scale=KEY, axes="zyx").compute()
         np.testing.assert_array_equal(there, VALUES)
         assert shardwrite.verify(root / KEY, deep=True).is_good
-        for coarser in COARSER.values() if self.has_coarser else []:
+        if self.has_coarser:
             there = shardwrite.from_precomputed(root, scale=COARSER_KEY, axes="zyx").compute()
-            np.testing.assert_array_equal(there, coarser)
+            np.testing.assert_array_equal(there, COARSER)
             assert shardwrite.verify(root / COARSER_KEY, deep=True).is_good
 
 
