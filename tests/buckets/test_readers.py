@@ -18,8 +18,8 @@ from servers import BUCKET, KEY, SECRET, below_bucket, on
 
 import shardwrite
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))
-from environment import environ, uv
+sys.path.insert(0, str(Path(__file__).parents[1] / "neighbours"))
+from suites import python_with
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (70, 50), dtype="u4")
 COUNTED = np.arange(3500, dtype="u4").reshape(VALUES.shape)
@@ -65,15 +65,8 @@ def test_a_file_system_of_fsspec(service, written):
 @pytest.fixture(scope="session")
 def with_s3fs(pytestconfig):
     """A Python that has s3fs beside all that shardwrite needs."""
-    pytest.importorskip("uv")
-    into = Path(pytestconfig.cache.mkdir("neighbours")) / "s3fs"
-    if not (into / "done").exists():
-        env, python = environ(), into / "bin/python"
-        uv("venv", "--quiet", "--clear", "--python", sys.executable, into, env=env)
-        needed = ("--requirement", "pyproject.toml", "--extra", "cloud", "s3fs")
-        uv("pip", "install", "--quiet", "--python", python, *needed, env=env)
-        (into / "done").touch()
-    return into / "bin/python"
+    needed = ("--requirement", ROOT / "pyproject.toml", "--extra", "cloud", "s3fs")
+    return python_with("s3fs", pytestconfig.cache, *needed)
 
 
 @pytest.mark.long  # fetches what it needs

@@ -1,4 +1,4 @@
-"""Test suites of other projects, fetched once by pip, unpacked, and run in a process of their own.
+"""Test suites and environments of other projects, fetched once, and run in a process of their own.
 
 They are kept below pytest's cache, which git ignores. Nothing of them is part of this repository.
 """
@@ -17,6 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))
+
+from environment import environ, uv
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -62,6 +66,22 @@ def packages(names, cache):
             _pip("install", "--no-deps", "--target", str(draft), *names)
             draft.rename(into)
     return into
+
+
+def python_with(name, cache, *needed):
+    """A Python in an environment of its own, with what `uv pip install` is told to install."""
+    into = Path(cache.mkdir("neighbours")) / name
+    with alone(into):
+        if not (into / "done").exists():
+            env = environ()
+            try:
+                uv("venv", "--quiet", "--clear", "--python", sys.executable, into, env=env)
+                at = ("--quiet", "--python", into / "bin/python")
+                uv("pip", "install", *at, *needed, env=env)
+            except SystemExit as ended:
+                pytest.skip(f"uv cannot make the environment here: {str(ended).splitlines()[-1:]}")
+            (into / "done").touch()
+    return into / "bin/python"
 
 
 def run_suite(tmp_path, plugin, *arguments, cwd, paths=()):

@@ -28,14 +28,14 @@ SUITES = (
 
 
 @pytest.fixture(scope="session")
-def theirs(environment):
+def theirs(old_python):
     """A function that runs `zarr_2022` by zarr-python 2.17."""
     environ = {**os.environ, "ZARR_V3_EXPERIMENTAL_API": "1", "ZARR_V3_SHARDING": "1"}
 
     def run(*arguments):
         program = Path(__file__).parent / "zarr_2022.py"
         subprocess.run(
-            [environment / "bin/python", "-W", "ignore", program, *arguments],
+            [old_python, "-W", "ignore", program, *arguments],
             env=environ, timeout=300, check=True,
         )  # fmt: skip
 
@@ -76,10 +76,10 @@ def test_they_read_what_we_write(theirs, tmp_path):
 
 
 @pytest.mark.parametrize("is_ours", [False, True], ids=["theirs", "ours"])
-def test_their_tests_of_the_transformer(environment, tmp_path, is_ours):
+def test_their_tests_of_the_transformer(old_python, tmp_path, is_ours):
     """The same number passes with the view as with their own."""
     here = Path(__file__).parent
-    (suites,) = environment.glob("lib/python*/site-packages/zarr/tests")
+    (suites,) = old_python.parents[1].glob("lib/python*/site-packages/zarr/tests")
     told = tmp_path / "told.json"
     environ = {
         **os.environ,
@@ -92,7 +92,7 @@ def test_their_tests_of_the_transformer(environment, tmp_path, is_ours):
     }
     plugin = ["-p", "zarr_2022_plugin"] if is_ours else []
     done = subprocess.run(
-        [environment / "bin/python", "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider",
+        [old_python, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider",
          "-c", os.devnull, "--basetemp", tmp_path / "theirs", *plugin, *(suites / name for name in SUITES)],
         cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=580, check=False,
     )  # fmt: skip

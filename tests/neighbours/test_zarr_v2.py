@@ -37,10 +37,10 @@ BY_ALL = ("none", "zstd", "gzip", "blosc", "blosc lz4")
 
 
 @pytest.fixture(scope="module")
-def zarr_python_2(environment):
+def zarr_python_2(old_python):
     """A function that has zarr-python 2.17 write an array."""
     program = Path(__file__).parent / "zarr_v2.py"
-    command = [environment / "bin/python", "-W", "ignore", program]
+    command = [old_python, "-W", "ignore", program]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
