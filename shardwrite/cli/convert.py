@@ -110,7 +110,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         if not has_jobs or dry_run:
             stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            made = shardwrite.plan_reshard(src, strategy=strategy, **options)
+            made = shardwrite.plan_reshard(src, strategy=strategy, dst=dst, **options)
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)

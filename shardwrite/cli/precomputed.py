@@ -71,7 +71,7 @@ def precomputed(
     if dry_run:
         of_array = {name: options[name] for name in options if name not in _OF_RUNS}
         with engine(threads, workers, address):
-            made = shardwrite.plan_precomputed(x, source_id=identity, **of_array)
+            made = shardwrite.plan_precomputed(x, dst, source_id=identity, **of_array)
         echo(made.to_json() if as_json else str(made))
         return
     with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):

@@ -95,6 +95,7 @@ def precomputed(
     with engine(settings.cores, None, None):
         plan = shardwrite.plan_precomputed(
             x,
+            dst,
             source_id=identity,
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
             **options,

@@ -152,7 +152,7 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
     run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
     source = stored_at(InStore(found.store))
     layout = ConversionOptions(shards=found.joined.chunks_per_part)
-    made = convert_array(source, engine, layout, options)
+    made = convert_array(source, engine, layout, options, target.store)
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
         (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
     is_skipped = not result.seconds  # the run had ended before

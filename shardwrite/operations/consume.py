@@ -34,6 +34,7 @@ from shardwrite.place.target import resolve_target
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
 from shardwrite.runs.conversion import Converting, convert_array
+from shardwrite.stores import Store
 
 __all__ = ["consume_into", "convert_and_consume"]
 
@@ -57,8 +58,8 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
     Errors are those of `consume_into`.
     """
 
-    def plan(source: StoredArray) -> Converting:
-        made = convert_array(source, engine, call.wanted.options, call.options)
+    def plan(source: StoredArray, into: Store) -> Converting:
+        made = convert_array(source, engine, call.wanted.options, call.options, into)
         check_copied(One("", made))
         return made
 
@@ -66,7 +67,7 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
 
 
 def consume_into(
-    place: Place, call: Call, engine: Engine, plan: Callable[[StoredArray], Converting]
+    place: Place, call: Call, engine: Engine, plan: Callable[[StoredArray, Store], Converting]
 ) -> tuple[ConvertedArray, int]:
     """Make an array of one that is consumed.
 
@@ -79,7 +80,7 @@ def consume_into(
     engine : Engine
         The engine that runs the tasks.
     plan : callable
-        Plans what is made of the array, whose chunks or objects are copied as they are.
+        Plans what is made of the array in a store. Its chunks or objects are copied as they are.
 
     Returns
     -------
@@ -108,7 +109,7 @@ def consume_into(
             return done, 0
     source = _source_at(place, path)
     refuse_scale(source)
-    made = plan(source)
+    made = plan(source, target.store)
     layout = {"": digest_of(made, call), INTO: target.label}
     with InPlace.begun(path, layout) as work:
         state = Consumption(path, work.work)

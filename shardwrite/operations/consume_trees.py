@@ -102,7 +102,7 @@ def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     new = resolve_place(call.dst, None)
     check_apart(place, new)
     tree = _tree_at(Directory(path))
-    made = plan_all(tree, call.wanted, engine, call.options)
+    made = plan_all(tree, call, engine)
     targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
     _check(path, tree, made, targets, call)
     layout = {f"{group.name}/": "group" for group in tree.groups}

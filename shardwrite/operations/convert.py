@@ -354,6 +354,7 @@ def plan_reshard(
     min_chunks: int = 2,
     strategy: Any = "fixed-order",
     memory_limit: int | str | None = None,
+    dst: Any = None,
 ) -> ConversionPlan:
     """Plan what :func:`shard`, :func:`unshard` and :func:`reshard` would do. Nothing is written.
 
@@ -368,6 +369,9 @@ def plan_reshard(
         See :func:`shard`.
     strategy, memory_limit
         See :func:`to_sharded_zarr`.
+    dst : str, path, or store
+        Where the result would go. A bucket needs more memory than a file system. By default, the
+        result takes the place of the source.
 
     Returns
     -------
@@ -391,7 +395,7 @@ def plan_reshard(
     (100, 2, 100, 0)
     """
     call = call_of(
-        None,
+        dst,
         shards,
         chunks=chunks,
         compressors=compressors,
@@ -409,7 +413,7 @@ def plan_reshard(
     )
     engine = active_engine()
     tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
-    made = plan_all(tree, call.wanted, engine, call.options)
+    made = plan_all(tree, call, engine)
     return ConversionPlan(
         source=tree.place.label,
         arrays=tuple(planned(one, engine) for one in made),

@@ -152,7 +152,7 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
     tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
-    return PlannedParts(tree, tuple(plan_all(tree, call.wanted, engine, call.options)), call)
+    return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)
 
 
 @public

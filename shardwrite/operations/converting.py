@@ -15,7 +15,7 @@ from shardwrite.format.manifest import Manifest
 from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.survey import survey
@@ -220,8 +220,10 @@ class One:
         return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
 
 
-def plan_all(tree: Hierarchy, wanted: Wanted, engine: Engine, options: PlanOptions) -> list[One]:
+def plan_all(tree: Hierarchy, call: Call, engine: Engine) -> list[One]:
     """Plan the conversion of each array, before anything is written."""
+    wanted = call.wanted
+    into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
     if not tree.arrays and tree.left_out:
         raise SpecError(
             "no array is left",
@@ -246,7 +248,7 @@ def plan_all(tree: Hierarchy, wanted: Wanted, engine: Engine, options: PlanOptio
                 manifest=what.manifest,
             )
         try:
-            made.append(One(name, convert_array(source, engine, what, options), kept))
+            made.append(One(name, convert_array(source, engine, what, call.options, into), kept))
         except ShardwriteError as error:
             if name:
                 error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")

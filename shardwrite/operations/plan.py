@@ -118,7 +118,8 @@ def plan(
     )
     given = take(x)
     array = given.described(ArrayOptions.of(shards, chunks, layout))
-    made = plan_array(given.array, active_engine(), array, options)
+    engine = active_engine()
     if store is None:
-        return made
-    return with_traffic(made, resolve_new(store, name, run_dir, array.format))
+        return plan_array(given.array, engine, array, options)
+    into = resolve_new(store, name, run_dir, array.format)
+    return with_traffic(plan_array(given.array, engine, array, options, into.store), into)

@@ -38,6 +38,8 @@ __all__ = ["plan_precomputed", "to_precomputed"]
 @public
 def plan_precomputed(
     x: Any,
+    path: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     *,
     axes: str | None = None,
     resolution: Any,
@@ -66,6 +68,9 @@ def plan_precomputed(
     ----------
     x, axes, resolution, voxel_offset, type, chunks, sharding, shard_nbytes, index_nbytes
         See :func:`to_precomputed`.
+    path, storage_options
+        Where the volume would go. In a bucket, shards wait in memory until they are put, and the
+        plan counts that. By default they do not wait.
     encoding, compressed_segmentation_block_size, jpeg_quality
         See :func:`to_precomputed`.
     key, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
@@ -108,6 +113,7 @@ def plan_precomputed(
             index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
         ),
     )
+    store = None if path is None else resolve_target(at_url(path, storage_options), None).store
     return volume.plan(
         PlanOptions(
             write_empty_chunks=write_empty_chunks,
@@ -115,7 +121,8 @@ def plan_precomputed(
             source_id=source_id,
             max_graph_tasks=max_graph_tasks,
             max_source_reruns=max_source_reruns,
-        )
+        ),
+        store,
     )
 
 
@@ -310,7 +317,7 @@ def to_precomputed(
     jobs = [
         Job(
             ArrayChunks(each.array),
-            each.plan(planned),
+            each.plan(planned, where.store),
             place.spool if is_scattered else place.scale,
             run,
         )

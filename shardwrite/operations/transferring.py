@@ -66,7 +66,7 @@ from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import result_from_receipt
 from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
-from shardwrite.stores import COPIED_NBYTES
+from shardwrite.stores import COPIED_NBYTES, Store
 
 __all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
 
@@ -267,7 +267,7 @@ def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
     source, place = place_of(src), resolve_place(call.dst, None)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
 
-    def plan(found: StoredArray) -> Converting:
+    def plan(found: StoredArray, _into: Store) -> Converting:
         _check_source(found)
         chunks = WholeObjects(found.array)
         return Converting(found, chunks, plan_transfer_of(found, engine), None, (), 0)

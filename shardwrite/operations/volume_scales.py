@@ -24,6 +24,7 @@ from shardwrite.plan.render import counted, human
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.gathered import plan_gathering
 from shardwrite.runs.given import take
+from shardwrite.stores import Store
 
 __all__ = ["ScaleOfArray", "further_scales", "scale_of"]
 
@@ -51,19 +52,21 @@ class ScaleOfArray:
         made = array_options(self.new, self.array.ndim)
         return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
 
-    def plan(self, options: PlanOptions) -> Plan:
+    def plan(self, options: PlanOptions, store: Store | None = None) -> Plan:
         """Plan of the run, with the parameters of the shards among its notes.
 
         Parameters
         ----------
         options : PlanOptions
             What the user asks of the plan.
+        store : Store, optional
+            Where the volume will lie. If it is not known, nothing waits for it in memory.
         """
         engine = active_engine()
-        made = plan_array(self.array, engine, self.options, options)
+        made = plan_array(self.array, engine, self.options, options, store)
         if not self.wanted.is_scattered:
             return replace(made, notes=(*self._notes, *made.notes))
-        gathering = plan_gathering(gathered_metadata(self.wanted), made, engine)
+        gathering = plan_gathering(gathered_metadata(self.wanted), made, engine, store)
         notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
         return replace(made, notes=notes, gathering=gathering)
 

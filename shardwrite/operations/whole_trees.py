@@ -137,7 +137,7 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
         )
     is_finished = call.dst is None and finish_in_place(source)
     tree = open_hierarchy(source, call.wanted.patterns.want)
-    made = plan_all(tree, call.wanted, engine, call.options)
+    made = plan_all(tree, call, engine)
     if call.wanted.is_store:
         _noted(_attributes_of(tree), call)
     if call.dst is None:

@@ -18,6 +18,7 @@ __all__ = [
     "Assumptions",
     "MemoryEstimate",
     "Resources",
+    "entries_nbytes",
     "estimate_memory",
     "n_at_once",
     "overlap",
@@ -32,6 +33,11 @@ HELD_NBYTES = 64 * 2**20
 # objects that a task puts at a time into a store that answers late, and their decoded bytes
 _N_AT_ONCE = 8
 _AT_ONCE_NBYTES = 8 * 2**20
+# memory of a task for an inner chunk of a shard: rank, size, offset, and its part of the index
+_ENTRY_NBYTES = 128
+_FEW_ENTRIES = 2**13
+# share of the next set of source chunks that is loaded while the last tasks of a set end, at least
+_BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
 
@@ -112,7 +118,32 @@ def n_at_once(shard_nbytes: int) -> int:
     return min(_N_AT_ONCE, _AT_ONCE_NBYTES // max(1, shard_nbytes))
 
 
-def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:
+def entries_nbytes(n_chunks: int) -> int:
+    """Memory of a task for what is known of the inner chunks of a shard, in bytes.
+
+    What a shard with few inner chunks takes, at most 1 MiB, is not counted.
+
+    Parameters
+    ----------
+    n_chunks : int
+        Inner chunks of a shard.
+    """
+    return _ENTRY_NBYTES * max(0, n_chunks - _FEW_ENTRIES)
+
+
+def _n_waiting(partition: Partition, n_threads: int, *, is_slow: bool) -> int:
+    """Largest number of groups whose encoded blocks are in memory at the same time.
+
+    One group is committed, and another one waits for its last blocks, while the other threads begin
+    the blocks of the next ones. A store that answers late keeps all threads at their commits.
+    """
+    if is_slow:
+        return min(partition.n_groups, n_threads + 1)
+    per_group = max(1, partition.n_blocks // max(1, partition.n_groups))
+    return min(partition.n_groups, 2 + ceil_div(max(0, n_threads - 2), per_group))
+
+
+def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int, int]:
     """Overlap of pieces and source chunks along an axis.
 
     Parameters
@@ -126,6 +157,8 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
         Largest extent of the source chunks that one piece overlaps, in elements.
     cuts : int
         Largest number of pieces that overlap one source chunk; at least 1.
+    n_chunks : int
+        Largest number of source chunks that one piece overlaps; at least 1.
     """
     own, source = np.asarray(edges), np.asarray(source_edges)
     first, last = (
@@ -138,7 +171,8 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     cuts = np.searchsorted(own, stops[holds], "left") - (
         np.searchsorted(own, starts[holds], "right") - 1
     )
-    return longest, max(1, int(cuts.max(initial=0)))
+    n_chunks = int((last - first).max(initial=0))
+    return longest, max(1, int(cuts.max(initial=0))), max(1, n_chunks)
 
 
 def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
@@ -157,7 +191,7 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
 @lru_cache(maxsize=16)
 def _along(
     edges: tuple[int, ...], source_sizes: tuple[int, ...], bounds: tuple[int, int] | None
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Results of `overlap` and `_thickness` for an axis, and the extent of the source.
 
     They are cached because an axis may have a million edges. What lies outside of the bounds of a
@@ -222,6 +256,10 @@ class Assumptions:
         The same, rounded out to whole inner chunks.
     held_nbytes : int
         Bytes of a shard that wait in memory until the store takes them.
+    n_chunks : int
+        Inner chunks of a shard.
+    loaded_nbytes : int
+        Bytes that a task of the source holds beside its result.
     """
 
     wave: Shape
@@ -232,6 +270,8 @@ class Assumptions:
     region: Box | None = None
     touched: Box | None = None
     held_nbytes: int = 0
+    n_chunks: int = 0
+    loaded_nbytes: int = 0
 
 
 def estimate_memory(
@@ -269,21 +309,24 @@ def estimate_memory(
         _along(tuple(edges), tuple(sizes), pair)
         for edges, sizes, pair in zip(partition.block_edges, source_chunks, bounds, strict=True)
     ]
-    longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
+    longest, cuts, n_chunks, thickness, shape = zip(*axes, strict=True) if axes else [()] * 5
     set_nbytes = itemsize * math.prod(longest)
     # a source chunk that only two blocks overlap is counted at their border
     is_shared = any(n > 2 for n in cuts)
     n_sharing = math.prod(cuts)
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
-    n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
+    # Each thread may have loaded two chunks of the next set.
+    n_begun = min(1.0, max(_BEGUN_SHARE, 2 * n_tasks / math.prod(n_chunks)))
+    n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + n_begun
     block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
-    batches_nbytes += n_tasks * assumed.shard_nbytes
+    batches_nbytes += n_tasks * (assumed.shard_nbytes + entries_nbytes(assumed.n_chunks))
     if assumed.touched != region:  # an old inner chunk, and the same encoded
         batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
     held_nbytes = n_tasks * assumed.held_nbytes
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
+    source_nbytes += n_tasks * assumed.loaded_nbytes
     border_nbytes = (
         0
         if is_shared
@@ -297,8 +340,8 @@ def estimate_memory(
             source_nbytes, border_nbytes, batches_nbytes, 0, spool_ratio, held_nbytes
         )
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
-    waiting_nbytes = min(partition.n_groups, 2) * itemsize
-    waiting_nbytes *= _largest(partition.group_edges, assumed.touched)
+    n_waiting = _n_waiting(partition, resources.n_threads, is_slow=held_nbytes > 0)
+    waiting_nbytes = n_waiting * itemsize * _largest(partition.group_edges, assumed.touched)
     spool_ratio = allowed / max(1, waiting_nbytes)
     kept = min(1 / assumed.compression_ratio, spool_ratio)
     return MemoryEstimate(

@@ -14,6 +14,7 @@ from typing import Any
 from shardwrite.errors import PlanError
 from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.hdf5_file import check_fits_hdf5
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
@@ -23,6 +24,7 @@ from shardwrite.plan.estimate import (
     Assumptions,
     MemoryEstimate,
     Resources,
+    entries_nbytes,
     estimate_memory,
     n_at_once,
 )
@@ -56,12 +58,15 @@ class SourceLayout:
         Name of the source's data. A run can be resumed only with a source of equal identity.
     is_stable : bool
         Whether the user guarantees that equal identities mean equal data.
+    loaded_nbytes : int
+        Bytes that a task of the source holds beside its result, as far as they are known.
     """
 
     chunks: tuple[tuple[int, ...], ...]
     n_tasks: int
     identity: str
     is_stable: bool = False
+    loaded_nbytes: int = 0
 
     @property
     def n_chunks(self) -> int:
@@ -195,6 +200,8 @@ class PlanFacts:
                 self.region,
                 self._touched,
                 self._held_nbytes(ratio),
+                self.metadata.grid.n_chunks_per_shard,
+                self.source.loaded_nbytes,
             ),
         )
 
@@ -205,7 +212,13 @@ class PlanFacts:
 
     @property
     def _streams(self) -> bool:
-        """Whether a task writes whole shards, and each while it is encoded."""
+        """Whether a task writes whole shards, and each while it is encoded.
+
+        A file of HDF5 is filled in last, when a large one would have been sent in part.
+        """
+        held, most = self.resources.held_nbytes, most_nbytes_of(self.metadata)
+        if isinstance(self.strategy, Hdf5) and 0 < held < most:
+            return False
         if self.region is None:
             return self.strategy.streams(None)
         return self.region == self.metadata.grid.whole and self.strategy.streams(
@@ -409,6 +422,8 @@ class PlanFacts:
                 "make the source's chunks smaller, or make the inner chunks thinner along the axis "
                 "in which the source comes in slabs"
             )
+        elif entries_nbytes(self.metadata.grid.n_chunks_per_shard) > allowed / 4:
+            remedy = "use larger inner chunks, so that a shard has fewer"
         else:
             remedy = "use smaller shards"
         n_threads = self.resources.n_threads

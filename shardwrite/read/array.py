@@ -23,6 +23,7 @@ from shardwrite.config.values import decide
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
@@ -270,6 +271,17 @@ class ShardedArray:
             chunk = found.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)
+
+    def loaded_nbytes(self, region_nbytes: int) -> int:
+        """Encoded bytes that are in memory while a region is read, at most, beside its elements.
+
+        Parameters
+        ----------
+        region_nbytes : int
+            Decoded size of the region, in bytes.
+        """
+        shard_nbytes = plain_nbytes_of(self.metadata)
+        return shard_nbytes if region_nbytes >= _WHOLE_SHARE * shard_nbytes else 0
 
     @property
     def _most_at_once(self) -> int:

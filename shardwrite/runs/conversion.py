@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
-from shardwrite.errors import SpecError, redacted
+from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.manifest import Manifest, check_manifest
 from shardwrite.format.metadata import ArrayMetadata
@@ -18,22 +18,24 @@ from shardwrite.plan import (
     BATCH_NBYTES,
     Plan,
     PlanOptions,
+    Resources,
     SourceLayout,
     make_plan,
     resolve_shapes,
 )
+from shardwrite.plan.estimate import entries_nbytes
 from shardwrite.plan.in_chunks import shards_of_chunks
 from shardwrite.plan.limits import check_new
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
-from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of
+from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of, waiting
 from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.reencoded import ReencodedChunks, by_inner_chunks
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.sources import as_dask
 from shardwrite.sources.common import mask_value
-from shardwrite.stores import Capability, require
+from shardwrite.stores import Capability, Store, require
 
 __all__ = ["ConversionOptions", "Converting", "convert_array"]
 
@@ -122,7 +124,11 @@ class Converting:
 
 
 def convert_array(
-    source: StoredArray, engine: Engine, wanted: ConversionOptions, options: PlanOptions
+    source: StoredArray,
+    engine: Engine,
+    wanted: ConversionOptions,
+    options: PlanOptions,
+    into: Store,
 ) -> Converting:
     """Plan the conversion of an array.
 
@@ -136,13 +142,15 @@ def convert_array(
         What the array becomes.
     options : PlanOptions
         Keywords that control the plan.
+    into : Store
+        Where the new array will lie.
 
     Raises
     ------
     SpecError
         If an argument does not fit the array, or it cannot be written.
     PlanError
-        If values must be re-encoded, and no plan for that fits into the memory.
+        If no plan fits into the memory.
     ChangedError
         If the array has lost objects.
     """
@@ -160,26 +168,54 @@ def convert_array(
     if wanted.drop_empty:
         identity += ":without empty chunks"
     is_stable = options.source_id is not None
+    resources = waiting(resources_of(engine, options.memory_limit_nbytes), into, metadata)
     if passage is None:
-        return _encoded_again(source, engine, metadata, (identity, is_stable), wanted, options)
+        return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
     made = make_plan(
         metadata,
         SourceLayout(metadata.grid.sizes, 0, identity, is_stable),
-        resources_of(engine, options.memory_limit_nbytes),
+        resources,
         options,
         notes=[*notes, *source.notes],
     )
     made = by_groups(made)
-    chunk_nbytes = math.prod(old.grid.chunks) * old.itemsize
-    decoded = 2 if wanted.check or wanted.drop_empty else 1
     return Converting(
         source,
         StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
         made,
         passage,
         (),
-        made.resources.n_threads * (2 * BATCH_NBYTES + decoded * chunk_nbytes + made.held_nbytes),
+        _check_copying(made, decodes=wanted.check or wanted.drop_empty),
     )
+
+
+def _check_copying(plan: Plan, *, decodes: bool) -> int:
+    """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
+
+    Raises
+    ------
+    PlanError
+        If it may not.
+    """
+    metadata, resources = plan.metadata, plan.resources
+    grid, waits_nbytes = metadata.grid, plan.memory.held_nbytes
+    chunk_nbytes = math.prod(grid.chunks) * metadata.itemsize
+    batch_nbytes = min(BATCH_NBYTES, math.prod(grid.shards) * metadata.itemsize)
+    each_nbytes = 2 * batch_nbytes + (2 if decodes else 1) * chunk_nbytes
+    each_nbytes += plan.held_nbytes + entries_nbytes(grid.n_chunks_per_shard)
+    n_tasks = min(resources.n_threads, max(1, plan.partition.n_groups))
+    needed, allowed = n_tasks * each_nbytes + waits_nbytes, resources.memory_limit_nbytes
+    if needed > allowed:
+        waits = f", {waits_nbytes:,} of them for shards that wait until they are put"
+        raise PlanError(
+            f"a worker process that copies encoded chunks needs up to {needed:,} bytes"
+            f"{waits if waits_nbytes else ''}, and may use {allowed:,}",
+            needed_nbytes=needed,
+            allowed_nbytes=allowed,
+            remedy="use fewer threads per process, or smaller shards. If the chunks are "
+            "well compressed, it needs less: raise memory_limit",
+        )
+    return needed
 
 
 def _layout(
@@ -224,9 +260,9 @@ def _attributes(source: StoredArray) -> Document | None:
 
 def _encoded_again(
     source: StoredArray,
-    engine: Engine,
     metadata: ArrayMetadata,
     identity: tuple[str, bool],
+    resources: Resources,
     wanted: ConversionOptions,
     options: PlanOptions,
 ) -> Converting:
@@ -237,10 +273,11 @@ def _encoded_again(
         x = by_inner_chunks(source.array)
     else:
         x = as_dask(told.values).astype(old.dtype, copy=False)
+    block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,
-        SourceLayout(x.chunks, n_tasks_of(x), *identity),
-        resources_of(engine, options.memory_limit_nbytes),
+        SourceLayout(x.chunks, n_tasks_of(x), *identity, source.array.loaded_nbytes(block_nbytes)),
+        resources,
         options,
         notes=source.notes,
     )

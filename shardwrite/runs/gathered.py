@@ -28,7 +28,7 @@ from shardwrite.journal import RunDirectory, holding, live_holders, take_away, t
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Plan, PlanOptions, Resources, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray
-from shardwrite.runs.array_plan import by_groups, resources_of
+from shardwrite.runs.array_plan import by_groups, resources_of, waiting
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.compute import compute_waves
@@ -41,6 +41,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks
+from shardwrite.stores import Store
 from shardwrite.write.copying import copy_group, gathered_nbytes
 from shardwrite.write.donor import Donor
 
@@ -115,7 +116,9 @@ class GatheredChunks(EncodedChunks):
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
 
 
-def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> Plan:
+def plan_gathering(
+    metadata: ArrayMetadata, spooling: Plan, engine: Engine, store: Store | None = None
+) -> Plan:
     """Plan of the run that gathers chunks out of the spool.
 
     Parameters
@@ -126,6 +129,8 @@ def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> P
         Plan of the run that writes the spool.
     engine : Engine
         The engine that will run the tasks.
+    store : Store, optional
+        Where the volume will lie. If it is not known, nothing waits for it in memory.
 
     Raises
     ------
@@ -133,10 +138,11 @@ def plan_gathering(metadata: ArrayMetadata, spooling: Plan, engine: Engine) -> P
         If gathering takes more memory than a process may use.
     """
     source = spooling.source
+    resources = resources_of(engine, spooling.resources.memory_limit_nbytes)
     made = make_plan(
         metadata,
         SourceLayout(metadata.grid.sizes, 0, source.identity, source.is_stable),
-        resources_of(engine, spooling.resources.memory_limit_nbytes),
+        waiting(resources, store, metadata),
         PlanOptions(write_empty_chunks=spooling.write_empty_chunks),
     )
     made = by_groups(made)
@@ -187,7 +193,7 @@ def gathering_nbytes(plan: Plan, n_shards: int) -> int:
     shard_nbytes = math.prod(metadata.grid.shards) * metadata.itemsize
     each = 2 * min(BATCH_NBYTES, shard_nbytes) + gathered_nbytes(metadata, n_shards)
     n_tasks = min(plan.resources.n_threads, plan.partition.n_groups)
-    return n_tasks * each + _ID_NBYTES * plan.n_inner_chunks
+    return n_tasks * each + _ID_NBYTES * plan.n_inner_chunks + plan.memory.held_nbytes
 
 
 def _check_fits(plan: Plan, n_shards: int) -> None:

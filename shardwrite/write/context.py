@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
+from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
@@ -157,10 +158,19 @@ class WriteSpec:
 
         A file of HDF5 can be if bytes that were written before can be filled in.
         """
-        fills_in = isinstance(self.strategy, Hdf5)
-        if fills_in and Capability.PATCH not in self.store.capabilities:
+        if isinstance(self.strategy, Hdf5) and not self._can_fill_in:
             return False
         return self.strategy.streams(self.fixed_nbytes)
+
+    @property
+    def _can_fill_in(self) -> bool:
+        """Whether all bytes of a shard can be written over until it is complete.
+
+        Parts of a large shard that were sent cannot.
+        """
+        limit = None if self.store.scratch is not None else self.store.put_limit
+        is_whole = limit is None or most_nbytes_of(self.metadata) <= limit
+        return is_whole and Capability.PATCH in self.store.capabilities
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""

@@ -91,6 +91,22 @@ def test_a_large_shard_is_uploaded_in_parts(service, environment, url, x, locati
     assert service.keys_of(url) == ["c/0/0", "c/1/0", "shardwrite-receipt.json", "zarr.json"]
 
 
+@on("moto", long=["seaweed"])
+def test_large_files_of_hdf5(service, url, x, tmp_path):
+    """What stands between their chunks is known last, and would have been sent already."""
+    h5py = pytest.importorskip("h5py")
+    layout = {**LAYOUT, "chunks": (64, 64), "strategy": shardwrite.Hdf5()}
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=VALUES[:1024], chunks=(64, 64))
+    with dask.config.set(GIVEN):
+        x[:1024].rechunk((1024, 1536)).to_sharded_zarr(f"{url}/written", **layout)
+        shardwrite.adopt([path], f"{url}/adopted")
+    for name in ("written", "adopted"):
+        assert shardwrite.verify(f"{url}/{name}", deep=True, against=VALUES[:1024]).is_good
+    assert service.uploads_of(url) == []
+
+
 @LONG
 def test_a_name_of_odd_characters(seaweed, url, x):
     place = f"{url}/50%25 a+~[1]&'=ü"

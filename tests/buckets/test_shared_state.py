@@ -383,7 +383,7 @@ def flat(path):
 CONSUME = """
 import sys, dask, shardwrite
 with dask.config.set({"scheduler": "sync", "shardwrite.lease.heartbeat": 0.3}):
-    shardwrite.reshard(sys.argv[1], sys.argv[2], 2, consume=True, memory_limit="10kB")
+    shardwrite.reshard(sys.argv[1], sys.argv[2], 2, consume=True, memory_limit="20kB")
 """
 
 
@@ -431,7 +431,7 @@ def test_a_source_is_consumed_into_a_bucket_although_processes_are_killed(
 def test_what_holds_data_that_was_removed_is_not_taken_away(moto, url, x, tmp_path):
     """The state in the bucket says so before the first chunk is removed."""
     src, n = flat(tmp_path / "a"), []
-    call = {"memory_limit": "10kB", "consume": True}
+    call = {"memory_limit": "20kB", "consume": True}
 
     def stop(_):
         n.append(1)

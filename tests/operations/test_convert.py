@@ -552,7 +552,8 @@ def test_a_copy_holds_no_shard(tmp_path, strategy):
     )
     wanted, options = ConversionOptions(shards=64), PlanOptions(strategy=strategy)
     with dask.config.set(num_workers=2):
-        made = convert_array(open_stored(tmp_path / "a"), LocalEngine("threads"), wanted, options)
+        source = open_stored(tmp_path / "a")
+        made = convert_array(source, LocalEngine("threads"), wanted, options, source.array.store)
     assert made.passage is not None
     assert 0 <= made.memory_nbytes < 2 * 2**23
 

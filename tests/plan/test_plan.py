@@ -608,7 +608,8 @@ def test_what_of_a_source_a_block_holds(data):
     cut = {min(max(edge, low), n - high) for edge in edges}  # blocks end where the source does
     across = [b - a for a, b in chunks if any(a < edge < b for edge in inner) and not {a, b} <= cut]
     held = (low, n - high) if low or high else None
-    wanted = (longest, max(map(sum, zip(*shared, strict=True))), max(across, default=0), sum(sizes))
+    n_sharing, n_chunks = max(map(sum, zip(*shared, strict=True))), max(map(sum, shared))
+    wanted = (longest, n_sharing, n_chunks, max(across, default=0), sum(sizes))
     assert _along(edges, tuple(around), held) == wanted
 
 

@@ -309,3 +309,29 @@ def test_more_memory_never_makes_a_plan_impossible(chunks):
             fitting.append(limit)
     assert 2_000_000 < fitting[0] < 30_000_000
     assert fitting == list(range(fitting[0], 48_000_000, 1_000_000))
+
+
+def test_more_threads_begin_more_shards():
+    """Encoded blocks of one shard for about each thread wait if a shard has few blocks."""
+    x = da.zeros((4096, 512, 512), chunks=(64, 256, 256), dtype="u2")
+    shard_nbytes = 2 * 256 * 512 * 512
+    found = []
+    for n_threads in (1, 2, 4, 16):
+        with dask.config.set(scheduler="threads", num_workers=n_threads):
+            plan = shardwrite.plan(x, shards=(256, 512, 512), chunks=32, memory_limit="64GB")
+        assert plan.layout == "direct"
+        found.append(plan.memory.waiting_nbytes / shard_nbytes)
+    assert found[:2] == [2, 2]
+    assert 2 < found[2] < found[3] <= 8
+
+
+def test_entries_of_many_inner_chunks_take_memory():
+    x = da.zeros((2**26,), chunks=2**20, dtype="u1")
+    with dask.config.set(scheduler="threads", num_workers=2):
+        few, many = (
+            shardwrite.plan(x, shards=2**25, chunks=n, memory_limit="4GB").memory.encode_nbytes
+            for n in (2**13, 2**5)
+        )
+        assert many - few > 2 * 2**20 * 100
+        with pytest.raises(shardwrite.PlanError, match="larger inner chunks"):
+            shardwrite.plan(x, shards=2**25, chunks=2**5, memory_limit="200MB")

@@ -16,7 +16,7 @@ import shardwrite
 ROOT = Path(__file__).parent.parent.parent
 SCAN = Path(nibabel.__file__).parent / "tests" / "data" / "example4d.nii.gz"
 N_SHARDS = 86  # the others hold only the fill value
-OPTIONS = ("--shards", "2,2,1,1", "--include", "scan/*", "--memory-limit", "40kB")
+OPTIONS = ("--shards", "2,2,1,1", "--include", "scan/*", "--memory-limit", "60kB")
 SIZES = ("--cores", 1, "--memory", "500M", "--directory", ".")
 long = pytest.mark.long
 
