@@ -339,9 +339,14 @@ def estimate_memory(
         return MemoryEstimate(
             source_nbytes, border_nbytes, batches_nbytes, 0, spool_ratio, held_nbytes
         )
-    allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
-    n_waiting = _n_waiting(partition, resources.n_threads, is_slow=held_nbytes > 0)
+    is_slow = held_nbytes > 0
+    encode_nbytes = batches_nbytes + n_tasks * block_nbytes
+    n_waiting = _n_waiting(partition, resources.n_threads, is_slow=is_slow)
     waiting_nbytes = n_waiting * itemsize * _largest(partition.group_edges, assumed.touched)
+    allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
+    if is_slow:  # part files may need a directory that all machines see
+        others_nbytes = source_nbytes + border_nbytes + encode_nbytes + held_nbytes
+        allowed = max(allowed, resources.memory_limit_nbytes - others_nbytes)
     spool_ratio = allowed / max(1, waiting_nbytes)
     kept = min(1 / assumed.compression_ratio, spool_ratio)
     return MemoryEstimate(

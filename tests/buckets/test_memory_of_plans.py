@@ -40,6 +40,20 @@ def test_of_a_new_array(moto, url, x):
     assert moto.keys_of(url) == []
 
 
+def test_blocks_of_many_threads_wait_in_memory_if_it_suffices(moto, url):
+    """Part files would need a directory that all machines see."""
+    x = da.zeros((4096, 512, 512), chunks=(64, 256, 256), dtype="u2")
+    layout = {"shards": (256, 512, 512), "chunks": 32}
+    with dask.config.set(num_workers=16):
+        ample, scarce = (
+            shardwrite.plan(x, store=url, memory_limit=limit, **layout).memory
+            for limit in ("6GB", "4GB")
+        )
+    assert ample.spool_ratio == np.inf
+    assert scarce.spool_ratio < 1
+    assert scarce.total_nbytes <= 4 * 10**9
+
+
 def test_of_a_volume(moto, url, x):
     bits = {"preshift_bits": 0, "minishard_bits": 2, "shard_bits": 1}
     for how in ({}, {"sharding": {"hash": "murmurhash3_x86_128", **bits}}):
