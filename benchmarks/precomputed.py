@@ -3,7 +3,8 @@
 Volumes are written in shards by shardwrite, tensorstore and cloud-volume, and then read: chunks one
 by one at random, by one thread, and all shards one by one. Contestants take turns, and each
 measurement is a fresh process, in which something small was written or read before. What was
-written is read back by tensorstore and compared.
+written is read back by tensorstore and compared, except for that of a bare loop, which only encodes
+chunks and writes them without an index.
 
 gzip is what each contestant does by itself: level 6 in shardwrite, and level 9 in the other two. For
 images with noise, shardwrite takes ISA-L instead, which has no such level.
@@ -57,7 +58,7 @@ def _write(work: Work, name: str, small: Work, target: Path) -> Figures:
             WRITERS[name](work, pool)
             seconds = time.perf_counter() - begun
             worked = processor_seconds(pids) - worked
-    n_shards = check(work)
+    n_shards = len(work.shards()) if name == "bare loop" else check(work)
     return {
         "seconds": seconds,
         "worked": worked,

@@ -2,12 +2,14 @@
 
 All writers put the same shards with the same parameters. They take regions of whole shards from an
 array that lies in a file in memory. cloud-volume works in processes, as its tasks in igneous do:
-each makes a shard with `make_shard`, and puts it. The others work in threads.
+each makes a shard with `make_shard`, and puts it. The others work in threads. The bare loop only has
+a library encode the chunks, and writes them without an index, so that it shows what can be had.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
 import json
 import multiprocessing
@@ -287,11 +289,53 @@ def _write_cloud_volume(work: Work, pool: Pool) -> None:
         pass
 
 
+def _encoder(case: Case) -> Callable[[Values], bytes]:
+    """Function that encodes a chunk by a library, and does nothing else."""
+    if case.encoding == "raw":
+        if case.data_encoding == "raw":
+            return lambda chunk: chunk.tobytes()
+        isal: Any = importlib.import_module("isal.igzip")
+        return lambda chunk: bytes(isal.compress(chunk.tobytes()))
+    if case.encoding == "compressed_segmentation":
+        package: Any = importlib.import_module("compressed_segmentation")
+        isal = importlib.import_module("isal.igzip")
+        return lambda chunk: bytes(
+            isal.compress(package.compress(np.array(chunk).T, (8, 8, 8), order="F"))
+        )
+    image: Any = importlib.import_module("PIL.Image")
+    options = {"quality": 75} if case.encoding == "jpeg" else {"compress_level": 6}
+
+    def encode(chunk: Values) -> bytes:
+        file = io.BytesIO()
+        made = image.fromarray(np.ascontiguousarray(chunk).reshape(-1, CHUNK))
+        made.save(file, format=case.encoding, **options)
+        return file.getvalue()
+
+    return encode
+
+
+def _write_bare_loop(work: Work, pool: Any) -> None:  # noqa: ARG001
+    """Encode chunks by a library, and write those of each shard into a file, without an index."""
+    encode, values = _encoder(work.case), work.values
+    (work.volume / KEY).mkdir(parents=True)
+
+    def put(number: int, box: Box) -> None:
+        axes = ([slice(a, a + CHUNK) for a in range(s.start, s.stop, CHUNK)] for s in box)
+        chunks = [encode(values[place]) for place in itertools.product(*axes)]
+        with (work.volume / KEY / f"{number}.shard").open("wb") as file:
+            file.writelines(chunks)
+
+    with ThreadPoolExecutor(work.threads) as threads:
+        for _ in threads.map(put, itertools.count(), work.shards()):
+            pass
+
+
 Writer = Callable[[Work, Any], None]
 WRITERS: dict[str, Writer] = {
     "shardwrite": _write_shardwrite,
     "tensorstore": _write_tensorstore,
     "cloud-volume": _write_cloud_volume,
+    "bare loop": _write_bare_loop,
 }
 
 

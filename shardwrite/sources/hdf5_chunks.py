@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.grid import Shape, ceil_div, ravel
+from shardwrite.grid import Shape, ceil_div
 from shardwrite.sources.common import open_binary
 from shardwrite.stores import FileInBucket
 
@@ -55,12 +56,10 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     shape, chunks = dataset.shape, dataset.chunks
     counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
     found = _stored(dataset)
-    index = np.array([info[0] for info in found], np.int64).reshape(-1, len(shape))
-    index //= np.array(chunks, np.int64)
-    places = np.array([info[1:] for info in found], np.int64).reshape(-1, 3)
+    index, places = found[:, :-3] // np.array(chunks, np.int64), found[:, -3:]
     is_inside = (index < np.array(counts, np.int64)).all(axis=1)
     index, places = index[is_inside], places[is_inside]
-    ranks = np.array([ravel(at, counts) for at in index.tolist()], np.int64)
+    ranks = index @ np.array([math.prod(counts[axis:]) for axis in range(1, len(counts) + 1)])
     offset = _base(dataset, place, index, places)
     if offset is None:
         return None
@@ -75,20 +74,23 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     )
 
 
-def _stored(dataset: Any) -> list[tuple[Shape, int, int, int]]:
-    """Position in elements, first byte, size and filter mask of each chunk that has a place."""
-    found: list[tuple[Shape, int, int, int]] = []
+def _stored(dataset: Any) -> npt.NDArray[np.int64]:
+    """Position in elements, first byte, size and filter mask of each chunk that has a place.
+
+    They are integers in one piece of memory, since a dataset may have millions of chunks.
+    """
+    found = array("q")
 
     def note(info: Any) -> None:
         if info.byte_offset is not None and info.size:
-            found.append((info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
+            found.extend((*info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
 
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(note)
     else:  # HDF5 before 1.12.3
         for number in range(dataset.id.get_num_chunks()):
             note(dataset.id.get_chunk_info(number))
-    return found
+    return np.asarray(found, np.int64).reshape(-1, len(dataset.shape) + 3)
 
 
 def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> npt.NDArray[np.bool_]:

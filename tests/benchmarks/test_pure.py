@@ -76,7 +76,7 @@ def test_tiles(benchmark):
 
 def test_overlap(benchmark):
     edges, chunks = list(range(0, 6_400_001, 64)), list(range(0, 6_400_001, 100))
-    assert benchmark(overlap, edges, chunks) == (200, 3)
+    assert benchmark(overlap, edges, chunks) == (200, 3, 2)
 
 
 @pytest.mark.parametrize("blocks", [(512, 512, 512), (1, 18_000, 6_000)], ids=["cubes", "slabs"])

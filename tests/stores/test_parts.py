@@ -349,8 +349,8 @@ def test_the_plan_counts_what_waits_for_the_store(store, held):
     array = ArrayOptions(shards=(8192, 8192), chunks=(512, 512), compressors=None)
     with dask.config.set(scheduler="sync"):
         engine = active_engine()
-    made = plan_array(x, engine, array, PlanOptions(memory_limit="1GB"), BucketStore(store))
-    without = plan_array(x, engine, array, PlanOptions(memory_limit="1GB"))
+    made = plan_array(x, engine, array, PlanOptions(memory_limit="2GB"), BucketStore(store))
+    without = plan_array(x, engine, array, PlanOptions(memory_limit="2GB"))
     assert held <= made.memory.held_nbytes <= held * 1.01
     assert made.memory.total_nbytes == without.memory.total_nbytes + made.memory.held_nbytes
     assert made.digest == without.digest
