@@ -157,7 +157,8 @@ def write_with_jobs(
     target = target_via(target, options["via"])
     refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
-        plan = shardwrite.plan(x, source_id=identity, **layout)
+        where = {"store": dst, "name": options["name"], "via": options["via"]}
+        plan = shardwrite.plan(x, source_id=identity, **where, **layout)
         shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):

@@ -130,7 +130,7 @@ def init(
     """
     x, identity = open_to_write(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
-    store = dst if dry_run and is_store_url(dst) else None
+    store = dst if is_store_url(dst) else None
     with engine(threads, None, None):
         plan = shardwrite.plan(
             x, source_id=identity, memory_limit=limit, store=store, name=name, **options

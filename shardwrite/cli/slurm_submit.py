@@ -148,6 +148,8 @@ def submit(
             x,
             source_id=identity,
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
+            store=dst,
+            name=name,
             **options,
         )
     n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -32,10 +31,8 @@ from shardwrite.cli.terminal import echo
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import fetched, find_run
 from shardwrite.notebook.html import page_html
-from shardwrite.operations.traffic import with_traffic
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new
-from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import is_store_url
 
@@ -153,9 +150,8 @@ def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_j
     target = target_via(target, options["via"])
     run = find_run(fetched(target))
     layout = {name: options[name] for name in options if name not in OF_RUNS}
-    made = shardwrite.plan(x, source_id=identity, **layout)
-    made = replace(made, resources=waiting(made.resources, target.store, made.metadata))
-    made = with_traffic(made, target)
+    where = {"store": dst, "name": options["name"], "via": options["via"]}
+    made = shardwrite.plan(x, source_id=identity, **where, **layout)
     if as_json:
         echo(made.to_json())
         return

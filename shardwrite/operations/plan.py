@@ -11,6 +11,7 @@ from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.traffic import with_traffic
+from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions, Sized
 from shardwrite.runs.array_plan import plan_array
@@ -38,6 +39,7 @@ def plan(
     store: Any = None,
     name: str | None = None,
     run_dir: Any = None,
+    via: Any = None,
     **layout: Any,
 ) -> Plan:
     """Plan how an array would be written.
@@ -73,9 +75,10 @@ def plan(
         Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
     max_source_reruns : float
         How often a source task may run on average, if several waves need it.
-    store, name, run_dir : optional
-        Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan has
-        `traffic`: requests, bytes and cost. A run of the same plan that has not ended there counts.
+    store, name, run_dir, via : optional
+        Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan counts
+        the shards that wait in memory until they are put, and has `traffic`: requests, bytes and
+        cost. A run of the same plan that has not ended there counts.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
         `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `format`, `order` and
@@ -121,5 +124,5 @@ def plan(
     engine = active_engine()
     if store is None:
         return plan_array(given.array, engine, array, options)
-    into = resolve_new(store, name, run_dir, array.format)
+    into = target_via(resolve_new(store, name, run_dir, array.format), via)
     return with_traffic(plan_array(given.array, engine, array, options, into.store), into)

@@ -40,6 +40,14 @@ def test_of_a_new_array(moto, url, x):
     assert moto.keys_of(url) == []
 
 
+def test_shards_that_wait_on_a_disk(moto, url, x, tmp_path):
+    in_memory, on_disk = (
+        shardwrite.plan(x, store=url, via=via, **LAYOUT) for via in (None, str(tmp_path))
+    )
+    assert on_disk.scratch_nbytes >= SHARD_NBYTES > in_memory.scratch_nbytes == 0
+    assert on_disk.digest == in_memory.digest
+
+
 def test_blocks_of_many_threads_wait_in_memory_if_it_suffices(moto, url):
     """Part files would need a directory that all machines see."""
     x = da.zeros((4096, 512, 512), chunks=(64, 256, 256), dtype="u2")
