@@ -291,14 +291,13 @@ def _write_cloud_volume(work: Work, pool: Pool) -> None:
 
 def _encoder(case: Case) -> Callable[[Values], bytes]:
     """Function that encodes a chunk by a library, and does nothing else."""
+    isal: Any = importlib.import_module("isal.igzip")
     if case.encoding == "raw":
         if case.data_encoding == "raw":
             return lambda chunk: chunk.tobytes()
-        isal: Any = importlib.import_module("isal.igzip")
         return lambda chunk: bytes(isal.compress(chunk.tobytes()))
     if case.encoding == "compressed_segmentation":
         package: Any = importlib.import_module("compressed_segmentation")
-        isal = importlib.import_module("isal.igzip")
         return lambda chunk: bytes(
             isal.compress(package.compress(np.array(chunk).T, (8, 8, 8), order="F"))
         )

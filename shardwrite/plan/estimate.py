@@ -121,7 +121,7 @@ def n_at_once(shard_nbytes: int) -> int:
 def entries_nbytes(n_chunks: int) -> int:
     """Memory of a task for what is known of the inner chunks of a shard, in bytes.
 
-    What a shard with few inner chunks takes, at most 1 MiB, is not counted.
+    The first 8,192 inner chunks are not counted. They take 1 MiB at most.
 
     Parameters
     ----------
@@ -340,12 +340,12 @@ def estimate_memory(
             source_nbytes, border_nbytes, batches_nbytes, 0, spool_ratio, held_nbytes
         )
     is_slow = held_nbytes > 0
-    encode_nbytes = batches_nbytes + n_tasks * block_nbytes
     n_waiting = _n_waiting(partition, resources.n_threads, is_slow=is_slow)
     waiting_nbytes = n_waiting * itemsize * _largest(partition.group_edges, assumed.touched)
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
     if is_slow:  # part files may need a directory that all machines see
-        others_nbytes = source_nbytes + border_nbytes + encode_nbytes + held_nbytes
+        others_nbytes = source_nbytes + border_nbytes + held_nbytes
+        others_nbytes += batches_nbytes + n_tasks * block_nbytes
         allowed = max(allowed, resources.memory_limit_nbytes - others_nbytes)
     spool_ratio = allowed / max(1, waiting_nbytes)
     kept = min(1 / assumed.compression_ratio, spool_ratio)

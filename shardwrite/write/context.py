@@ -164,7 +164,7 @@ class WriteSpec:
 
     @property
     def _can_fill_in(self) -> bool:
-        """Whether all bytes of a shard can be written over until it is complete.
+        """Whether every byte of a shard can be changed until the shard is complete.
 
         Parts of a large shard that were sent cannot.
         """

@@ -10,7 +10,6 @@ import pytest
 import shardwrite
 from shardwrite import PlanError
 
-MIB = 2**20
 LAYOUT = {"shards": (64, 64, 64), "chunks": (16, 16, 16), "compressors": None}
 VOLUME = {"axes": "zyx", "resolution": (4, 4, 4), "encoding": "raw", "chunks": 16}
 SHARD_NBYTES = 2 * 64**3

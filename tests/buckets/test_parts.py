@@ -93,7 +93,7 @@ def test_a_large_shard_is_uploaded_in_parts(service, environment, url, x, locati
 
 @on("moto", long=["seaweed"])
 def test_large_files_of_hdf5(service, url, x, tmp_path):
-    """What stands between their chunks is known last, and would have been sent already."""
+    """The bytes between their chunks are known last, when parts of the file may have been sent."""
     h5py = pytest.importorskip("h5py")
     layout = {**LAYOUT, "chunks": (64, 64), "strategy": shardwrite.Hdf5()}
     path = tmp_path / "a.h5"
