@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.memory import kept
+
 __all__ = ["Labels", "Numbers", "Ranked", "Words", "first_equal", "packed", "rank", "unpacked"]
 
 _FEW = 16
@@ -38,7 +40,8 @@ class Ranked:
         Labels of each block, ascending, block after block.
     groups : list of (numpy.ndarray of int64, numpy.ndarray)
         Numbers of blocks that have several labels, ascending, and the rank of the label of each of
-        their voxels. Each such block is in one group.
+        their voxels. Each such block is in one group. The next call in this thread overwrites the
+        ranks.
     """
 
     n_labels: Numbers
@@ -59,11 +62,20 @@ def rank(blocks: Labels) -> Ranked:
     found = np.empty((len(blocks), _FEW), blocks.dtype)
     found[:, 0] = low
     several = rows = np.flatnonzero(low != top)
-    part, low, top, at = blocks[rows], low[rows], top[rows], np.arange(len(rows))
-    codes, few_codes = np.zeros(part.shape, np.uint8), np.empty(part.shape, np.uint8)
-    # Most blocks have a few labels, which are found one after the other sooner than by sorting.
+    part = kept("several", (len(rows), blocks.shape[1]), blocks.dtype)
+    blocks.take(rows, axis=0, out=part, mode="clip")  # all are there, and are not checked again
+    low, top = low[rows], top[rows]
+    found[rows, 1], n_labels[rows] = top, 2
+    # In most blocks, each voxel has the lowest or the highest label.
+    is_above = np.not_equal(part, low[:, None], out=kept("above", part.shape, bool))
+    is_below = np.not_equal(part, top[:, None], out=kept("below", part.shape, bool))
+    few_codes = is_above.view(np.uint8)
+    at = np.flatnonzero(np.logical_and(is_above, is_below, out=is_below).any(axis=1))
+    rows, part, codes, low, top = rows[at], part[at], few_codes[at], low[at], top[at]
+    # Most others have a few labels, which are found one after the other sooner than by sorting.
     for n in range(1, _FEW):
-        codes += part > low[:, None]
+        if not rows.size:
+            break
         # The next label is the least one above `low`: all others wrap around and become large.
         low = low + 1
         low += (part - low[:, None]).min(axis=1)
@@ -73,8 +85,7 @@ def rank(blocks: Labels) -> Ranked:
             few_codes[at[is_last]] = codes[is_last]
             more = ~is_last
             rows, part, codes, low, top, at = (a[more] for a in (rows, part, codes, low, top, at))
-        if not rows.size:
-            break
+        codes += part > low[:, None]
     is_few = np.ones(len(blocks), bool)
     is_few[rows] = False
     more_tables, groups = found[:0, 0], list[tuple[Numbers, Codes]]()

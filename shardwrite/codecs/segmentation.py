@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.labels import Labels, Numbers, Words, first_equal, packed, rank, unpacked
 from shardwrite.codecs.limits import chunk_limit
+from shardwrite.codecs.memory import kept
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
 
@@ -28,9 +28,7 @@ _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
 _IS_WIDTH = np.isin(np.arange(256), _WIDTHS)
 _WORD_NBYTES = 4
 _TABLE_LIMIT = 2**24  # words; a header has 24 bits for the position of a table
-_BATCH_VOXELS = 2**17
-_MOST_KEPT_NBYTES = 8 * _BATCH_VOXELS
-_scratch = threading.local()
+_BATCH_VOXELS = 2**18
 _MOST_AT_ONCE = 8
 """Bits of a voxel up to which the tables of many blocks are taken at once."""
 
@@ -83,14 +81,15 @@ class CompressedSegmentation:
     def _encode_channel(self, labels: Labels) -> bytes:
         counts = _counts(labels.shape, self._block)
         n_labels, tables, bits = [], [], list[tuple[Numbers, Words]]()
-        number = 0
+        number, size = 0, math.prod(self._block)
         for slab in self._slabs(counts):
             part = labels[slab]
             inside = None
             if any(n % b for n, b in zip(part.shape, self._block, strict=True)):
                 inside = _inside(part.shape, _counts(part.shape, self._block), self._block)
                 part = _padded(part, self._block)
-            blocks = _apart(part, self._block)
+            blocks = kept("blocks", (part.size // size, size), self._dtype)
+            _apart(part, self._block, blocks)
             for first, stop in _batches(len(blocks), blocks.shape[1]):
                 found = rank(blocks[first:stop])
                 n_labels.append(found.n_labels)
@@ -214,7 +213,7 @@ class CompressedSegmentation:
         if widths.max() > _MOST_AT_ONCE:
             return False
         size = math.prod(self._block)
-        codes = _kept("codes", (len(tables), size), np.dtype(np.uint8))
+        codes = kept("codes", (len(tables), size), np.uint8)
         for n_bits in np.unique(widths).tolist():
             rows = np.flatnonzero(widths == n_bits)
             if not n_bits:
@@ -231,9 +230,9 @@ class CompressedSegmentation:
         ranks = np.arange(n_all) - np.repeat(firsts, n_labels)
         labels = self._labels(words, np.repeat(tables, n_labels), ranks)
         dtype = np.dtype(np.uint16 if n_all <= 2**16 else np.uint32)
-        which = _kept("which", codes.shape, dtype)
+        which = kept("which", codes.shape, dtype)
         np.add(firsts.astype(dtype)[:, None], codes, out=which)
-        ordered = _kept("ordered", out.shape, dtype)
+        ordered = kept("ordered", out.shape, dtype)
         _put_together(which, _counts(out.shape, self._block), self._block, ordered)
         labels.take(ordered, out=out, mode="clip")  # all fit, and are not checked again
         return True
@@ -249,7 +248,7 @@ class CompressedSegmentation:
         positions = _positions(extent, self._block)
         is_whole = _is_whole(out.shape, counts, self._block)
         inside = np.ones(0, bool) if is_whole.all() else _inside(out.shape, counts, extent)
-        blocks = _kept("blocks", (len(tables), len(positions)), self._dtype)
+        blocks = kept("blocks", (len(tables), len(positions)), self._dtype)
         for n_bits, whole in itertools.product(np.unique(widths).tolist(), (True, False)):
             rows = np.flatnonzero((widths == n_bits) & (is_whole == whole))
             for first, stop in _batches(len(rows), len(positions)):
@@ -281,8 +280,8 @@ class CompressedSegmentation:
         columns = np.minimum(np.arange(int(last.max()) + 1), last[:, None])
         labels = self._labels(words, tables[:, None], columns)
         first = np.arange(len(labels)) * labels.shape[1]
-        which = np.add(first[:, None], codes, out=_kept("which", codes.shape, first.dtype))
-        taken = _kept("taken", codes.shape, self._dtype)
+        which = np.add(first[:, None], codes, out=kept("which", codes.shape, first.dtype))
+        taken = kept("taken", codes.shape, self._dtype)
         labels.reshape(-1).take(which, out=taken, mode="clip")  # all fit, and are not checked again
         return taken
 
@@ -308,13 +307,16 @@ def _counts(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-n // b) for n, b in zip(shape, block, strict=True))
 
 
-def _apart(labels: Labels, block: tuple[int, ...]) -> Labels:
-    """Blocks of an array that consists of whole ones, row-major, as an array of shape (n, size)."""
+def _apart(labels: Labels, block: tuple[int, ...], out: Labels) -> None:
+    """Copy the blocks of an array that consists of whole ones.
+
+    They are row-major, in an array of shape (n, size).
+    """
     rows = _rows(np.ascontiguousarray(labels), block[-1])
     z, y, x = rows.shape
     pairs = rows.reshape(z // block[0], block[0], y // block[1], block[1], x)
-    apart = np.ascontiguousarray(pairs.transpose(0, 2, 4, 1, 3))
-    return apart.view(labels.dtype).reshape(-1, math.prod(block))
+    apart = pairs.transpose(0, 2, 4, 1, 3)
+    _rows(out, block[-1]).reshape(apart.shape)[...] = apart
 
 
 def _padded(labels: Labels, block: tuple[int, ...]) -> Labels:
@@ -348,21 +350,6 @@ def _packed_groups(
         yield number + rows[which], packed(codes[which], n_bits)
 
 
-def _kept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Labels:
-    """Array in memory that the current thread keeps; the next call with the name overwrites it.
-
-    The first touch of new memory takes longer than all that is done with it.
-    """
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes > _MOST_KEPT_NBYTES:
-        return np.empty(shape, dtype)
-    memory: npt.NDArray[np.uint8] | None = getattr(_scratch, name, None)
-    if memory is None:
-        memory = np.empty(_MOST_KEPT_NBYTES, np.uint8)
-        setattr(_scratch, name, memory)
-    return memory[:nbytes].view(dtype).reshape(shape)
-
-
 def _rows(labels: Labels, n: int) -> npt.NDArray[np.void]:
     """The same labels with `n` of a row as one element, which numpy copies faster."""
     return labels.view(np.dtype((np.void, n * labels.itemsize)))
@@ -382,7 +369,9 @@ def _inside(
     """Mask of the voxels of blocks that lie in the chunk, as an array of shape (n, size)."""
     whole = np.zeros([n * b for n, b in zip(counts, extent, strict=True)], bool)
     whole[tuple(slice(0, n) for n in shape)] = True
-    return _apart(whole, extent)
+    apart = np.empty((whole.size // math.prod(extent), math.prod(extent)), bool)
+    _apart(whole, extent, apart)
+    return apart
 
 
 def _positions(extent: tuple[int, ...], block: tuple[int, ...]) -> Numbers:
