@@ -8,14 +8,13 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
-from shardwrite.errors import PlanError, SpecError, redacted
+from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.manifest import Manifest, check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Sized
 from shardwrite.plan import (
-    BATCH_NBYTES,
     Plan,
     PlanOptions,
     Resources,
@@ -23,7 +22,7 @@ from shardwrite.plan import (
     make_plan,
     resolve_shapes,
 )
-from shardwrite.plan.estimate import entries_nbytes
+from shardwrite.plan.copying import check_copying, copying_nbytes
 from shardwrite.plan.in_chunks import shards_of_chunks
 from shardwrite.plan.limits import check_new
 from shardwrite.read.stored_array import StoredArray
@@ -185,11 +184,11 @@ def convert_array(
         made,
         passage,
         (),
-        _check_copying(made, decodes=wanted.check or wanted.drop_empty),
+        _copied_nbytes(made, decodes=wanted.check or wanted.drop_empty),
     )
 
 
-def _check_copying(plan: Plan, *, decodes: bool) -> int:
+def _copied_nbytes(plan: Plan, *, decodes: bool) -> int:
     """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
 
     Raises
@@ -197,24 +196,13 @@ def _check_copying(plan: Plan, *, decodes: bool) -> int:
     PlanError
         If it may not.
     """
-    metadata, resources = plan.metadata, plan.resources
-    grid, waits_nbytes = metadata.grid, plan.memory.held_nbytes
-    chunk_nbytes = math.prod(grid.chunks) * metadata.itemsize
-    batch_nbytes = min(BATCH_NBYTES, math.prod(grid.shards) * metadata.itemsize)
-    each_nbytes = 2 * batch_nbytes + (2 if decodes else 1) * chunk_nbytes
-    each_nbytes += plan.held_nbytes + entries_nbytes(grid.n_chunks_per_shard)
-    n_tasks = min(resources.n_threads, max(1, plan.partition.n_groups))
-    needed, allowed = n_tasks * each_nbytes + waits_nbytes, resources.memory_limit_nbytes
-    if needed > allowed:
-        waits = f", {waits_nbytes:,} of them for shards that wait until they are put"
-        raise PlanError(
-            f"a worker process that copies encoded chunks needs up to {needed:,} bytes"
-            f"{waits if waits_nbytes else ''}, and may use {allowed:,}",
-            needed_nbytes=needed,
-            allowed_nbytes=allowed,
-            remedy="use fewer threads per process, or smaller shards. If the chunks are "
-            "well compressed, it needs less: raise memory_limit",
-        )
+    chunk_nbytes = math.prod(plan.metadata.grid.chunks) * plan.metadata.itemsize
+    needed = copying_nbytes(plan, (2 if decodes else 1) * chunk_nbytes + plan.held_nbytes)
+    remedy = (
+        "use fewer threads per process, or smaller shards. If the chunks are well compressed, it "
+        "needs less: raise memory_limit"
+    )
+    check_copying(plan, needed, "copies encoded chunks", remedy)
     return needed
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,12 +20,13 @@ import numpy as np
 from dask.task_spec import Task
 
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import PlanError, StoreError
+from shardwrite.errors import StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage
 from shardwrite.journal import RunDirectory, holding, live_holders, take_away, tidied_run
 from shardwrite.place.target import Target
-from shardwrite.plan import BATCH_NBYTES, Plan, PlanOptions, Resources, SourceLayout, make_plan
+from shardwrite.plan import Plan, PlanOptions, Resources, SourceLayout, make_plan
+from shardwrite.plan.copying import check_copying, copying_nbytes
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.array_plan import by_groups, resources_of, waiting
 from shardwrite.runs.begin import begin, join
@@ -189,23 +189,14 @@ def gathering_nbytes(plan: Plan, n_shards: int) -> int:
     n_shards : int
         Number of shards of the spool.
     """
-    metadata = plan.metadata
-    shard_nbytes = math.prod(metadata.grid.shards) * metadata.itemsize
-    each = 2 * min(BATCH_NBYTES, shard_nbytes) + gathered_nbytes(metadata, n_shards)
-    n_tasks = min(plan.resources.n_threads, plan.partition.n_groups)
-    return n_tasks * each + _ID_NBYTES * plan.n_inner_chunks + plan.memory.held_nbytes
+    needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards))
+    return needed + _ID_NBYTES * plan.n_inner_chunks
 
 
 def _check_fits(plan: Plan, n_shards: int) -> None:
-    needed, allowed = gathering_nbytes(plan, n_shards), plan.resources.memory_limit_nbytes
-    if needed > allowed:
-        raise PlanError(
-            f"a worker process of {plan.resources.n_threads} threads needs {needed:,} bytes to "
-            f"gather chunks out of the spool, and may use {allowed:,}",
-            needed_nbytes=needed,
-            allowed_nbytes=allowed,
-            remedy="use fewer threads per process, or give more shard_bits, or raise memory_limit",
-        )
+    remedy = "use fewer threads per process, or give more shard_bits, or raise memory_limit"
+    needed = gathering_nbytes(plan, n_shards)
+    check_copying(plan, needed, "gathers chunks out of the spool", remedy)
 
 
 @contextlib.contextmanager

@@ -320,9 +320,9 @@ def test_memory_is_planned(tmp_path, monkeypatch):
     prepare(tmp_path)
     round_of_parts(tmp_path)
     monkeypatch.setattr(copying, "_MAX_OPEN", 1)
-    with pytest.raises(PlanError, match=r"gather chunks.*raise memory_limit"):
+    with pytest.raises(PlanError, match=r"gathers chunks.*raise memory_limit"):
         part(tmp_path, 0, memory_limit="50kB")
-    with pytest.raises(PlanError, match="gather chunks out of the spool"):
+    with pytest.raises(PlanError, match="gathers chunks out of the spool"):
         plan(sharding={**SHARDING, "shard_bits": 0})
     assert files_of(tmp_path / KEY) == {}
     assert shardwrite.finalize(tmp_path / KEY).n_shards == 8

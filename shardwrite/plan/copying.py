@@ -1,0 +1,60 @@
+"""Memory of tasks that copy encoded inner chunks, which a plan for decoded ones does not tell."""
+
+from __future__ import annotations
+
+import math
+
+from shardwrite.errors import PlanError
+from shardwrite.plan.estimate import BATCH_NBYTES, entries_nbytes
+from shardwrite.plan.model import PlanFacts
+
+__all__ = ["check_copying", "copying_nbytes"]
+
+
+def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
+    """Memory of a worker process that copies encoded inner chunks, in bytes, at most.
+
+    Parameters
+    ----------
+    plan : PlanFacts
+        Plan of the run that copies them.
+    each_nbytes : int
+        Bytes that a task holds beside two batches, and what is known of the chunks of a shard.
+    """
+    grid = plan.metadata.grid
+    batch_nbytes = min(BATCH_NBYTES, math.prod(grid.shards) * plan.metadata.itemsize)
+    n_tasks = min(plan.resources.n_threads, max(1, plan.partition.n_groups))
+    per_task = 2 * batch_nbytes + entries_nbytes(grid.n_chunks_per_shard) + each_nbytes
+    return n_tasks * per_task + plan.memory.held_nbytes
+
+
+def check_copying(plan: PlanFacts, needed_nbytes: int, action: str, remedy: str) -> None:
+    """Refuse to copy encoded inner chunks if this takes more memory than a process may use.
+
+    Parameters
+    ----------
+    plan : PlanFacts
+        Plan of the run that copies them.
+    needed_nbytes : int
+        Memory of a worker process.
+    action : str
+        What the process does with the chunks, for the error.
+    remedy : str
+        What the user can do, for the error.
+
+    Raises
+    ------
+    PlanError
+        If it takes more.
+    """
+    allowed, waits_nbytes = plan.resources.memory_limit_nbytes, plan.memory.held_nbytes
+    if needed_nbytes <= allowed:
+        return
+    waits = f", {waits_nbytes:,} of them for shards that wait until they are put"
+    raise PlanError(
+        f"a worker process of {plan.resources.n_threads} threads that {action} needs up to "
+        f"{needed_nbytes:,} bytes{waits if waits_nbytes else ''}, and may use {allowed:,}",
+        needed_nbytes=needed_nbytes,
+        allowed_nbytes=allowed,
+        remedy=remedy,
+    )
