@@ -119,6 +119,13 @@ def _check_plan(plan: object) -> None:
     if not isinstance(plan, Plan):
         remedy = "give what shardwrite.plan(x, ...) returns"
         raise SpecError("not a plan", field="plan", value=type(plan).__name__, remedy=remedy)
+    if plan.scales:
+        raise SpecError(
+            "it plans several scales",
+            field="plan",
+            value=repr(plan),
+            remedy="plan each scale by a call of its own, and prepare them one by one",
+        )
 
 
 @public

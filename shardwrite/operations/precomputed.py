@@ -9,6 +9,7 @@ scale that is not whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardwrite.entry.public import public
 from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
 from shardwrite.operations.scattered import write_scattered
-from shardwrite.operations.volume_scales import further_scales, scale_of
+from shardwrite.operations.volume_scales import scales_of
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
@@ -53,6 +54,7 @@ def plan_precomputed(
     shard_nbytes: int | str = "128 MiB",
     index_nbytes: int | str = "12.5 kB",
     key: str | None = None,
+    scales: Mapping[Sequence[float], Any] | None = None,
     write_empty_chunks: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
@@ -73,13 +75,13 @@ def plan_precomputed(
         plan counts that. By default they do not wait.
     encoding, compressed_segmentation_block_size, jpeg_quality
         See :func:`to_precomputed`.
-    key, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
+    key, scales, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
         See :func:`to_precomputed`.
 
     Returns
     -------
     Plan
-        The plan, which can be printed.
+        The plan, which can be printed. If `scales` are given, it also holds their plans.
 
     Raises
     ------
@@ -96,34 +98,30 @@ def plan_precomputed(
     >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
     (8, '0.shard')
     """
-    volume = scale_of(
-        x,
-        axes,
-        ScaleOptions(
-            type=type,
-            resolution=resolution,
-            voxel_offset=voxel_offset,
-            encoding=encoding,
-            compressed_segmentation_block_size=compressed_segmentation_block_size,
-            jpeg_quality=jpeg_quality,
-            chunks=chunks,
-            sharding=sharding,
-            key=key,
-            shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
-            index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
-        ),
+    options = ScaleOptions(
+        type=type,
+        resolution=resolution,
+        voxel_offset=voxel_offset,
+        encoding=encoding,
+        compressed_segmentation_block_size=compressed_segmentation_block_size,
+        jpeg_quality=jpeg_quality,
+        chunks=chunks,
+        sharding=sharding,
+        key=key,
+        shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
+        index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
+    volume = scales_of(x, axes, options, scales)
     store = None if path is None else resolve_target(at_url(path, storage_options), None).store
-    return volume.plan(
-        PlanOptions(
-            write_empty_chunks=write_empty_chunks,
-            memory_limit=memory_limit,
-            source_id=source_id,
-            max_graph_tasks=max_graph_tasks,
-            max_source_reruns=max_source_reruns,
-        ),
-        store,
+    planned = PlanOptions(
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
     )
+    first, *others = (each.plan(planned, store) for each in volume)
+    return replace(first, scales=tuple(others))
 
 
 @public
@@ -293,9 +291,8 @@ def to_precomputed(
         shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
         index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
-    first = scale_of(x, axes, options)
-    volume = [first, *further_scales(scales, axes, options, first)]
-    is_scattered = first.wanted.is_scattered  # and so are the others, which have the same hash
+    volume = scales_of(x, axes, options, scales)
+    is_scattered = volume[0].wanted.is_scattered  # and so are the others, which have the same hash
     where = resolve_target(at_url(path, storage_options), None, run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
     run = for_new_array(

@@ -26,7 +26,7 @@ from shardwrite.runs.gathered import plan_gathering
 from shardwrite.runs.given import take
 from shardwrite.stores import Store
 
-__all__ = ["ScaleOfArray", "further_scales", "scale_of"]
+__all__ = ["ScaleOfArray", "scales_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class ScaleOfArray:
         )
 
 
-def scale_of(x: Any, axes: Any, options: ScaleOptions) -> ScaleOfArray:
-    """Check what a user gives, and put the axes of the array into order.
+def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[ScaleOfArray]:
+    """Check what a user gives, and put the axes of the arrays into order.
 
     Parameters
     ----------
@@ -105,13 +105,36 @@ def scale_of(x: Any, axes: Any, options: ScaleOptions) -> ScaleOfArray:
         Its axes. By default the names of its dimensions tell them.
     options : ScaleOptions
         What describes the scale.
+    others : mapping or None
+        Other arrays that become scales of the same volume, by the sizes of their voxels. They get
+        the same options, except for resolution, offset and key.
 
     Raises
     ------
     SpecError
-        If it does not describe a scale.
+        If an array does not become such a scale.
     """
-    return _described(_in_order(x, axes), options)
+    found = [first := _described(_in_order(x, axes), options)]
+    if others is None:
+        return found
+    if not isinstance(others, Mapping):
+        remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
+        raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
+    for resolution, other in others.items():
+        array = _in_order(other, axes)
+        own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
+        at_zero = _described(array, own).wanted
+        _check_same(first.wanted, at_zero)
+        made = _described(array, replace(own, voxel_offset=_offset(first.wanted, at_zero)))
+        if made.wanted.scale.key in [each.wanted.scale.key for each in found]:
+            raise SpecError(
+                "two scales of one name",
+                field="scales",
+                value=made.wanted.scale.key,
+                remedy="give each scale another resolution, or give key= for the first one",
+            )
+        found.append(made)
+    return found
 
 
 def _in_order(x: Any, axes: Any) -> dask.array.Array:
@@ -131,49 +154,6 @@ def _described(array: dask.array.Array, options: ScaleOptions) -> ScaleOfArray:
     if not wanted.is_scattered:
         return ScaleOfArray(array, wanted, wanted)
     return ScaleOfArray(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
-
-
-def further_scales(
-    scales: Any, axes: Any, options: ScaleOptions, first: ScaleOfArray
-) -> list[ScaleOfArray]:
-    """Other arrays that become scales of the same volume.
-
-    Parameters
-    ----------
-    scales : mapping or None
-        The arrays, by the sizes of their voxels.
-    axes, options
-        What describes the first array. The others get the same, except for resolution, offset
-        and key.
-    first : ScaleOfArray
-        The first array.
-
-    Raises
-    ------
-    SpecError
-        If an array is no scale of this volume.
-    """
-    if scales is None:
-        return []
-    if not isinstance(scales, Mapping):
-        remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
-        raise SpecError("not a mapping", field="scales", value=scales, remedy=remedy)
-    found = [first]
-    for resolution, x in scales.items():
-        array = _in_order(x, axes)
-        own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        at_zero = _described(array, own).wanted
-        _check_same(first.wanted, at_zero)
-        made = _described(array, replace(own, voxel_offset=_offset(first.wanted, at_zero)))
-        if made.wanted.scale.key in [other.wanted.scale.key for other in found]:
-            raise SpecError(
-                "two scales of one name",
-                field="scales",
-                value=made.wanted.scale.key,
-                remedy="give each scale another resolution, or give key= for the first one",
-            )
-        found.append(made)
-    return found[1:]
 
 
 def _check_same(first: NewScale, other: NewScale) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,18 +79,26 @@ class Plan(PlanFacts):
     gathering : Plan, optional
         Plan of the run that gathers the chunks into their shards, if this plan writes them into
         the spool of a volume.
+    scales : tuple of Plan
+        Plans of further scales of a volume, which one call writes together with this one.
     """
 
     gathering: Plan | None = None
+    scales: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
-        return plan_text(self)
+        return "\n\n".join(map(plan_text, (self, *self.scales)))
 
     def __repr__(self) -> str:
         return plan_line(self)
 
     def _repr_html_(self) -> str:
-        return card_html(plan_card(self))
+        return "".join(card_html(plan_card(plan)) for plan in (self, *self.scales))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts of the plan, without the digest, as values that JSON can hold."""
+        scales = [plan.to_dict() for plan in self.scales]
+        return super().to_dict() | ({"scales": scales} if scales else {})
 
     def part(self, index: int, count: int, among: Stretch | None = None) -> Part:
         """Return part `index` of `count`.

@@ -867,6 +867,43 @@ def test_several_scales_in_one_call(tmp_path, sharding):
 
 
 @pytest.mark.parametrize("sharding", ["auto", SCATTERED], ids=["identity", "murmurhash"])
+def test_plan_of_several_scales(tmp_path, sharding):
+    x = source()
+    scales = {(8, 8, 40): x[:, ::2, ::2], (16, 16, 40): x[:, ::4, ::4]}
+    keywords = {**NEW, "sharding": sharding, "scales": scales}
+    plan = shardwrite.plan_precomputed(x, tmp_path / "v", **keywords)
+    assert not (tmp_path / "v").exists()
+    result = shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
+    for planned, written in zip((plan, *plan.scales), (result, *result.scales), strict=True):
+        of_scale = planned.gathering or planned
+        document = json.loads((Path(written.path) / "zarr.json").read_text())
+        assert of_scale.metadata.document == document
+        assert of_scale.n_shards == written.n_shards + written.n_empty_shards
+        assert f"digest        {planned.digest}" in str(plan)
+        assert planned.raw_nbytes == written.raw_nbytes
+    told = json.loads(plan.to_json())["scales"]
+    assert [one["raw_nbytes"] for one in told] == [one.raw_nbytes for one in result.scales]
+    assert all(text in plan._repr_html_() for text in ("(40, 25, 30)", "(40, 13, 15)"))
+
+
+def test_several_plans_are_prepared_one_by_one(tmp_path):
+    x, path = source(), tmp_path / "v"
+    arrays = {(4, 4, 40): x, (8, 8, 40): x[:, ::2, ::2]}
+    plan = shardwrite.plan_precomputed(x, **NEW, scales={(8, 8, 40): arrays[8, 8, 40]})
+    with pytest.raises(SpecError, match="it plans several scales; plan each scale by a call"):
+        shardwrite.prepare(x, path / "4_4_40", plan)
+    assert not path.exists()
+    for (size, _, _), array in arrays.items():
+        plan = shardwrite.plan_precomputed(array, **{**NEW, "resolution": (size, size, 40)})
+        scale = path / f"{size}_{size}_40"
+        shardwrite.prepare(array, scale, plan)
+        shardwrite.write_part(array, scale, 0, 1)
+        shardwrite.finalize(scale)
+        found = shardwrite.from_precomputed(path, scale=scale.name, axes="zyx")
+        np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("sharding", ["auto", SCATTERED], ids=["identity", "murmurhash"])
 def test_several_scales_are_interrupted(tmp_path, sharding):
     """None of them is in the ``info`` until all are whole. What was written is not written again."""
     reports, is_faulty = [], [True]
