@@ -217,7 +217,8 @@ class PlanFacts:
         A file of HDF5 is filled in last, when a large one would have been sent in part.
         """
         held, most = self.resources.held_nbytes, most_nbytes_of(self.metadata)
-        if isinstance(self.strategy, Hdf5) and 0 < held < most:
+        is_sent_in_parts = 0 < held < most and self.resources.scratch is None
+        if isinstance(self.strategy, Hdf5) and is_sent_in_parts:
             return False
         if self.region is None:
             return self.strategy.streams(None)
