@@ -86,11 +86,20 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
     return _in_chunks(opened, options.pop("source_chunks")), opened.identity
 
 
-def open_to_write(source: str, options: dict[str, Any]) -> Any:
+def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
     """Open a source as `open_as_dask` does, and describe the new array as the source is described.
 
     What the source says of its fill value, dimensions and attributes becomes an option, unless the
     user has given it.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    options : dict of str to object
+        Options of the command.
+    as_source : bool
+        Return the source itself, and not a dask array, unless the user has given chunks.
     """
     opened = _opened(source, options)
     known = opened.metadata
@@ -100,7 +109,8 @@ def open_to_write(source: str, options: dict[str, Any]) -> Any:
         if options[field] is None:
             options[field] = getattr(known, field)
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
-    return _in_chunks(opened, options.pop("source_chunks")), opened.identity
+    chunks = options.pop("source_chunks")
+    return (opened if as_source and chunks is None else _in_chunks(opened, chunks)), opened.identity
 
 
 def _opened(source: str, options: dict[str, Any]) -> Source:

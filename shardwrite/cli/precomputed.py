@@ -67,7 +67,7 @@ def precomputed(
     If DST has an info file, the scale is added to it. The info file is written last. If the command
     was interrupted, run it again: it continues where it stopped.
     """
-    x, identity = open_volume(src, options)
+    x, identity = open_volume(src, options, as_source=True)
     if dry_run:
         of_array = {name: options[name] for name in options if name not in _OF_RUNS}
         with engine(threads, workers, address):

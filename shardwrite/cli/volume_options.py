@@ -85,17 +85,27 @@ volume_options = combined(
 """Options that describe a scale."""
 
 
-def open_volume(src: str, options: dict[str, Any]) -> Any:
-    """Open the source, and take from it what the options leave out."""
+def open_volume(src: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
+    """Open the source, and take from it what the options leave out.
+
+    Parameters
+    ----------
+    src : str
+        The source.
+    options : dict of str to object
+        Options of the command.
+    as_source : bool
+        See `open_to_write`.
+    """
     known: dict[str, Any] = {"fill_value": None, "dimension_names": None, "attributes": None}
     options.update(known)
-    x, identity = open_to_write(src, options)
+    x, identity = open_to_write(src, options, as_source=as_source)
     known = {name: options.pop(name) for name in known}
     of_volume = (known["attributes"] or {}).get("precomputed", {})
     for name, default in (("resolution", None), ("voxel_offset", (0, 0, 0)), ("type", "image")):
         if options[name] is None:
             options[name] = of_volume.get(name, default)
-    options["axes"] = checked_axes(options["axes"], known["dimension_names"], x.ndim)
+    options["axes"] = checked_axes(options["axes"], known["dimension_names"], len(x.shape))
     return x, identity
 
 

@@ -2,11 +2,13 @@
 
 The inner chunks of two arrays have the same encoded bytes if their shapes, data types, fill values
 and codecs are the same. A crc32c at the end is the exception: it is a checksum of all bytes before
-it, so it can be added or dropped without decoding.
+it, so it can be added or dropped without decoding. If one of the arrays cuts inner chunks at its
+edges, these are decoded and encoded again, and all others pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,15 +30,23 @@ class Passage:
     ----------
     n_dropped, n_added : int
         Number of crc32c checksums that are verified and dropped at the end, and that are added.
+    n_encoded : int
+        Most inner chunks that are decoded and encoded again, since they lie at the edges.
     """
 
     n_dropped: int = 0
     n_added: int = 0
+    n_encoded: int = 0
 
     @property
     def is_plain(self) -> bool:
-        """Whether the bytes do not change."""
+        """Whether the bytes of inner chunks that are not encoded again stay as they are."""
         return not self.n_dropped and not self.n_added
+
+    @property
+    def about_edges(self) -> str:
+        """What happens to inner chunks at the edges, if it is not what happens to all others."""
+        return f"up to {self.n_encoded:,} at the edges decoded and re-encoded, where they are cut"
 
     def __str__(self) -> str:
         changes = [
@@ -64,11 +74,10 @@ class Passage:
 def what_differs(source: ArrayMetadata, target: ArrayMetadata) -> list[str]:
     """Names of what keeps encoded inner chunks of one array from passing to another.
 
-    The list is empty if each inner chunk of the source can be copied into the target. Shape and
-    form of the shards, keys, order of inner chunks, and crc32c at the end may differ.
+    The list is empty if the inner chunks of the source can be copied into the target. Shape and
+    form of the shards, keys, order of inner chunks, and crc32c at the end may differ, and one of
+    the arrays may cut inner chunks at its edges.
     """
-    if source.is_cut != target.is_cut:
-        return ["the sizes of the chunks at the edges"]
     facts = {
         "the shapes of the arrays": (source.grid.shape, target.grid.shape),
         "the shapes of the inner chunks": (source.grid.chunks, target.grid.chunks),
@@ -85,7 +94,10 @@ def passage_between(source: ArrayMetadata, target: ArrayMetadata) -> Passage | N
         return None
     had, has = _payload(source)[1], _payload(target)[1]
     common = min(had, has)
-    return Passage(had - common, has - common)
+    grid = source.grid
+    n_whole = math.prod(n // c for n, c in zip(grid.shape, grid.chunks, strict=True))
+    n_encoded = 0 if source.is_cut == target.is_cut else grid.n_inner_chunks - n_whole
+    return Passage(had - common, has - common, n_encoded)
 
 
 def _payload(metadata: ArrayMetadata) -> tuple[list[tuple[str, Codec]], int]:

@@ -210,13 +210,18 @@ class One:
     @property
     def n_odd(self) -> int:
         """Number of chunks that are re-encoded although all others are copied."""
-        return 0 if self.planned.passage is None else self.planned.source.told.n_decoded
+        passage = self.planned.passage
+        return 0 if passage is None else self.planned.source.told.n_decoded + passage.n_encoded
 
     @property
     def why(self) -> tuple[str, ...]:
         """Why chunks are re-encoded, or shards are kept."""
-        told = self.planned.source.told.why_some
-        odd = [f"{self.n_odd:,} decoded and re-encoded, since {told}"] if self.n_odd else []
+        passage, told = self.planned.passage, self.planned.source.told
+        odd = []
+        if passage is not None and passage.n_encoded:
+            odd.append(passage.about_edges)
+        elif self.n_odd:
+            odd.append(f"{self.n_odd:,} decoded and re-encoded, since {told.why_some}")
         return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
 
 
@@ -330,7 +335,7 @@ def convert_all(
                     how=one.how,
                     why=one.why,
                     result=result,
-                    n_odd=one.n_odd,
+                    n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
                     n_left=n_left,
                 )
             )

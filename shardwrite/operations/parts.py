@@ -119,6 +119,13 @@ def _check_plan(plan: object) -> None:
     if not isinstance(plan, Plan):
         remedy = "give what shardwrite.plan(x, ...) returns"
         raise SpecError("not a plan", field="plan", value=type(plan).__name__, remedy=remedy)
+    if plan.source.is_encoded:
+        raise SpecError(
+            "it copies encoded chunks of a stored array, and parts have values",
+            field="plan",
+            value=repr(plan),
+            remedy="plan and prepare a dask array of it: shardwrite.from_sharded_zarr(...)",
+        )
     if plan.scales:
         raise SpecError(
             "it plans several scales",

@@ -24,7 +24,6 @@ from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
 from shardwrite.plan.sizes import parse_nbytes
-from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.execute import execute
 from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.job import Job
@@ -120,7 +119,7 @@ def plan_precomputed(
         max_graph_tasks=max_graph_tasks,
         max_source_reruns=max_source_reruns,
     )
-    first, *others = (each.plan(planned, store) for each in volume)
+    first, *others = (each.planned(planned, store)[1] for each in volume)
     return replace(first, scales=tuple(others))
 
 
@@ -165,7 +164,8 @@ def to_precomputed(
     ----------
     x : array_like
         The source, as in :func:`to_sharded_zarr`. Its dtype is an integer of 8 to 64 bits, or
-        ``float32``.
+        ``float32``. The encoded chunks of a `zarr.Array` are copied if they are what the scale
+        needs; see the notes.
     path : str, path, or store
         The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or a
         store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
@@ -258,6 +258,12 @@ def to_precomputed(
     other, so read the values by :func:`from_precomputed`. :func:`verify` and :func:`repair` take a
     source in the shape of the volume. To repair a shard, they read all of it.
 
+    Encoded chunks of a `zarr.Array` are copied if it has the axes zyx or czyx, the same chunks, the
+    fill value 0, and no compression or gzip as `encoding` says. A crc32c after it is verified and
+    dropped. Chunks that reach beyond the array are decoded and re-encoded, since a volume cuts
+    them. The plan says how many these are, or why all chunks are decoded. Chunks of zeros that the
+    array stores are copied, too. The gzip keeps the level that it has there.
+
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
@@ -312,12 +318,7 @@ def to_precomputed(
         max_source_reruns=max_source_reruns,
     )
     jobs = [
-        Job(
-            ArrayChunks(each.array),
-            each.plan(planned, where.store),
-            place.spool if is_scattered else place.scale,
-            run,
-        )
+        Job(*each.planned(planned, where.store), place.spool if is_scattered else place.scale, run)
         for each, place in zip(volume, places, strict=True)
     ]
 

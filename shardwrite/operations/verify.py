@@ -346,7 +346,8 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     passage = passage_between(given.metadata, metadata)
     # Where chunks are scattered, only one kind of array has them in the same places.
     is_alike = given.metadata.placed == metadata.placed
-    if passage is None or (isinstance(metadata.placed, ScatteredChunks) and not is_alike):
+    is_scattered = isinstance(metadata.placed, ScatteredChunks) and not is_alike
+    if passage is None or passage.n_encoded or is_scattered:
         _check_lossless(metadata, against)
         return None, take_for(by_inner_chunks(given), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None

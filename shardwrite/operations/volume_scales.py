@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import shardwrite._dask as dask
-from shardwrite.engines import active_engine
+from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.precomputed.new import (
@@ -18,12 +18,16 @@ from shardwrite.format.precomputed.new import (
     new_scale,
     row_major,
 )
+from shardwrite.operations.scale_copies import Behind, alike, behind, plan_copies
 from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
 from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.render import counted, human
-from shardwrite.runs.array_plan import plan_array
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import new_metadata, plan_array
 from shardwrite.runs.gathered import plan_gathering
 from shardwrite.runs.given import take
+from shardwrite.runs.source import ChunkSource
 from shardwrite.stores import Store
 
 __all__ = ["ScaleOfArray", "scales_of"]
@@ -40,20 +44,23 @@ class ScaleOfArray:
     wanted, new : NewScale
         The scale, and what the array is first written as. They differ if the hash scatters the
         chunks: they are then spooled in shards that are boxes.
+    stored : StoredArray or str, optional
+        The Zarr array that has the values, or why its chunks cannot be copied.
     """
 
     array: dask.array.Array
     wanted: NewScale
     new: NewScale
+    stored: Behind = None
 
     @property
     def options(self) -> ArrayOptions:
         """Keywords of the array that is planned and written."""
-        made = array_options(self.new, self.array.ndim)
+        made = alike(array_options(self.new, self.array.ndim), self.stored)
         return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
 
-    def plan(self, options: PlanOptions, store: Store | None = None) -> Plan:
-        """Plan of the run, with the parameters of the shards among its notes.
+    def planned(self, options: PlanOptions, store: Store | None = None) -> tuple[ChunkSource, Plan]:
+        """Source and plan of the run, with the parameters of the shards among its notes.
 
         Parameters
         ----------
@@ -62,8 +69,21 @@ class ScaleOfArray:
         store : Store, optional
             Where the volume will lie. If it is not known, nothing waits for it in memory.
         """
-        engine = active_engine()
+        engine, why = active_engine(), self.stored
+        if isinstance(why, StoredArray):
+            metadata, _ = new_metadata(self.array, self.options, options.strategy)
+            copied = plan_copies(why, metadata, engine, options, store)
+            if not isinstance(copied, str):
+                chunks, made = copied
+                return chunks, self._told(made, engine, store)
+            why = copied
         made = plan_array(self.array, engine, self.options, options, store)
+        if why is not None:
+            made = replace(made, notes=(f"all chunks are decoded: {why}", *made.notes))
+        return ArrayChunks(self.array), self._told(made, engine, store)
+
+    def _told(self, made: Plan, engine: Engine, store: Store | None) -> Plan:
+        """The plan with what the parameters of the shards mean, and with that of gathering."""
         if not self.wanted.is_scattered:
             return replace(made, notes=(*self._notes, *made.notes))
         gathering = plan_gathering(gathered_metadata(self.wanted), made, engine, store)
@@ -114,18 +134,19 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     SpecError
         If an array does not become such a scale.
     """
-    found = [first := _described(_in_order(x, axes), options)]
+    found = [first := _described(*_in_order(x, axes), options)]
     if others is None:
         return found
     if not isinstance(others, Mapping):
         remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
         raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
     for resolution, other in others.items():
-        array = _in_order(other, axes)
+        array, stored = _in_order(other, axes)
         own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        at_zero = _described(array, own).wanted
+        at_zero = _described(array, None, own).wanted
         _check_same(first.wanted, at_zero)
-        made = _described(array, replace(own, voxel_offset=_offset(first.wanted, at_zero)))
+        own = replace(own, voxel_offset=_offset(first.wanted, at_zero))
+        made = _described(array, stored, own)
         if made.wanted.scale.key in [each.wanted.scale.key for each in found]:
             raise SpecError(
                 "two scales of one name",
@@ -137,23 +158,25 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     return found
 
 
-def _in_order(x: Any, axes: Any) -> dask.array.Array:
-    """The array with its axes in the order of the bytes in a chunk."""
+def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, Behind]:
+    """The array with its axes in the order of the bytes in a chunk, and what is behind it."""
     given = take(x)
     array = given.array
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
-    return array if order == list(range(array.ndim)) else array.transpose(order)
+    is_ordered = order == list(range(array.ndim))
+    return (array if is_ordered else array.transpose(order)), behind(x, is_ordered=is_ordered)
 
 
-def _described(array: dask.array.Array, options: ScaleOptions) -> ScaleOfArray:
+def _described(array: dask.array.Array, stored: Behind, options: ScaleOptions) -> ScaleOfArray:
     """The scale that an array becomes whose axes are in order."""
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
     wanted = new_scale(shape, array.dtype, options)
     if not wanted.is_scattered:
-        return ScaleOfArray(array, wanted, wanted)
-    return ScaleOfArray(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
+        return ScaleOfArray(array, wanted, wanted, stored)
+    spooled = wanted.spooled(options.shard_nbytes, options.index_nbytes)
+    return ScaleOfArray(array, wanted, spooled, stored)
 
 
 def _check_same(first: NewScale, other: NewScale) -> None:

@@ -60,6 +60,8 @@ class SourceLayout:
         Whether the user guarantees that equal identities mean equal data.
     loaded_nbytes : int
         Bytes that a task of the source holds beside its result, as far as they are known.
+    is_encoded : bool
+        Whether inner chunks are copied as they are stored in another array.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -67,6 +69,7 @@ class SourceLayout:
     identity: str
     is_stable: bool = False
     loaded_nbytes: int = 0
+    is_encoded: bool = False
 
     @property
     def n_chunks(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,7 @@ __all__ = [
     "identity_of",
     "n_tasks_of",
     "naming_settings",
+    "new_metadata",
     "plan_array",
     "plan_into",
     "resources_of",
@@ -88,15 +89,7 @@ def plan_array(
     PlanError
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
-    itemsize, given = x.dtype.itemsize or 1, array
-    array = for_new_array(with_configured(array), options.strategy)
-    with naming_settings(given, array):
-        shards, chunks, notes = resolve_shapes(
-            x.shape, itemsize, array.shards, array.chunks, x.chunks
-        )
-        check_new(x.shape, itemsize, shards, chunks)
-        sharded = None if array.shards is None else shards
-        metadata = make_metadata(x.shape, x.dtype, sharded, chunks, array)
+    metadata, notes = new_metadata(x, array, options.strategy)
     made = make_plan(
         metadata,
         SourceLayout(
@@ -121,6 +114,36 @@ def plan_array(
             "or allow it with max_source_reruns",
         )
     return made
+
+
+def new_metadata(
+    x: dask.array.Array, array: ArrayOptions, strategy: Any
+) -> tuple[ArrayMetadata, Sequence[str]]:
+    """Metadata of a new array, and explanations of the shapes that were chosen.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source.
+    array : ArrayOptions
+        Keywords that describe the array.
+    strategy : Strategy or str
+        The write strategy.
+
+    Raises
+    ------
+    SpecError
+        If an argument is not valid.
+    """
+    itemsize, given = x.dtype.itemsize or 1, array
+    array = for_new_array(with_configured(array), strategy)
+    with naming_settings(given, array):
+        shards, chunks, notes = resolve_shapes(
+            x.shape, itemsize, array.shards, array.chunks, x.chunks
+        )
+        check_new(x.shape, itemsize, shards, chunks)
+        sharded = None if array.shards is None else shards
+        return make_metadata(x.shape, x.dtype, sharded, chunks, array), notes
 
 
 def with_configured(array: ArrayOptions) -> ArrayOptions:

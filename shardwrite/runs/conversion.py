@@ -36,7 +36,7 @@ from shardwrite.sources import as_dask
 from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
 
-__all__ = ["ConversionOptions", "Converting", "convert_array"]
+__all__ = ["ConversionOptions", "Converting", "convert_array", "plan_of_copies"]
 
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
@@ -170,22 +170,49 @@ def convert_array(
     resources = waiting(resources_of(engine, options.memory_limit_nbytes), into, metadata)
     if passage is None:
         return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
-    made = make_plan(
-        metadata,
-        SourceLayout(metadata.grid.sizes, 0, identity, is_stable),
-        resources,
-        options,
-        notes=[*notes, *source.notes],
-    )
-    made = by_groups(made)
+    decodes = wanted.check or wanted.drop_empty or passage.n_encoded > 0
+    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
     return Converting(
         source,
         StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
-        made,
+        replace(made, notes=(*notes, *source.notes, *made.notes)),
         passage,
         (),
-        _copied_nbytes(made, decodes=wanted.check or wanted.drop_empty),
+        nbytes,
     )
+
+
+def plan_of_copies(
+    metadata: ArrayMetadata,
+    source: SourceLayout,
+    resources: Resources,
+    options: PlanOptions,
+    *,
+    decodes: bool,
+) -> tuple[Plan, int]:
+    """Plan of a run that copies encoded chunks, and the memory of a worker process, in bytes.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The new array.
+    source : SourceLayout
+        Identity of the array that has the chunks.
+    resources : Resources
+        Threads and memory of a process.
+    options : PlanOptions
+        Keywords that control the plan.
+    decodes : bool
+        Whether chunks are also decoded.
+
+    Raises
+    ------
+    PlanError
+        If copying takes more memory than a process may use.
+    """
+    made = by_groups(make_plan(metadata, source, resources, options))
+    return made, _copied_nbytes(made, decodes=decodes)
 
 
 def _copied_nbytes(plan: Plan, *, decodes: bool) -> int:

@@ -114,5 +114,6 @@ class StoredChunks(EncodedChunks):
         passage = passage_between(self.other.metadata, self.metadata)
         if passage is None:
             raise TypeError("checked when the source was made")
-        donor = Donor(self.other, passage, self.check, self.drop_empty, self.listed)
+        into = self.metadata if passage.n_encoded else None
+        donor = Donor(self.other, passage, self.check, self.drop_empty, self.listed, into)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}

@@ -279,16 +279,17 @@ def _copy_shard(
 ) -> Written:
     """Write one shard from inner chunks of others."""
     grid, placed = spec.metadata.grid, spec.metadata.placed
+    copies_ranges = donor.copies_ranges(spec.store, grid.shard_box(index))
     if isinstance(placed, ScatteredChunks):
         found = placed.origins(index, shards.metadata.grid)
-        if len(np.unique(found[0])) > _MAX_OPEN and donor.copies_ranges(spec.store):
+        if len(np.unique(found[0])) > _MAX_OPEN and copies_ranges:
             # In the order of the other shards, so that each of them is opened once.
             by_shard = np.lexsort(found[::-1])
             batches = _batches(_passed(donor, shards, by_shard, *found), spec.batch_nbytes)
             return _assemble(spec, transaction, index, batches)
     else:
         found = origins(grid, index, shards.metadata.grid)
-    if donor.copies_ranges(spec.store):
+    if copies_ranges:
         return _copy_ranges(spec, transaction, index, shards, *found)
     order = spec.strategy.streaming_order if spec.streams else "C"
     sequence = permutation(grid.chunks_per_shard, order)

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.cutting import decode_tile, encode_tiles
 from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, check_size
-from shardwrite.grid import Shape
+from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
@@ -48,6 +50,8 @@ class Donor:
         Leave out inner chunks that hold only the fill value.
     listed : Listing, optional
         Objects that the array must have. One of them that is missing is an error.
+    into : ArrayMetadata, optional
+        The other array, if inner chunks at the edges are decoded and encoded again.
     """
 
     array: ShardedArray
@@ -55,14 +59,24 @@ class Donor:
     check: bool = False
     drop_empty: bool = False
     listed: Listing | None = None
+    into: ArrayMetadata | None = None
 
-    def copies_ranges(self, store: Store) -> bool:
+    def copies_ranges(self, store: Store, shard: Box) -> bool:
         """Whether ranges are copied without a look at the bytes, by the system where it can.
 
         Small objects are read and written instead, because each of them would be opened twice.
+
+        Parameters
+        ----------
+        store : Store
+            Store of the other array.
+        shard : Box
+            Box of the shard that is written.
         """
         metadata = self.array.metadata
         if not self.passage.is_plain or self.check or self.drop_empty:
+            return False
+        if self.into is not None and not self._is_inside(shard.intersect(metadata.grid.whole)):
             return False
         is_large = math.prod(metadata.grid.chunks) * metadata.itemsize >= _LARGE_NBYTES
         return metadata.is_sharded or (is_large and can_copy_between(self.array.store, store))
@@ -85,22 +99,41 @@ class Donor:
         metadata = self.array.metadata
         try:
             check_size(metadata, len(memoryview(data)))
-            if self.check or self.drop_empty:
-                chunk = metadata.pipeline.decode(data)
+            region = self._box_of(index, place)
+            into = None if self._is_inside(region) else self.into
+            if self.check or self.drop_empty or into is not None:
+                rank = ravel(place, metadata.grid.chunks_per_shard)
+                chunk = decode_tile(metadata, metadata.shard_key(index), rank, data)
                 if self.drop_empty and self.is_empty(chunk, index, place):
                     return None
+                if into is not None:
+                    return encode_tiles(into, chunk[np.newaxis], None, region)[0]
             return self.passage.apply(data)
         except CorruptShardError as error:
             raise error.located(key=metadata.shard_key(index), inner_chunk=place) from error
 
+    def _is_inside(self, region: Box) -> bool:
+        """Whether no inner chunk of a region reaches beyond the array."""
+        grid = self.array.metadata.grid
+        return all(
+            stop <= n - n % c
+            for stop, n, c in zip(region.stop, grid.shape, grid.chunks, strict=True)
+        )
+
+    def _box_of(self, index: Shape, place: Shape) -> Box:
+        """Box of an inner chunk, which may reach beyond the array."""
+        grid = self.array.metadata.grid
+        start = tuple(
+            i * s + p * c for i, s, p, c in zip(index, grid.shards, place, grid.chunks, strict=True)
+        )
+        return Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+
     def is_empty(self, chunk: npt.NDArray[Any], index: Shape, place: Shape) -> bool:
         """Whether the elements of a chunk that lie in the array hold only the fill value."""
-        metadata, grid = self.array.metadata, self.array.metadata.grid
-        starts = [
-            i * s + p * c for i, s, p, c in zip(index, grid.shards, place, grid.chunks, strict=True)
-        ]
+        metadata = self.array.metadata
+        starts = self._box_of(index, place).start
         inside: Any = tuple(
-            slice(0, max(0, n - a)) for n, a in zip(grid.shape, starts, strict=True)
+            slice(0, max(0, n - a)) for n, a in zip(metadata.grid.shape, starts, strict=True)
         )
         part = chunk[(*inside, ...)].astype(metadata.pipeline.stored_dtype, copy=False)
         return bool(metadata.fill_pattern.empty(np.ascontiguousarray(part).reshape(1, -1))[0])

@@ -321,6 +321,15 @@ def rows() -> Iterator[Row]:
         yield Row(f"{struck} {what}", 1, 1, command, of_bucket_kills)
     command = "volumes.py --fault cut --scales --cases {n} --seed {seed}"
     yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
+    what = "while encoded chunks of a Zarr array are copied into a volume of Neuroglancer"
+    for fault, struck in {
+        "kill": "SIGKILL before every effect",
+        "fail": "every effect fails once",
+    }.items():
+        command = f"volumes.py --fault {fault} --copies"
+        yield Row(f"{struck} {what}", 1, 1, command, of_bucket_kills)
+    command = "volumes.py --fault cut --copies --cases {n} --seed {seed}"
+    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
     for fault, struck in {
         "kill": "SIGKILL before an effect",
         "fail": "an effect fails once",

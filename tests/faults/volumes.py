@@ -6,7 +6,8 @@ with ``--fault cut --cases 100``, or through `test_volumes.py`. With
 ``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered. With
 ``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
 scatters them. With ``--parts``, a scale whose hash scatters the chunks is written in parts: two
-rounds of them, and `finalize`. With ``--scales``, one call writes two scales.
+rounds of them, and `finalize`. With ``--scales``, one call writes two scales. With ``--copies``,
+encoded chunks of a Zarr array are copied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import zarr
 
 sys.path.insert(0, str(Path(__file__).parent))
 import struck
@@ -50,6 +52,12 @@ SCATTERED = ShardingParameters(
 )
 
 
+def stored_source() -> zarr.Array:
+    """The values as a Zarr array whose chunks can be copied, except for those at the edges."""
+    store = zarr.storage.MemoryStore()
+    return zarr.create_array(store, data=VALUES, chunks=(4, 4, 4), compressors=None)
+
+
 class Volume(struck.Call):
     """A scale that is added to a volume, or whose bad shards are written again.
 
@@ -63,6 +71,8 @@ class Volume(struck.Call):
         Whether it is written in parts.
     has_coarser : bool
         Whether the same call also writes a coarser scale.
+    has_copies : bool
+        Whether the source is a Zarr array whose encoded chunks are copied.
     """
 
     def __init__(
@@ -72,11 +82,14 @@ class Volume(struck.Call):
         is_repair: bool,
         in_parts: bool = False,
         has_coarser: bool = False,
+        has_copies: bool = False,
     ) -> None:
         self.is_scattered, self.is_repair, self.in_parts = is_scattered, is_repair, in_parts
-        self.has_coarser = has_coarser
+        self.has_coarser, self.has_copies = has_coarser, has_copies
         self.states = ["bad shards"] if is_repair else ["nothing", "a scale"]
         self.new = {**NEW, "sharding": SCATTERED} if is_scattered else NEW
+        if has_copies:
+            self.new = {**self.new, "encoding": "raw"}
 
     def make_before(self, root: Path, before: str) -> None:
         """A volume with another scale and a field that is not ours, or with bad shards."""
@@ -105,7 +118,8 @@ class Volume(struck.Call):
             self._make_parts(root / KEY, told)
         else:
             scales = {COARSER_RESOLUTION: COARSER} if self.has_coarser else None
-            shardwrite.to_precomputed(self.source, root, scales=scales, progress=told, **self.new)
+            x = stored_source() if self.has_copies else self.source
+            shardwrite.to_precomputed(x, root, scales=scales, progress=told, **self.new)
 
     def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
         """Spool all parts, gather two of them, and leave the third to `finalize`."""
@@ -175,6 +189,7 @@ def main() -> None:
     arguments.add_argument("--repair", action="store_true", help="repair a scale, and write none")
     arguments.add_argument("--parts", action="store_true", help="write the scale in parts")
     arguments.add_argument("--scales", action="store_true", help="write two scales in one call")
+    arguments.add_argument("--copies", action="store_true", help="copy encoded chunks")
     given = arguments.parse_args()
     is_scattered = given.parts or given.hash != HASHES[0]
     call = Volume(
@@ -182,6 +197,7 @@ def main() -> None:
         is_repair=given.repair,
         in_parts=given.parts,
         has_coarser=given.scales,
+        has_copies=given.copies,
     )
     struck.main(call, given)
 

@@ -1,0 +1,104 @@
+"""Encoded inner chunks of a Zarr array that become chunks of a scale without being decoded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shardwrite.engines import Engine
+from shardwrite.errors import SpecError, redacted
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.passage import passage_between, what_differs
+from shardwrite.plan import Plan, PlanOptions, SourceLayout
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.array_plan import resources_of, waiting
+from shardwrite.runs.conversion import plan_of_copies
+from shardwrite.runs.lost import check_nothing_lost
+from shardwrite.runs.stored_behind import stored_behind
+from shardwrite.runs.stored_chunks import StoredChunks
+from shardwrite.stores import Capability, Store
+
+__all__ = ["Behind", "alike", "behind", "plan_copies"]
+
+Behind = StoredArray | str | None
+"""A stored array whose chunks may pass, or why they do not; None if there is none."""
+
+
+def behind(x: Any, *, is_ordered: bool) -> Behind:
+    """The stored array that a user has given, or why its chunks are decoded.
+
+    Parameters
+    ----------
+    x : array_like
+        What the user has given.
+    is_ordered : bool
+        Whether its axes are in the order of the bytes in a chunk.
+    """
+    try:
+        found = stored_behind(x)
+    except SpecError as error:
+        return error.message
+    if found is not None and not is_ordered:
+        return "the order of the axes differs"
+    return found
+
+
+def alike(options: ArrayOptions, stored: Behind) -> ArrayOptions:
+    """Keywords of a scale with the gzip of a stored array, whatever its level is."""
+    if not isinstance(stored, StoredArray):
+        return options
+    of_source = [c for c in stored.array.metadata.inner_codecs if c["name"] == "gzip"]
+    if len(of_source) != 1 or not options.compressors:
+        return options
+    return replace(options, compressors=tuple(dict(codec) for codec in of_source))
+
+
+def plan_copies(
+    stored: StoredArray,
+    metadata: ArrayMetadata,
+    engine: Engine,
+    options: PlanOptions,
+    store: Store | None,
+) -> tuple[StoredChunks, Plan] | str:
+    """Plan how the chunks of a stored array become those of a scale; or why they must be decoded.
+
+    Parameters
+    ----------
+    stored : StoredArray
+        The stored array.
+    metadata : ArrayMetadata
+        The scale.
+    engine : Engine
+        The engine that will run the tasks.
+    options : PlanOptions
+        What the user asks of the plan.
+    store : Store, optional
+        Where the volume will lie.
+
+    Raises
+    ------
+    ChangedError
+        If the stored array has lost objects.
+    PlanError
+        If copying takes more memory than a process may use.
+    """
+    array = stored.array
+    passage = passage_between(array.metadata, metadata)
+    if passage is None:
+        return f"{' and '.join(what_differs(array.metadata, metadata))} differ"
+    if options.write_empty_chunks:
+        return "write_empty_chunks needs their values"
+    if not engine.shares_memory and Capability.SHARED not in array.store.capabilities:
+        return "other processes cannot open the store of the array"
+    check_nothing_lost(stored)
+    given = options.source_id
+    identity = stored.identity if given is None else redacted(given)
+    is_stable = given is not None
+    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
+    made, _ = plan_of_copies(metadata, layout, resources, options, decodes=passage.n_encoded > 0)
+    notes = [f"encoded chunks are copied, {passage}"]
+    if passage.n_encoded:
+        notes.append(passage.about_edges)
+    return StoredChunks(metadata, None, array), replace(made, notes=(*notes, *made.notes))
