@@ -11,6 +11,7 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
 from shardwrite.plan import Plan, PlanOptions, SourceLayout
+from shardwrite.plan.render import human
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import resources_of, waiting
 from shardwrite.runs.conversion import plan_of_copies
@@ -97,8 +98,10 @@ def plan_copies(
     is_stable = given is not None
     layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
     resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
-    made, _ = plan_of_copies(metadata, layout, resources, options, decodes=passage.n_encoded > 0)
+    decodes = passage.n_encoded > 0
+    made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
     notes = [f"encoded chunks are copied, {passage}"]
     if passage.n_encoded:
         notes.append(passage.about_edges)
+    notes.append(f"a process takes up to {human(nbytes)} of memory while it copies chunks")
     return StoredChunks(metadata, None, array), replace(made, notes=(*notes, *made.notes))
