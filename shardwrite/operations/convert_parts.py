@@ -427,7 +427,14 @@ def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
 
 
 def _converted(one: One, target: Target, result: WriteResult) -> ConvertedArray:
-    return ConvertedArray(name=one.name, path=target.label, how=one.how, why=one.why, result=result)
+    return ConvertedArray(
+        name=one.name,
+        path=target.label,
+        how=one.how,
+        why=one.why,
+        result=result,
+        n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
+    )
 
 
 def _incomplete(
