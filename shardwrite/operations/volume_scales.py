@@ -18,6 +18,7 @@ from shardwrite.format.precomputed.new import (
     new_scale,
     row_major,
 )
+from shardwrite.format.precomputed.stored import with_source_axes
 from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
 from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.render import counted, human
@@ -26,7 +27,7 @@ from shardwrite.runs.gathered import plan_gathering
 from shardwrite.runs.given import take
 from shardwrite.stores import Store
 
-__all__ = ["ScaleOfArray", "scales_of"]
+__all__ = ["ScaleOfArray", "noting_axes", "scales_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,14 @@ class ScaleOfArray:
     wanted, new : NewScale
         The scale, and what the array is first written as. They differ if the hash scatters the
         chunks: they are then spooled in shards that are boxes.
+    axes : str
+        Axes of the array that the user has given.
     """
 
     array: dask.array.Array
     wanted: NewScale
     new: NewScale
+    axes: str
 
     @property
     def options(self) -> ArrayOptions:
@@ -114,18 +118,19 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     SpecError
         If an array does not become such a scale.
     """
-    found = [first := _described(_in_order(x, axes), options)]
+    found = [first := _described(*_in_order(x, axes), options)]
     if others is None:
         return found
     if not isinstance(others, Mapping):
         remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
         raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
     for resolution, other in others.items():
-        array = _in_order(other, axes)
+        array, letters = _in_order(other, axes)
         own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        at_zero = _described(array, own).wanted
+        at_zero = _described(array, letters, own).wanted
         _check_same(first.wanted, at_zero)
-        made = _described(array, replace(own, voxel_offset=_offset(first.wanted, at_zero)))
+        offset = _offset(first.wanted, at_zero)
+        made = _described(array, letters, replace(own, voxel_offset=offset))
         if made.wanted.scale.key in [each.wanted.scale.key for each in found]:
             raise SpecError(
                 "two scales of one name",
@@ -137,23 +142,41 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     return found
 
 
-def _in_order(x: Any, axes: Any) -> dask.array.Array:
-    """The array with its axes in the order of the bytes in a chunk."""
+def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, str]:
+    """The array with its axes in the order of the bytes in a chunk, and its axes as it was."""
     given = take(x)
     array = given.array
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
-    return array if order == list(range(array.ndim)) else array.transpose(order)
+    return array if order == list(range(array.ndim)) else array.transpose(order), letters
 
 
-def _described(array: dask.array.Array, options: ScaleOptions) -> ScaleOfArray:
-    """The scale that an array becomes whose axes are in order."""
+def _described(array: dask.array.Array, axes: str, options: ScaleOptions) -> ScaleOfArray:
+    """The scale that an array becomes whose axes are in order, and were not before."""
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
     wanted = new_scale(shape, array.dtype, options)
     if not wanted.is_scattered:
-        return ScaleOfArray(array, wanted, wanted)
-    return ScaleOfArray(array, wanted, wanted.spooled(options.shard_nbytes, options.index_nbytes))
+        return ScaleOfArray(array, wanted, wanted, axes)
+    new = wanted.spooled(options.shard_nbytes, options.index_nbytes)
+    return ScaleOfArray(array, wanted, new, axes)
+
+
+def noting_axes(plan: Plan, axes: str) -> Plan:
+    """The plan of a scale in whose document stands which axes the given array has.
+
+    Those of an array that is in order already are not noted. Then the plan stays as it is.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the run that writes the scale, or of the one that writes its spool.
+    axes : str
+        The axes as letters.
+    """
+    if plan.gathering is None:
+        return replace(plan, metadata=with_source_axes(plan.metadata, axes))
+    return replace(plan, gathering=noting_axes(plan.gathering, axes))
 
 
 def _check_same(first: NewScale, other: NewScale) -> None:
