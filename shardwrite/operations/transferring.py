@@ -18,7 +18,7 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.bounds import head_nbytes_of
+from shardwrite.format.bounds import head_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.stored import why_kept
@@ -414,7 +414,8 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         held = largest
         if place.store.scratch is not None:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
-            together = n_at_once(math.prod(metadata.grid.shards) * metadata.itemsize)
+            decoded = math.prod(metadata.grid.shards) * metadata.itemsize
+            together = n_at_once(decoded + sealing_nbytes_of(metadata))
             scratch = max(scratch, n_threads * largest * (1 + together if together > 1 else 1))
         if limit is not None and largest > limit:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
