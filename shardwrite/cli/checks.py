@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_as_dask
+from shardwrite.cli.common import command, engine, open_written
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
@@ -93,7 +93,7 @@ def _compared(against: str, options: dict[str, Any]) -> Any:
         with contextlib.suppress(SpecError):
             stored_at(place_of(against))
             return against
-    return open_as_dask(against, options)[0]
+    return open_written(against, options)
 
 
 def check(
@@ -240,7 +240,7 @@ def repair(
     removed.
     """
     with engine(threads, workers, address):
-        x = open_as_dask(src, source)[0] if src and not dry_run else None
+        x = open_written(src, source) if src and not dry_run else None
         done = shardwrite.repair(
             array,
             x,

@@ -33,11 +33,12 @@ from shardwrite.host.dask_config import check_configuration
 from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
+from shardwrite.runs.given import Given
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 from shardwrite.slurm import connect, requeue
 from shardwrite.sources import Source, as_dask, decoded, open_source
 
-__all__ = ["command", "engine", "open_as_dask", "open_to_write", "requeueing"]
+__all__ = ["command", "engine", "open_as_dask", "open_to_write", "open_written", "requeueing"]
 
 
 class _Failure(click.ClickException):
@@ -84,6 +85,15 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
     """
     opened = _opened(source, options)
     return _in_chunks(opened, options.pop("source_chunks")), opened.identity
+
+
+def open_written(source: str, options: dict[str, Any]) -> Given:
+    """Open the source of an array that exists, and keep what it says besides its values.
+
+    The source options are removed from `options`.
+    """
+    opened = _opened(source, options)
+    return Given(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
 
 
 def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:

@@ -36,6 +36,7 @@ from shardwrite.cli.slurm_submit import (
 )
 from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
+from shardwrite.operations.volume_scales import noting_axes
 from shardwrite.place.target import resolve_new
 from shardwrite.slurm import (
     ArrayJob,
@@ -100,6 +101,7 @@ def precomputed(
             memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
             **options,
         )
+    plan = noting_axes(plan, axes)
     key = checked_key(options["key"], options["resolution"])
     store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
     target = resolve_new(store, None)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.cutting import encode_tiles
 from shardwrite.encode.unit import EncodeOptions, Pieces, ranks_in_box, tiles_of
+from shardwrite.format.bounds import sealing_nbytes_of
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
@@ -145,7 +146,7 @@ class ShardBatches:
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        shard_nbytes = math.prod(shards) * metadata.itemsize + self._completion.around_nbytes
+        shard_nbytes = _nbytes_of(metadata) + self._completion.around_nbytes
         per_batch = options.batch_nbytes // max(1, shard_nbytes)
         self._batch_of: dict[Shape, Box] = {}
         for box in boxes(counts, "C", per_batch):
@@ -163,7 +164,7 @@ class ShardBatches:
     @staticmethod
     def is_worth_it(metadata: ArrayMetadata, batch_nbytes: int) -> bool:
         """Whether a batch has room for at least two shards."""
-        return 2 * math.prod(metadata.grid.shards) * metadata.itemsize <= batch_nbytes
+        return 2 * _nbytes_of(metadata) <= batch_nbytes
 
     @property
     def shards(self) -> list[Shape]:
@@ -241,6 +242,11 @@ class ShardBatches:
         places = list(itertools.product(*map(range, batch.start, batch.stop)))
         own = [buffers[start:stop] for start, stop in itertools.pairwise(edges.tolist())]
         return dict(zip(places, self._completion.complete(places, tables, own), strict=True))
+
+
+def _nbytes_of(metadata: ArrayMetadata) -> int:
+    """Decoded bytes of a shard, and those of its indexes if it is one of a volume."""
+    return math.prod(metadata.grid.shards) * metadata.itemsize + sealing_nbytes_of(metadata)
 
 
 @lru_cache(maxsize=64)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.precomputed.volume_object import VolumeObject
 
-__all__ = ["head_nbytes_of", "most_nbytes_of", "plain_nbytes_of"]
+__all__ = ["head_nbytes_of", "most_nbytes_of", "plain_nbytes_of", "sealing_nbytes_of"]
 
 # What may stand around an inner chunk: a checksum, the frame of a compressor, a key in a file of
 # HDF5. What compressors add to data that they cannot compress is at most an eighth.
 _AROUND_NBYTES = 128
 _REST_NBYTES = 2**16
+# Memory for each chunk of a volume while the indexes of minishards are made, as it was measured.
+# The first chunks take about 1 MiB, and are not counted.
+_SEALING_NBYTES = 144
+_FEW_CHUNKS = 2**13
 
 
 def plain_nbytes_of(metadata: ArrayMetadata) -> int:
@@ -35,3 +40,14 @@ def most_nbytes_of(metadata: ArrayMetadata) -> int:
 def head_nbytes_of(metadata: ArrayMetadata) -> int:
     """Bytes at the start of a shard that are known when all inner chunks are encoded."""
     return metadata.index_codec.base_nbytes
+
+
+def sealing_nbytes_of(metadata: ArrayMetadata) -> int:
+    """Memory that the indexes of a shard of a volume take while they are made, in bytes.
+
+    It is 0 for other arrays, whose index is counted with what is known of the inner chunks.
+    """
+    if not isinstance(metadata.index_codec, VolumeObject):
+        return 0
+    n_chunks = metadata.grid.n_chunks_per_shard
+    return head_nbytes_of(metadata) + _SEALING_NBYTES * max(0, n_chunks - _FEW_CHUNKS)

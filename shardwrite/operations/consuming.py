@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.format.precomputed.boxes import PrecomputedShards
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import (
     Consumption,
     has_consolidated,
@@ -116,11 +116,9 @@ def refuse_scale(source: StoredArray) -> None:
     SpecError
         If the array is one.
     """
-    if isinstance(source.array.metadata.shard_format, PrecomputedShards):
-        raise refused(
-            "it is a scale of a volume of Neuroglancer, whose info would go on to list it",
-            "leave consume out",
-        )
+    why = why_kept(source.array.metadata.document)
+    if why:
+        raise refused(why, "leave consume out")
 
 
 def check_copied(one: One) -> None:

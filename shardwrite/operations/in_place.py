@@ -35,6 +35,7 @@ from shardwrite.format.node import (
     DOCUMENT,
     DOCUMENTS_OF_V2,
 )
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import (
     ADOPTS,
     Adoption,
@@ -363,6 +364,10 @@ def _check(tree: Hierarchy, call: Call) -> Path:
         )
     if tree.place.is_link() or tree.place.is_mount_point():
         raise refused("it is a symbolic link or a mount point")
+    for name, source in tree.arrays:
+        why = why_kept(source.array.metadata.document)
+        if why:
+            raise refused(f"{name!r}: {why}" if name else why)
     group = _v2_group_that_lists(path)
     if group is not None:
         raise refused(

@@ -18,7 +18,7 @@ from shardwrite.entry.public import public
 from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
 from shardwrite.operations.scattered import write_scattered
-from shardwrite.operations.volume_scales import scales_of
+from shardwrite.operations.volume_scales import noting_axes, scales_of
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
@@ -163,9 +163,9 @@ def to_precomputed(
     Parameters
     ----------
     x : array_like
-        The source, as in :func:`to_sharded_zarr`. Its dtype is an integer of 8 to 64 bits, or
-        ``float32``. The encoded chunks of a `zarr.Array` are copied if they are what the scale
-        needs; see the notes.
+        The source, as in :func:`to_sharded_zarr`. Its dtype is ``uint8``, ``uint16``, ``uint32``,
+        ``uint64``, ``int8``, ``int16``, ``int32`` or ``float32``. The encoded chunks of a
+        `zarr.Array` are copied if they are what the scale needs; see the notes.
     path : str, path, or store
         The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or a
         store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
@@ -318,8 +318,14 @@ def to_precomputed(
         max_source_reruns=max_source_reruns,
     )
     jobs = [
-        Job(*each.planned(planned, where.store), place.spool if is_scattered else place.scale, run)
+        Job(
+            chunks,
+            noting_axes(plan, each.axes),
+            place.spool if is_scattered else place.scale,
+            run,
+        )
         for each, place in zip(volume, places, strict=True)
+        for chunks, plan in [each.planned(planned, where.store)]
     ]
 
     def entered(old: Any) -> Any:

@@ -62,7 +62,7 @@ from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.given import take_for
+from shardwrite.runs.given import take_written
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
@@ -250,7 +250,8 @@ def repair(
     x : array_like, optional
         The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
         `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.
-        For a scale of a volume, its axes are ``"zyx"`` or ``"czyx"``. If a hash scatters the chunks
+        For a scale of a volume, the names of the dimensions of `x` tell its axes. If it has no such
+        names, its axes have the order of the array that was written. If a hash scatters the chunks
         of the scale, all of `x` is read, and chunks of the bad shards wait in a spool; see
         :func:`to_precomputed`.
     name : str, optional
@@ -308,7 +309,7 @@ def repair(
         target = target.exclusively(when=exclusive)
         check_whole(array.metadata.grid, target.label)
         if x is not None:
-            x = take_for(x, array.metadata, "x")
+            x = take_written(x, array.metadata, "x")
         if not is_look:
             check_updatable(target.store, as_strategy(strategy))
             check_unshared(target)

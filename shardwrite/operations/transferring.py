@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.bounds import head_nbytes_of
+from shardwrite.format.bounds import head_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
 from shardwrite.operations.in_place import enter_above
+from shardwrite.operations.scales import check_scale
 from shardwrite.operations.traffic import (
     LISTED_AT_ONCE,
     TAIL_NBYTES,
@@ -47,10 +49,18 @@ from shardwrite.operations.volumes import (
     withdraw_scales,
 )
 from shardwrite.place.base import Place, names_above
+from shardwrite.place.checks import refuse_scale_at
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
-from shardwrite.place.target import Target, document_of, resolve_place, target_at
+from shardwrite.place.scale import around
+from shardwrite.place.target import (
+    Target,
+    document_if_there,
+    document_of,
+    resolve_place,
+    target_at,
+)
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.plan.estimate import n_at_once
 from shardwrite.plan.requests import Requests
@@ -218,6 +228,8 @@ def transfer(
         plan = plan_transfer_of(source, engine)
         jobs.append(Job(WholeObjects(source.array), plan, wanted.target(name), run))
     if run.mode == "w":
+        for (name, _), job in zip(tree.arrays, jobs, strict=True):
+            _check_replaced(job, name, wanted.infos)
         withdraw_scales(volumes, wanted.infos, jobs[0].durability)
     with (
         _explaining(wanted),
@@ -244,6 +256,24 @@ def transfer(
         seconds=time.perf_counter() - start,
         left_out=wanted.left_out,
     )
+
+
+def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
+    """Refuse to replace a scale of a volume by what its ``info`` does not describe.
+
+    Raises
+    ------
+    SpecError
+        If it would be replaced so.
+    """
+    place, metadata = job.target.place, job.plan.metadata
+    if not why_kept(metadata.document):
+        refuse_scale_at(job.target)
+        return
+    has_own_info = any(not volume or name.startswith(f"{volume}/") for volume in infos)
+    above, there = around(place), None if has_own_info else document_if_there(place)
+    if above is not None and above[2] and there is not None and why_kept(there):
+        check_scale(job.target, metadata)  # the info that stands there will stay
 
 
 def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
@@ -384,7 +414,8 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         held = largest
         if place.store.scratch is not None:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
-            together = n_at_once(math.prod(metadata.grid.shards) * metadata.itemsize)
+            decoded = math.prod(metadata.grid.shards) * metadata.itemsize
+            together = n_at_once(decoded + sealing_nbytes_of(metadata))
             scratch = max(scratch, n_threads * largest * (1 + together if together > 1 else 1))
         if limit is not None and largest > limit:
             held = place.store.held_nbytes(largest, head_nbytes_of(metadata))

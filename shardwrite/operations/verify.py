@@ -23,6 +23,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import passage_between
 from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.precomputed.stored import is_in_order
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
 from shardwrite.operations.accept import accept_as_it_is
@@ -35,9 +36,10 @@ from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import compare
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.read.stored_array import stored_at
-from shardwrite.runs.given import take_for
+from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import is_there
 from shardwrite.write.comparing import compare_encoded
@@ -217,8 +219,9 @@ def verify(
     against : array_like, str or path, optional
         A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
-        they are, these are compared, and nothing is decoded. For a scale of a volume, whatever the
-        hash of its shards, the axes of the source are ``"zyx"`` or ``"czyx"``.
+        they are, these are compared, and nothing is decoded. For a scale of a volume, the names of
+        the source's dimensions tell its axes. If it has no such names, its axes have the order
+        of the array that was written.
     accept : bool
         Accept the array as it is, if no shard is bad. Its receipt then says that shards without an
         object are empty, and that the others and the metadata are right.
@@ -341,15 +344,18 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         return None, None
     if not isinstance(against, str | os.PathLike):
         _check_lossless(metadata, against)
-        return None, take_for(against, metadata, "against")
-    given = stored_at(place_of(against)).array
+        return None, take_written(against, metadata, "against")
+    found = stored_at(place_of(against))
+    given = found.array
     passage = passage_between(given.metadata, metadata)
     # Where chunks are scattered, only one kind of array has them in the same places.
     is_alike = given.metadata.placed == metadata.placed
-    is_scattered = isinstance(metadata.placed, ScatteredChunks) and not is_alike
-    if passage is None or passage.n_encoded or is_scattered:
+    is_other = isinstance(metadata.placed, ScatteredChunks) and not is_alike
+    is_other |= passage is not None and passage.n_encoded > 0
+    if passage is None or is_other or not is_in_order(metadata, found.names):
         _check_lossless(metadata, against)
-        return None, take_for(by_inner_chunks(given), metadata, "against")
+        known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
+        return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
 
 

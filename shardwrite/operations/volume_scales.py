@@ -18,6 +18,7 @@ from shardwrite.format.precomputed.new import (
     new_scale,
     row_major,
 )
+from shardwrite.format.precomputed.stored import with_source_axes
 from shardwrite.operations.scale_copies import Behind, alike, behind, plan_copies
 from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
 from shardwrite.plan import Plan, PlanOptions
@@ -30,7 +31,7 @@ from shardwrite.runs.given import take
 from shardwrite.runs.source import ChunkSource
 from shardwrite.stores import Store
 
-__all__ = ["ScaleOfArray", "scales_of"]
+__all__ = ["ScaleOfArray", "noting_axes", "scales_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class ScaleOfArray:
     wanted, new : NewScale
         The scale, and what the array is first written as. They differ if the hash scatters the
         chunks: they are then spooled in shards that are boxes.
+    axes : str
+        Axes of the array that the user has given.
     stored : StoredArray or str, optional
         The Zarr array that has the values, or why its chunks cannot be copied.
     """
@@ -51,6 +54,7 @@ class ScaleOfArray:
     array: dask.array.Array
     wanted: NewScale
     new: NewScale
+    axes: str
     stored: Behind = None
 
     @property
@@ -141,12 +145,12 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
         remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
         raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
     for resolution, other in others.items():
-        array, stored = _in_order(other, axes)
+        array, letters, stored = _in_order(other, axes)
         own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        at_zero = _described(array, None, own).wanted
+        at_zero = _described(array, letters, None, own).wanted
         _check_same(first.wanted, at_zero)
         own = replace(own, voxel_offset=_offset(first.wanted, at_zero))
-        made = _described(array, stored, own)
+        made = _described(array, letters, stored, own)
         if made.wanted.scale.key in [each.wanted.scale.key for each in found]:
             raise SpecError(
                 "two scales of one name",
@@ -158,25 +162,48 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     return found
 
 
-def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, Behind]:
-    """The array with its axes in the order of the bytes in a chunk, and what is behind it."""
+def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, str, Behind]:
+    """The array with its axes in the order of the bytes in a chunk.
+
+    With it come its axes as they were, and the stored array behind it.
+    """
     given = take(x)
     array = given.array
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
     is_ordered = order == list(range(array.ndim))
-    return (array if is_ordered else array.transpose(order)), behind(x, is_ordered=is_ordered)
+    ordered = array if is_ordered else array.transpose(order)
+    return ordered, letters, behind(x, is_ordered=is_ordered)
 
 
-def _described(array: dask.array.Array, stored: Behind, options: ScaleOptions) -> ScaleOfArray:
-    """The scale that an array becomes whose axes are in order."""
+def _described(
+    array: dask.array.Array, axes: str, stored: Behind, options: ScaleOptions
+) -> ScaleOfArray:
+    """The scale that an array becomes whose axes are in order, and were not before."""
     channels = array.shape[:-3] or (1,)
     shape = (*array.shape[:-4:-1], *channels)
     wanted = new_scale(shape, array.dtype, options)
     if not wanted.is_scattered:
-        return ScaleOfArray(array, wanted, wanted, stored)
-    spooled = wanted.spooled(options.shard_nbytes, options.index_nbytes)
-    return ScaleOfArray(array, wanted, spooled, stored)
+        return ScaleOfArray(array, wanted, wanted, axes, stored)
+    new = wanted.spooled(options.shard_nbytes, options.index_nbytes)
+    return ScaleOfArray(array, wanted, new, axes, stored)
+
+
+def noting_axes(plan: Plan, axes: str) -> Plan:
+    """The plan of a scale in whose document stands which axes the given array has.
+
+    Those of an array that is in order already are not noted. Then the plan stays as it is.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the run that writes the scale, or of the one that writes its spool.
+    axes : str
+        The axes as letters.
+    """
+    if plan.gathering is None:
+        return replace(plan, metadata=with_source_axes(plan.metadata, axes))
+    return replace(plan, gathering=noting_axes(plan.gathering, axes))
 
 
 def _check_same(first: NewScale, other: NewScale) -> None:

@@ -6,11 +6,19 @@ import stat
 import warnings
 
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
-from shardwrite.stores import mode_of, owner_of
+from shardwrite.stores import mode_of, owner_of, parse_json
 
-__all__ = ["check_beside", "check_surroundings", "check_target", "warn_of_v2"]
+__all__ = [
+    "check_beside",
+    "check_surroundings",
+    "check_target",
+    "refuse_scale_at",
+    "warn_of_v2",
+]
 
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
@@ -69,6 +77,29 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
     if mode != "r+":
         _check_nesting(target.place)
+
+
+def refuse_scale_at(target: Target) -> None:
+    """Refuse to replace a scale of a volume of Neuroglancer by something else.
+
+    Raises
+    ------
+    SpecError
+        If one stands there.
+    """
+    data = target.place.read(DOCUMENT)
+    try:
+        document = None if data is None else parse_json(data)
+    except ValueError:  # no array
+        return
+    why = why_kept(document) if isinstance(document, dict) else ""
+    if why:
+        raise SpecError(
+            f"what stands there cannot be replaced: {why}",
+            field="store",
+            value=target.label,
+            remedy="give another path, or remove the scale and its entry in info yourself",
+        )
 
 
 def _check_nesting(place: Place) -> None:

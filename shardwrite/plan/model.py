@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwrite.errors import PlanError
-from shardwrite.format.bounds import most_nbytes_of
+from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.hdf5_file import check_fits_hdf5
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
@@ -234,15 +234,24 @@ class PlanFacts:
 
         A fused task that does not stream holds the encoded inner chunks up to a limit, above which
         they go to a file. All tasks hold what stands around the inner chunks in a file of HDF5, and
-        the process holds patterns of it.
+        the process holds patterns of it. They also hold the indexes of a shard of a volume.
         """
         file = check_fits_hdf5(self.metadata, self.strategy)
-        around = 0 if file is None else file.around_nbytes(BATCH_NBYTES)
+        around = self._sealing_nbytes if file is None else file.around_nbytes(BATCH_NBYTES)
         if not self.partition.is_fused or self._streams:
             return around
         written = self.metadata.grid.whole if self._touched is None else self._touched
         n_elements = math.prod(map(min, self.metadata.grid.shards, written.shape))
         return around + int(min(n_elements * self.metadata.itemsize / ratio, HELD_NBYTES))
+
+    @property
+    def _sealing_nbytes(self) -> int:
+        """Bytes of the indexes that a task holds of a volume: of one shard, or of many small ones."""
+        each, grid = sealing_nbytes_of(self.metadata), self.metadata.grid
+        shard_nbytes = math.prod(grid.shards) * self.metadata.itemsize + each
+        groups = zip(self.partition.largest_group, grid.shards, strict=True)
+        per_group = math.prod(ceil_div(n, k) for n, k in groups)
+        return each * max(1, min(per_group, BATCH_NBYTES // max(1, shard_nbytes)))
 
     def _held_nbytes(self, ratio: float) -> int:
         """Bytes of a shard that wait in memory until the store takes them."""
@@ -258,7 +267,7 @@ class PlanFacts:
         if self.resources.scratch is None:
             return 0
         shard_nbytes = math.prod(self.metadata.grid.shards) * self.metadata.itemsize
-        together = n_at_once(shard_nbytes)
+        together = n_at_once(shard_nbytes + sealing_nbytes_of(self.metadata))
         n_files = min(self.resources.n_threads, max(1, self.partition.n_groups))
         n_files *= 1 + together if together > 1 else 1
         nbytes = n_files * most_nbytes_of(self.metadata) / (self.compression_ratio or 1.0)

@@ -16,6 +16,7 @@ from functools import partial
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
@@ -37,7 +38,12 @@ from shardwrite.journal import (
     taking_part,
     tidied_run,
 )
-from shardwrite.place.checks import check_surroundings, check_target, warn_of_v2
+from shardwrite.place.checks import (
+    check_surroundings,
+    check_target,
+    refuse_scale_at,
+    warn_of_v2,
+)
 from shardwrite.runs.array_plan import BY_CHUNKS
 from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
@@ -298,6 +304,8 @@ def check_place(job: Job) -> None:
     try:
         refuse_another(job)
         check_target(job.target, job.options.mode, job.options.remedy_if_there)
+        if job.options.mode == "w" and not why_kept(job.plan.metadata.document):
+            refuse_scale_at(job.target)
     except SpecError:
         if not _is_begun(job):
             raise

@@ -13,6 +13,7 @@ from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.manifest import Manifest, check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
+from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.grid import Sized
 from shardwrite.plan import (
     Plan,
@@ -155,6 +156,7 @@ def convert_array(
     """
     if not engine.shares_memory:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    _refuse_scattered(source)
     check_nothing_lost(source)
     old = source.array.metadata
     told = source.told
@@ -213,6 +215,26 @@ def plan_of_copies(
     """
     made = by_groups(make_plan(metadata, source, resources, options))
     return made, _copied_nbytes(made, decodes=decodes)
+
+
+def _refuse_scattered(source: StoredArray) -> None:
+    """Refuse a scale whose array has the chunks of the volume one after the other.
+
+    Raises
+    ------
+    SpecError
+        If the hash scatters its chunks.
+    """
+    shards: object = source.array.metadata.shard_format
+    if isinstance(shards, PrecomputedShards) and shards.size is not None:
+        raise SpecError(
+            f"the hash {shards.sharding.hash} scatters the chunks of this scale, so that it holds "
+            "them one after the other, and not the image",
+            field="src",
+            value=source.label,
+            remedy="read the volume in place of the scale: shardwrite.from_precomputed (shardwrite "
+            "write VOLUME DST)",
+        )
 
 
 def _copied_nbytes(plan: Plan, *, decodes: bool) -> int:

@@ -189,7 +189,7 @@ def gathering_nbytes(plan: Plan, n_shards: int) -> int:
     n_shards : int
         Number of shards of the spool.
     """
-    needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards))
+    needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards) + plan.held_nbytes)
     return needed + _ID_NBYTES * plan.n_inner_chunks
 
 

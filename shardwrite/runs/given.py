@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,8 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
+from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
 from shardwrite.sources.base import SourceMetadata
@@ -30,7 +33,7 @@ from shardwrite.sources.common import as_attributes
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
-__all__ = ["Given", "take", "take_for"]
+__all__ = ["Given", "take", "take_for", "take_written"]
 
 _OF_PATHS = (
     "give the array first, and the path of the store second; a file is opened with "
@@ -76,8 +79,9 @@ def take(x: Any, field: str = "x") -> Given:
     ----------
     x : array_like
         A dask array, a numpy array, a `zarr.Array`, an `xarray.DataArray` or a source of
-        :mod:`shardwrite.sources`. Another collection of dask needs a shape and a dtype. Any other
-        object needs ``__array__`` and a shape.
+        :mod:`shardwrite.sources`. It may also be a `Given`, which was taken before. Another
+        collection of dask needs a shape and a dtype. Any other object needs ``__array__`` and a
+        shape.
     field : str
         Name of the argument, for errors.
 
@@ -121,11 +125,9 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
         If `take` refuses it, or its shape or dtype is not the array's.
     """
     source = take(x, field).array
-    shape, dtype, placed = metadata.grid.shape, metadata.dtype, metadata.placed
-    if isinstance(placed, ScatteredChunks):
-        shape = placed.origin_shape
-        if source.shape == (1, *shape):
-            source = source[0]
+    shape, dtype = _shape_for(metadata), metadata.dtype
+    if isinstance(metadata.placed, ScatteredChunks) and source.shape == (1, *shape):
+        source = source[0]
     if source.shape != shape:
         raise SpecError(
             "is not the array's",
@@ -141,7 +143,62 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     return source
 
 
+def _shape_for(metadata: ArrayMetadata) -> Shape:
+    """Shape of the values of an array, as users know them."""
+    placed = metadata.placed
+    return placed.origin_shape if isinstance(placed, ScatteredChunks) else metadata.grid.shape
+
+
+def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+    """Make a dask array of what a user has given as the array that was written, or one like it.
+
+    If the array that exists is a scale of a volume, the axes of the other one may have another
+    order; see `source_axes`. They are put into the order of the scale. For all other arrays, this
+    is `take_for`.
+
+    Raises
+    ------
+    SpecError
+        See `take_for`.
+    """
+    given = take(x, field)
+    source = given.array
+    letters = source_axes(metadata, given.known.dimension_names or _names_of(x), source.ndim)
+    if letters is None:
+        return take_for(source, metadata, field)
+    wanted = _shape_for(metadata)
+    own = ROW_MAJOR[-len(wanted) :]
+    sizes = dict(zip(own, wanted, strict=True))
+    shape = tuple(sizes.get(letter, 1) for letter in letters)
+    if source.shape != shape:
+        raise SpecError(
+            "is not the array's",
+            field=f"{field}.shape",
+            value=source.shape,
+            remedy=f"give a source of shape {shape}, whose axes are {letters!r} as those of this "
+            f"one, or of shape {wanted} with the names {list(own)} for its dimensions",
+        )
+    order = row_major(letters)
+    if order != list(range(len(order))):
+        source = source.transpose(order)
+    if len(letters) < len(own):  # the only channel has an axis of its own in the scale
+        source = source[np.newaxis]
+    elif len(letters) > len(own):
+        source = source[0]
+    return take_for(source, metadata, field)
+
+
+def _names_of(x: Any) -> Sequence[str | None] | None:
+    """Names of the dimensions of an open array."""
+    found: Sequence[str | None] | None = None
+    if isinstance(x, ShardedArray):
+        found = x.metadata.document.get("dimension_names")
+    return found
+
+
 def _given(x: Any, field: str) -> Given:
+    if isinstance(x, Given):
+        return x
     if isinstance(x, dask.array.Array):
         return Given(x)
     packages = {kind.__module__.partition(".")[0] for kind in type(x).__mro__}

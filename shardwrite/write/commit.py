@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 from shardwrite.config.table import RETRY_PAUSES
 from shardwrite.config.values import value_of
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
+from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.events import SHARDS, is_told, tell
@@ -313,7 +313,7 @@ def _try_shards(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
-    n_together = n_at_once(_shard_nbytes(spec.metadata))
+    n_together = n_at_once(_shard_nbytes(spec.metadata) + sealing_nbytes_of(spec.metadata))
     if n_together > 1 and isinstance(transaction, Overlapping):
         transaction.overlap(n_together)
     if isinstance(transaction, Bounded):

@@ -32,6 +32,7 @@ __all__ = [
     "checked_axes",
     "checked_key",
     "merged_info",
+    "named_axes",
     "new_scale",
     "row_major",
     "sharding_for",
@@ -44,8 +45,8 @@ _OF_SHARDS = ("raw", "gzip")
 ENCODINGS = (*_OF_SHARDS, "compressed_segmentation", "png", "jpeg")
 _COMPRESSED = ("png", "jpeg")
 _NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", "zfpc")
-_DTYPES = (*(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)), "float32")
-_INSTEAD = {"bool": "uint8", "float64": "float32", "float16": "float32"}
+_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
+_INSTEAD = {"bool": "uint8", "int64": "int32", "float64": "float32", "float16": "float32"}
 _MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
 _COLUMN_NBYTES = 24
 _ENTRY_NBYTES = 16
@@ -180,12 +181,11 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
             raise SpecError(
                 "no name of an axis tells them", field="axes", value=None, remedy=remedy
             )
-        lower = [str(name).lower() for name in names]
-        found = [_NAMES.get(name, name) for name in lower]
+        found = _by_name(names)
         value: object = tuple(names)
     else:
         found, value = list(axes) if isinstance(axes, str) else [], axes
-    if sorted(found) not in (sorted("xyz"), sorted("xyzc")):
+    if not _are_axes(found):
         remedy = f"give the letters {letters}; select a point of other axes first, such as x[0]"
         raise SpecError("not the axes of a volume", field="axes", value=value, remedy=remedy)
     if len(found) != ndim:
@@ -194,6 +194,31 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
             f"{len(found)} for an array of {ndim} axes", field="axes", value=value, remedy=remedy
         )
     return "".join(found)
+
+
+def named_axes(names: Sequence[str | None] | None, ndim: int) -> str | None:
+    """Axes of an array as letters, by the names of its dimensions; None if these tell no axes.
+
+    Parameters
+    ----------
+    names : sequence of str or None, optional
+        Names of the dimensions.
+    ndim : int
+        Number of axes of the array.
+    """
+    found = _by_name(names or ())
+    return "".join(found) if _are_axes(found) and len(found) == ndim else None
+
+
+def _by_name(names: Sequence[str | None]) -> list[str]:
+    """Letters of axes, by the names of dimensions."""
+    lower = [str(name).lower() for name in names]
+    return [_NAMES.get(name, name) for name in lower]
+
+
+def _are_axes(found: Sequence[str]) -> bool:
+    """Whether these are the letters of a volume's axes, in any order."""
+    return sorted(found) in (sorted("xyz"), sorted("xyzc"))
 
 
 def row_major(letters: str) -> list[int]:
@@ -311,7 +336,8 @@ def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
         remedy = f"use one of {list(KINDS)}"
         raise SpecError("no such kind of volume", field="type", value=kind, remedy=remedy)
     if dtype.name not in _DTYPES:
-        instead = _INSTEAD.get(dtype.name)
+        is_of_labels = dtype.name == "int64" and kind == "segmentation"
+        instead = "uint64" if is_of_labels else _INSTEAD.get(dtype.name)
         remedy = f'convert it with astype("{instead}")' if instead else f"use one of {_DTYPES}"
         raise SpecError("not in the format", field="x.dtype", value=str(dtype), remedy=remedy)
     if kind == "segmentation" and dtype.kind not in "ui":

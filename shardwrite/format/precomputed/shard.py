@@ -9,7 +9,6 @@ sizes of all that follows.
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -76,14 +75,43 @@ class Sealed:
 
     Attributes
     ----------
-    entries : tuple of (int, bytes)
-        Pieces of the shard index that are not zero, each with its offset in the shard.
-    suffix : bytes
+    table : numpy.ndarray of uint64, shape (n, 3)
+        Number of each minishard that has chunks, and start and end of its index, as the shard index
+        tells them.
+    suffix : bytearray
         Indexes of the minishards, which follow the last chunk.
     """
 
-    entries: tuple[tuple[int, bytes], ...]
-    suffix: bytes
+    table: npt.NDArray[np.uint64]
+    suffix: bytearray
+
+    @property
+    def entries(self) -> tuple[tuple[int, bytes], ...]:
+        """Pieces of the shard index that are not zero, each with its offset in the shard."""
+        return tuple(self._pieces())
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        runs = self.table[:, 0] // np.uint64(_RUN)
+        edges = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
+        for first, last in itertools.pairwise(edges):
+            if first < last:
+                rows = self.table[first:last]
+                piece = bytearray(ENTRY_NBYTES * int(rows[-1, 0] - rows[0, 0] + np.uint64(1)))
+                self._enter(piece, rows)
+                yield ENTRY_NBYTES * int(rows[0, 0]), bytes(piece)
+
+    def prefix(self, nbytes: int) -> bytearray:
+        """The shard index, of a size in bytes."""
+        made = bytearray(nbytes)
+        if len(self.table):
+            self._enter(memoryview(made)[ENTRY_NBYTES * int(self.table[0, 0]) :], self.table)
+        return made
+
+    @staticmethod
+    def _enter(piece: bytearray | memoryview, rows: npt.NDArray[np.uint64]) -> None:
+        """Enter minishards into a piece of the shard index, which begins with the first of them."""
+        entries = np.frombuffer(piece, "<u8").reshape(-1, 2)
+        entries[(rows[:, 0] - rows[0, 0]).astype(np.int64)] = rows[:, 1:]
 
 
 def stage_of(encoding: str) -> BytesStage | None:
@@ -122,15 +150,15 @@ def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None
         Offset of each chunk from the end of the shard index. By default they lie end to end.
     """
     minishards = sharding.locate(ids)[1]
-    edges = [*np.flatnonzero(np.diff(minishards, prepend=minishards[:1] ^ 1)).tolist(), len(ids)]
+    edges = np.append(np.flatnonzero(np.diff(minishards, prepend=minishards[:1] ^ 1)), len(ids))
     if starts is None:
         starts = np.cumsum(nbytes, dtype=np.uint64) - nbytes
     ends = starts + nbytes
     stage = stage_of(sharding.minishard_index_encoding)
     at = int(ends.max()) if len(ids) else 0
-    suffix: list[Buffer] = []
-    table: list[tuple[int, int, int]] = []
-    for first, last in itertools.pairwise(edges):
+    suffix = bytearray()
+    table = np.empty((len(edges) - 1, 3), np.uint64)
+    for row, (first, last) in enumerate(itertools.pairwise(edges)):
         columns = np.zeros((3, last - first), dtype="<u8")
         columns[0] = np.diff(ids[first:last], prepend=np.uint64(0))
         # Differences wrap around at 2^64 where a chunk lies before the last one.
@@ -139,21 +167,10 @@ def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None
         encoded: Buffer = columns.tobytes()
         if stage is not None:
             (encoded,) = stage.encode([encoded])
-        suffix.append(encoded)
-        table.append((int(minishards[first]), at, at + len(encoded)))
+        suffix += encoded
+        table[row] = minishards[first], at, at + len(encoded)
         at += len(encoded)
-    return Sealed(tuple(_pieces(table)), b"".join(suffix))
-
-
-def _pieces(table: list[tuple[int, int, int]]) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the shard index: one for each stretch of minishards with chunks."""
-    for _, run in itertools.groupby(table, key=lambda entry: entry[0] // _RUN):
-        entries = list(run)
-        first = entries[0][0]
-        piece = bytearray(ENTRY_NBYTES * (entries[-1][0] - first + 1))
-        for minishard, start, end in entries:
-            struct.pack_into("<QQ", piece, ENTRY_NBYTES * (minishard - first), start, end)
-        yield ENTRY_NBYTES * first, bytes(piece)
+    return Sealed(table, suffix)
 
 
 def check_shard_index(
@@ -187,7 +204,7 @@ def check_shard_index(
 
 def parse_entries(data: Buffer) -> npt.NDArray[np.uint64]:
     """Start and end of the indexes of minishards, shape (n, 2), from a piece of the shard index."""
-    return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 2)
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
 def check_ranges(

@@ -2,14 +2,95 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from shardwrite.codecs.documents import Document
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import parse_info
-from shardwrite.format.precomputed.new import NewScale
+from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale, named_axes
+from shardwrite.format.precomputed.parameters import TYPE
 
-__all__ = ["has_scattered_chunks", "stored_scale"]
+__all__ = [
+    "has_scattered_chunks",
+    "is_in_order",
+    "source_axes",
+    "stored_scale",
+    "why_kept",
+    "with_source_axes",
+]
+
+_AXES = "source_axes"
+
+
+def why_kept(document: Document) -> str:
+    """Why an array must not be replaced by something else; empty if it is no scale of a volume.
+
+    Parameters
+    ----------
+    document : dict
+        The ``zarr.json`` of the array.
+    """
+    if not any(
+        isinstance(codec, dict) and codec.get("name") == TYPE for codec in _codecs(document)
+    ):
+        return ""
+    return "it is a scale of a volume of Neuroglancer, whose info would go on to list it"
+
+
+def _codecs(document: Document) -> Sequence[object]:
+    found: object = document.get("codecs")
+    return found if isinstance(found, list) else []
+
+
+def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
+    """Metadata of a scale that say in which order the axes of its source were.
+
+    They are as they were if that is the order of the scale itself.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The metadata of a scale.
+    letters : str
+        Axes of the source, as `checked_axes` returns them.
+    """
+    known = metadata.document.get("attributes", {}).get("precomputed")
+    if ROW_MAJOR.endswith(letters) or not isinstance(known, dict):
+        return metadata
+    attributes = {**metadata.document["attributes"], "precomputed": {**known, _AXES: letters}}
+    document = {**metadata.document, "attributes": attributes}
+    return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def source_axes(
+    metadata: ArrayMetadata, names: Sequence[str | None] | None, ndim: int
+) -> str | None:
+    """Axes of an array that holds the values of a scale; None if they are in order.
+
+    The names of its dimensions tell them, or else the scale does: the array that was written had
+    its axes in that order.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of an array. If it is no scale, its source has the same axes.
+    names : sequence of str or None, optional
+        Names of the dimensions of the source.
+    ndim : int
+        Number of axes of the source.
+    """
+    shards: object = metadata.shard_format
+    if not isinstance(shards, PrecomputedShards):
+        return None
+    found = named_axes(names, ndim)
+    if found is None:
+        known = metadata.document.get("attributes", {}).get("precomputed")
+        told = known.get(_AXES) if isinstance(known, dict) else None
+        found = named_axes(list(told), ndim) if isinstance(told, str) else None
+    return found
 
 
 def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
@@ -22,6 +103,18 @@ def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
     """
     shards: object = metadata.shard_format
     return isinstance(shards, PrecomputedShards) and shards.size is not None
+
+
+def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None) -> bool:
+    """Whether another array of as many axes has the values of an array in the same order.
+
+    Parameters
+    ----------
+    metadata, names
+        See `source_axes`.
+    """
+    letters = source_axes(metadata, names, len(metadata.grid.shape))
+    return letters is None or ROW_MAJOR.endswith(letters)
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:

@@ -88,10 +88,7 @@ class VolumeObject:
         rows = index.table[present[order]]
         starts = rows[:, 0] - np.uint64(self.base_nbytes)
         sealed = seal(self.sharding, ids[order], rows[:, 1], starts)
-        prefix = bytearray(self.base_nbytes)
-        for offset, piece in sealed.entries:
-            prefix[offset : offset + len(piece)] = piece
-        return Seal(index, bytes(prefix), sealed.suffix)
+        return Seal(index, sealed.prefix(self.base_nbytes), sealed.suffix)
 
     def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
         """See :meth:`ObjectFormat.seals`."""
