@@ -38,8 +38,8 @@ class ScaleOfArray:
     array : dask.array.Array
         The values, with the axes z, y and x, or channel, z, y and x.
     wanted, new : NewScale
-        The scale, and what the array is first written as. They differ if the hash scatters the
-        chunks: they are then spooled in shards that are boxes.
+        The scale, and what the array is first written as. They differ if the chunks
+        are scattered: they are then spooled in shards that are boxes.
     """
 
     array: dask.array.Array
@@ -67,8 +67,9 @@ class ScaleOfArray:
         if not self.wanted.is_scattered:
             return replace(made, notes=(*self._notes, *made.notes))
         gathering = plan_gathering(gathered_metadata(self.wanted), made, engine, store)
-        notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
-        return replace(made, notes=notes, gathering=gathering)
+        of_spool, of_scale = spooled_notes(self.wanted, made, gathering)
+        gathering = replace(gathering, notes=(*of_scale, *gathering.notes))
+        return replace(made, notes=(*of_spool, *made.notes), gathering=gathering)
 
     @property
     def _notes(self) -> tuple[str, ...]:

@@ -127,12 +127,16 @@ class NewScale:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether the hash scatters the chunks of a shard over the volume."""
-        return self.sharding.hash != "identity"
+        """Whether the chunks of a shard lie all over the volume, so that it is no box.
+
+        A hash scatters them. So do parameters that leave out the high bits of the ids.
+        """
+        covers = self.sharding.covers(self.scale.code.n_bits)
+        return self.sharding.hash != "identity" or not covers
 
     @property
     def scattered(self) -> ScatteredIds:
-        """Ids of the chunks of all shards, if the hash scatters them."""
+        """Ids of the chunks of all shards, if they are scattered."""
         return scattered_ids(self.sharding, self.scale.code)
 
     def spooled(self, shard_nbytes: int, index_nbytes: int) -> NewScale:

@@ -9,7 +9,7 @@ from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.new import NewScale
 
-__all__ = ["has_scattered_chunks", "stored_scale"]
+__all__ = ["has_scattered_chunks", "is_scale", "stored_scale"]
 
 
 def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
@@ -22,6 +22,19 @@ def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
     """
     shards: object = metadata.shard_format
     return isinstance(shards, PrecomputedShards) and shards.size is not None
+
+
+def is_scale(metadata: ArrayMetadata) -> bool:
+    """Whether an array is a scale of a volume, of either hash, and no spool.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array.
+    """
+    shards: object = metadata.shard_format
+    known = metadata.document.get("attributes", {}).get("precomputed")
+    return isinstance(shards, PrecomputedShards) and isinstance(known, dict)
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
