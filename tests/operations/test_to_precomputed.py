@@ -1001,3 +1001,22 @@ def test_a_scale_in_a_bucket_or_in_parts_is_given_up(tmp_path):
     shardwrite.write_part(source(), tmp_path / "v/4_4_40", 0, 1)
     assert shardwrite.abandon(tmp_path / "v/4_4_40") == []
     assert not list((tmp_path / "v").iterdir())
+
+
+@pytest.mark.parametrize("hash_", ["identity", "murmurhash3_x86_128"])
+def test_the_limit_of_the_index_comes_from_the_configuration(tmp_path, hash_):
+    """It was 64 MiB for volumes, whatever a user set."""
+    sharding = {"preshift_bits": 0, "minishard_bits": 4, "shard_bits": 6, "hash": hash_}
+    new = {**NEW, "sharding": sharding}
+    limit = "shardwrite.precomputed.index-limit"
+    with dask.config.set({limit: 255}):
+        with pytest.raises(SpecError, match=f"256 bytes, and 255 are.*fewer.*raise {limit}"):
+            shardwrite.to_precomputed(source(), tmp_path / "v", **new)
+        assert not list(tmp_path.iterdir())
+    shardwrite.to_precomputed(source(), tmp_path / "v", **new)
+    check(tmp_path / "v")
+    with dask.config.set({limit: 255}), pytest.raises(SpecError, match=limit):
+        shardwrite.verify(tmp_path / "v/4_4_40")
+    with dask.config.set({limit: 20}), pytest.raises(CorruptShardError, match=f"raise {limit}"):
+        shardwrite.from_precomputed(tmp_path / "v").compute()
+    check(tmp_path / "v")

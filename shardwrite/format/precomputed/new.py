@@ -14,13 +14,13 @@ import numpy as np
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.errors import SpecError
-from shardwrite.format.precomputed.boxes import INDEX_LIMIT_NBYTES, box_of_chunks
+from shardwrite.format.precomputed.boxes import box_of_chunks
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
-from shardwrite.format.precomputed.shard import check_shard_index
+from shardwrite.format.precomputed.shard import check_volume_index
 from shardwrite.grid import Shape
 
 __all__ = [
@@ -303,7 +303,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     }
     made = NewScale(parse_info(info), entry)
     if made.is_scattered:
-        check_shard_index(sharding, INDEX_LIMIT_NBYTES, "give fewer minishard_bits")
+        check_volume_index(sharding)
         made.scattered  # noqa: B018 (checks the number of chunks)
     else:
         made.box  # noqa: B018 (checks that shards are boxes)

@@ -21,7 +21,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.shard import Minishard, decode_minishard
+from shardwrite.format.precomputed.shard import Minishard, check_volume_index, decode_minishard
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.grid import Box, Shape, ShardGrid
 
@@ -145,6 +145,7 @@ class ScatteredShards:
                 value=grid.shape,
                 remedy="use shardwrite.to_precomputed",
             )
+        check_volume_index(self.sharding)
         wanted = (self.ids.n_slots, len(self.ids.numbers))
         if (grid.chunks_per_shard[0], grid.counts[0]) != wanted:
             raise SpecError(
