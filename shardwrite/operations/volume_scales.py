@@ -142,6 +142,9 @@ def _in_order(x: Any, axes: Any) -> dask.array.Array:
     """The array with its axes in the order of the bytes in a chunk."""
     given = take(x)
     array = given.array
+    if 0 in array.shape:
+        remedy = "give an array with at least one element along each axis"
+        raise SpecError("no voxels", field="x.shape", value=array.shape, remedy=remedy)
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
     return array if order == list(range(array.ndim)) else array.transpose(order)

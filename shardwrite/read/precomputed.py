@@ -111,7 +111,7 @@ class ScaleReader:
     """
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
-        scale.encoding.check(volume.dtype, volume.n_channels)
+        scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
         self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale

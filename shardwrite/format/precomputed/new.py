@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -14,6 +15,7 @@ import numpy as np
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.boxes import box_of_chunks
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
@@ -47,9 +49,13 @@ _NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", 
 _DTYPES = (*(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)), "float32")
 _INSTEAD = {"bool": "uint8", "float64": "float32", "float16": "float32"}
 _MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
+_MOST_NBYTES = 2**63
 _COLUMN_NBYTES = 24
 _ENTRY_NBYTES = 16
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_TAKEN = (INFO, DOCUMENT, "provenance", "shardwrite-receipt.json")
+_ENDINGS = (".shardwrite", ".swtmp", ".quarantine")
+_OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
 _NAMES = {"channel": "c", "channels": "c"}
 
 
@@ -265,10 +271,10 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     """
     kind, n_channels = options.type, int(shape[3])
     _check_kind(kind, dtype, n_channels)
-    if not all(shape):
-        remedy = "give an array with at least one element along each axis"
-        raise SpecError("no voxels", field="x.shape", value=tuple(shape), remedy=remedy)
     chunk = _three(options.chunks, "chunks", least=1)
+    if math.prod(chunk) * n_channels * dtype.itemsize >= _MOST_NBYTES:
+        why, remedy = f"a chunk holds {_MOST_NBYTES} bytes or more", "give smaller chunks"
+        raise SpecError(why, field="chunks", value=options.chunks, remedy=remedy)
     resolution = _resolution(options.resolution)
     encoding = _encoding(options, dtype, n_channels, chunk)
     offset = _three(options.voxel_offset, "voxel_offset")
@@ -404,7 +410,7 @@ def _resolution(found: Any) -> list[int | float]:
     is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
     numbers = list(found) if is_many else []
     is_valid = len(numbers) == 3 and all(
-        _is_number(n, Real) and math.isfinite(n) and n > 0 for n in numbers
+        _is_number(n, Real) and 0 < n <= sys.float_info.max for n in numbers
     )
     if not is_valid:
         remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
@@ -430,7 +436,7 @@ def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
     if found is None:
         return "_".join(f"{n:.12g}" for n in resolution)
     is_plain = isinstance(found, str) and _KEY.fullmatch(found) is not None
-    if not is_plain or found == INFO or found.endswith(".shardwrite"):
+    if not is_plain or found in _TAKEN or found.endswith(_ENDINGS):
         remedy = 'give the name of a directory, such as "4_4_40"'
         raise SpecError("no key of a scale", field="key", value=found, remedy=remedy)
     return str(found)
@@ -473,6 +479,10 @@ def merged_info(old: Any, new: NewScale) -> Document:
                 value=wanted,
                 remedy="write to another directory, or give an array and keywords that fit it",
             )
+    if new.scale.key in [old.get(part) for part in _OTHER_PARTS]:
+        remedy = "give another key"
+        why = f"the {INFO} that stands there has other things than a scale in this directory"
+        raise SpecError(why, field="key", value=new.scale.key, remedy=remedy)
     scales: list[Document] = list(old["scales"])
     keys = [scale.key for scale in there.scales]
     if new.scale.key in keys:
