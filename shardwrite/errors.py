@@ -235,10 +235,26 @@ class CodecError(ShardwriteError):
     ----------
     codec : str
         Name of the codec in the array's metadata.
+    key : str
+        Key of the shard whose inner chunk could not be encoded, if it is known.
+    region : tuple of (int, int)
+        Region of that inner chunk in the array, one ``(start, stop)`` for each axis.
     """
 
-    def __init__(self, message: str, *, codec: str) -> None:
-        super().__init__(message, codec=codec)
+    def __init__(
+        self, message: str, *, codec: str, key: str = "", region: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        super().__init__(message, codec=codec, key=key, region=tuple(tuple(r) for r in region))
+
+    def __str__(self) -> str:
+        if not self.fields["key"]:
+            return self.message
+        box = ", ".join(f"{start}:{stop}" for start, stop in self.fields["region"])
+        return f"{self.fields['key']}, region [{box}]: {self.message}"
+
+    def located(self, key: str, region: Sequence[tuple[int, int]]) -> CodecError:
+        """Copy of the error that names a shard and the region of an inner chunk in it."""
+        return CodecError(self.message, codec=self.fields["codec"], key=key, region=region)
 
 
 class JournalError(ShardwriteError):

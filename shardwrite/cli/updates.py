@@ -27,7 +27,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.previews import preview_abandon, preview_compact, preview_erase
-from shardwrite.operations.scattered import abandon_scattered
+from shardwrite.operations.scattered import abandon_scale
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
@@ -264,17 +264,17 @@ def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 
     Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
-    command again. This also gives up a conversion in place, of an array or a group, and an adoption
-    of HDF5 files.
+    command again. This also gives up a conversion in place, of an array or a group, an adoption of
+    HDF5 files, and a scale of a Neuroglancer volume that is not finished.
     """
     found = preview_abandon(array, name=name) if dry_run else None
     if found.in_place if found else abandon_in_place(resolve_place(array, name)):
         told = "would be given up, or finished if it is nearly done" if dry_run else "was given up"
         echo("[]" if as_json else f"the conversion or adoption {told}")
         return
-    if found.is_scattered if found else abandon_scattered(resolve_target(array, name), None):
+    if found.is_scale if found else abandon_scale(resolve_target(array, name), None):
         told = "would be given up" if dry_run else "was given up"
-        echo("[]" if as_json else f"the scale {told}, and its spool removed")
+        echo("[]" if as_json else f"what was not finished of the scale {told}")
         return
     regions = found.regions if found else shardwrite.abandon(array, name=name)
     shown = [",".join(f"{a}:{b}" for a, b in region) for region in regions]

@@ -1,11 +1,11 @@
-"""Size limit for inner chunks of variable-length elements, whose size is not in the metadata."""
+"""Size limits of what is read whose size no metadata tell."""
 
 from __future__ import annotations
 
-from shardwrite.config.table import CHUNK_LIMIT
+from shardwrite.config.table import CHUNK_LIMIT, INDEX_LIMIT
 from shardwrite.config.values import value_of
 
-__all__ = ["chunk_limit"]
+__all__ = ["chunk_limit", "index_limit"]
 
 
 def chunk_limit() -> int:
@@ -14,3 +14,8 @@ def chunk_limit() -> int:
     The size is that of the serialized elements with their lengths, before any compression.
     """
     return value_of(CHUNK_LIMIT)
+
+
+def index_limit() -> int:
+    """Largest index of a shard in Neuroglancer's format that is written or read, in bytes."""
+    return value_of(INDEX_LIMIT)

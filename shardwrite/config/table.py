@@ -23,6 +23,7 @@ __all__ = [
     "DURABILITY",
     "EXCLUSIVE",
     "HEARTBEAT",
+    "INDEX_LIMIT",
     "INNER_CHUNKS",
     "LOG_LEVEL",
     "MAX_GRAPH_TASKS",
@@ -280,6 +281,14 @@ CHUNK_LIMIT = Setting(
     "Largest inner chunk of texts or bytes of variable length, before it is encoded.",
     travels=True,
 )
+INDEX_LIMIT = Setting(
+    "precomputed.index-limit",
+    kinds.size,
+    "64 MiB",
+    "Largest index of a shard in Neuroglancer's format that is written or read.",
+    keyword="index_limit",
+    travels=True,
+)
 SOURCE_CHUNKS = Setting(
     "source.chunk-size",
     kinds.size,
@@ -340,6 +349,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     CLAIM_WAIT,
     READ_LIMIT,
     CHUNK_LIMIT,
+    INDEX_LIMIT,
     SOURCE_CHUNKS,
     CLUSTER_ATTEMPTS,
     SLURM_TIMEOUT,

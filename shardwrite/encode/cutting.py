@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CodecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape
 
@@ -42,8 +43,46 @@ def encode_tiles(
     Raises
     ------
     CodecError
-        If the codecs cannot encode a chunk.
+        If the codecs cannot encode a chunk. It names the shard and the region of this chunk.
     """
+    try:
+        return _encoded(metadata, tiles, rows, region)
+    except CodecError as error:
+        raise _located(error, metadata, tiles, rows, region) from error
+
+
+def _located(
+    error: CodecError,
+    metadata: ArrayMetadata,
+    tiles: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64] | None,
+    region: Box,
+) -> CodecError:
+    """The error of the first inner chunk that fails by itself; else the one that is given."""
+    grid = metadata.grid
+    for row in range(len(tiles)) if rows is None else rows.tolist():
+        try:
+            _encoded(metadata, tiles, np.array([row]), region)
+        except CodecError as found:
+            cell = np.unravel_index(row, grid.chunk_counts_in(region))
+            start = tuple(
+                a + int(i) * c for a, i, c in zip(region.start, cell, grid.chunks, strict=True)
+            )
+            stop = tuple(
+                min(a + c, n) for a, c, n in zip(start, grid.chunks, grid.shape, strict=True)
+            )
+            shard = tuple(a // s for a, s in zip(start, grid.shards, strict=True))
+            return found.located(metadata.shard_key(shard), Box(start, stop).bounds)
+    return error
+
+
+def _encoded(
+    metadata: ArrayMetadata,
+    tiles: npt.NDArray[Any],
+    rows: npt.NDArray[np.int64] | None,
+    region: Box,
+) -> Sequence[Buffer]:
+    """Encode inner chunks. The parameters are those of `encode_tiles`."""
     if not metadata.is_cut or metadata.grid.whole.contains(region):
         return metadata.pipeline.encode(tiles, rows)
     rows = np.arange(len(tiles)) if rows is None else rows

@@ -131,7 +131,8 @@ class UInt64ShardReader:
             if end - start > self._limit_nbytes:
                 raise CorruptShardError(  # noqa: TRY301
                     f"{what} takes {end - start} bytes, and {self._limit_nbytes} are allowed; "
-                    "if that is right, raise index_limit"
+                    "if that is right, raise index_limit. For a volume, raise "
+                    "shardwrite.precomputed.index-limit in dask's configuration"
                 )
             return decode_minishard(
                 self.sharding,

@@ -60,7 +60,9 @@ def _parsed(data: bytes | None, place: Place) -> Any:
     if data is None:
         return None
     try:
-        return parse_json(data)
+        found = parse_json(data)
+        if found is None:
+            raise ValueError("it holds null")  # noqa: TRY301 (which is not absence)
     except ValueError as error:
         raise SpecError(
             f"not valid: {error}",
@@ -68,6 +70,7 @@ def _parsed(data: bytes | None, place: Place) -> Any:
             value=f"{place.label}/{INFO}",
             remedy="mend it, or remove it",
         ) from error
+    return found
 
 
 def change_info(volume: Target, change: Change, durability: str) -> None:

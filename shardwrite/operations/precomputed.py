@@ -8,17 +8,17 @@ scale that is not whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from shardwrite.engines import active_engine
+from shardwrite.engines import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
 from shardwrite.operations.scattered import write_scattered
-from shardwrite.operations.volume_scales import noting_axes, scales_of
+from shardwrite.operations.volume_scales import ScaleOfArray, noting_axes, scales_of
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url
@@ -29,7 +29,7 @@ from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
-from shardwrite.runs.result import VolumeResult, volume_result
+from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
 from shardwrite.write.context import GroupReport
 
 __all__ = ["plan_precomputed", "to_precomputed"]
@@ -80,7 +80,9 @@ def plan_precomputed(
     Returns
     -------
     Plan
-        The plan, which can be printed. If `scales` are given, it also holds their plans.
+        The plan, which can be printed. If `scales` are given, it also holds their plans. If the
+        chunks of a shard are scattered, it is the plan of the spool, and so is its number of
+        shards. Its `gathering` is then the plan of the shards of the scale.
 
     Raises
     ------
@@ -197,9 +199,9 @@ def to_precomputed(
         Shape of a chunk along x, y and z. A chunk holds all channels.
     sharding : "auto", mapping or ShardingParameters
         Parameters of the shards, as in ``info``. A mapping may leave out ``@type``, ``hash`` and
-        the encodings. With the hash ``"identity"``, a shard is a box of the volume. With
-        ``"murmurhash3_x86_128"``, its chunks lie all over the volume, and all chunks are written
-        twice; see the notes.
+        the encodings. With the hash ``"identity"``, a shard is a box of the volume, unless the
+        bits are too few for all ids. Then, and with ``"murmurhash3_x86_128"``, its chunks lie all
+        over the volume, and all chunks are written twice; see the notes.
     shard_nbytes : int or str
         Largest decoded size of a shard, for ``sharding="auto"``.
     index_nbytes : int or str
@@ -212,7 +214,7 @@ def to_precomputed(
         becomes one more scale, with the axes and the other parameters of `x`. Its offset is where
         `x` begins, in its own voxels. All scales enter ``info`` at the end, together. They are
         written in one task graph, so that work which they share with `x` is done once. Only arrays
-        that take several graphs, and chunks that a hash scatters, are written one after the other.
+        that take several graphs, and chunks that are scattered, are written one after the other.
     write_empty_chunks : bool
         Store also chunks that hold only zeros. Readers take a chunk that is missing for zeros.
     durability, run_dir, restart, recheck, memory_limit, source_id
@@ -249,14 +251,15 @@ def to_precomputed(
     Notes
     -----
     Besides the shards, the directory of the scale holds a ``zarr.json`` and a receipt, by which
-    :func:`verify` and this function know what was written. Readers of volumes ignore both.
+    :func:`verify` and this function know what was written. Readers of volumes ignore both. To give
+    up a call that was interrupted, use :func:`abandon` on the scale.
 
-    If the hash scatters the chunks, they are first encoded into a *spool* beside the scale, whose
-    name begins with a dot. Then each shard is gathered out of it. The spool takes about as many
-    bytes as the scale, and is removed at the end. To give such a call up, use :func:`abandon` on
-    the scale. Its ``zarr.json`` describes an array that has the chunks of the volume one after the
-    other, so read the values by :func:`from_precomputed`. :func:`verify` and :func:`repair` take a
-    source in the shape of the volume. To repair a shard, they read all of it.
+    If the chunks of a shard are scattered, they are first encoded into a *spool* beside the scale,
+    whose name begins with a dot. Then each shard is gathered out of it. The spool takes about as
+    many bytes as the scale, and is removed at the end. Its ``zarr.json`` describes an array that
+    has the chunks of the volume one after the other, so read the values by
+    :func:`from_precomputed`. :func:`verify` and :func:`repair` take a source in the shape of the
+    volume. To repair a shard, they read all of it.
 
     Encoded chunks of a `zarr.Array` are copied if it has the axes zyx or czyx, the same chunks, the
     fill value 0, and no compression or gzip as `encoding` says. A crc32c after it is verified and
@@ -298,7 +301,6 @@ def to_precomputed(
         index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
     volume = scales_of(x, axes, options, scales)
-    is_scattered = volume[0].wanted.is_scattered  # and so are the others, which have the same hash
     where = resolve_target(at_url(path, storage_options), None, run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
     run = for_new_array(
@@ -321,7 +323,7 @@ def to_precomputed(
         Job(
             chunks,
             noting_axes(plan, each.axes),
-            place.spool if is_scattered else place.scale,
+            place.spool if each.wanted.is_scattered else place.scale,
             run,
         )
         for each, place in zip(volume, places, strict=True)
@@ -333,19 +335,33 @@ def to_precomputed(
 
     entered(read_volume(where.place))  # What cannot be entered is refused before a run.
     engine = active_engine()
-    if is_scattered:
-        results = [
-            write_scattered(each.wanted, job, place.scale, engine, progress)
-            for each, place, job in zip(volume, places, jobs, strict=True)
-        ]
-    else:
-        with reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
-            results = execute(jobs, engine, on_report)
+    results = _results(volume, places, jobs, engine, progress)
     change_info(where, entered, jobs[0].durability)
-    for place in places if is_scattered else []:
-        if has_spool(place.spool):
+    for each, place in zip(volume, places, strict=True):
+        if each.wanted.is_scattered and has_spool(place.spool):
             remove_spool(place.spool)
     return volume_result(results)
+
+
+def _results(
+    volume: list[ScaleOfArray],
+    places: list[ScaleTargets],
+    jobs: list[Job],
+    engine: Engine,
+    progress: bool | Callable[[GroupReport], None],
+) -> list[WriteResult]:
+    """Write all scales: first those whose shards are boxes, together, and then the others."""
+    boxes = [job for each, job in zip(volume, jobs, strict=True) if not each.wanted.is_scattered]
+    together: Iterator[WriteResult] = iter(())
+    if boxes:
+        with reporting(progress, sum(job.plan.raw_nbytes for job in boxes)) as on_report:
+            together = iter(execute(boxes, engine, on_report))
+    return [
+        write_scattered(each.wanted, job, place.scale, engine, progress)
+        if each.wanted.is_scattered
+        else next(together)
+        for each, place, job in zip(volume, places, jobs, strict=True)
+    ]
 
 
 def _nbytes(given: int | str, field: str) -> int:

@@ -11,7 +11,7 @@ from shardwrite.errors import IncompleteError
 from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.region import nothing_in, plan_region, region_of
-from shardwrite.operations.scattered import is_scattered
+from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
@@ -36,13 +36,13 @@ class Abandoned:
         Whether it is a conversion in place.
     regions : tuple of tuple of (int, int)
         Otherwise, region of each update or repair.
-    is_scattered : bool
-        Whether it is a scale whose hash scatters the chunks.
+    is_scale : bool
+        Whether it is a scale of a volume that is not finished.
     """
 
     in_place: bool
     regions: Sequence[Sequence[tuple[int, int]]]
-    is_scattered: bool = False
+    is_scale: bool = False
 
 
 def preview_erase(store: Any, region: Any, *, name: str | None, strategy: Any) -> Plan:
@@ -102,8 +102,8 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
     place = target.place
     if isinstance(place, Directory) and find_in_place(place.path):
         return Abandoned(in_place=True, regions=())
-    if is_scattered(target, None):
-        return Abandoned(in_place=False, regions=(), is_scattered=True)
+    if is_abandonable(target, None):
+        return Abandoned(in_place=False, regions=(), is_scale=True)
     open_at(place)
     whole = find_run(target)
     if whole is not None and whole.makes_array:

@@ -25,7 +25,7 @@ from shardwrite.journal import (
 from shardwrite.operations.committing import committing
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
-from shardwrite.operations.scattered import abandon_scattered
+from shardwrite.operations.scattered import abandon_scale
 from shardwrite.operations.traffic import with_traffic
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import Target, resolve_target
@@ -340,13 +340,12 @@ def abandon(
     """Give up the interrupted updates and repairs of an array, or its conversion in place.
 
     - Each shard of an update or a repair stays as it is, old or new.
-    - A run that makes the array is not given up: repeat its call to finish it.
+    - A run that makes any other array is not given up: repeat its call to finish it.
     - If a conversion in place of an array or a group is given up, the old data stay. If they were
       already replaced, the conversion is finished.
     - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
       only as long as nothing was removed.
-    - A scale of a volume whose hash scatters the chunks is given up as a whole, unless it is
-      finished. See :func:`to_precomputed`.
+    - A scale of a volume that is not finished is given up as a whole. Nothing of it stays.
 
     Parameters
     ----------
@@ -381,7 +380,7 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
-    if abandon_in_place(target.place) or abandon_scattered(target, run_dir):
+    if abandon_in_place(target.place) or abandon_scale(target, run_dir):
         return []
     open_at(target.place)
     with holding(target):

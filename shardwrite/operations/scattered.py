@@ -1,4 +1,7 @@
-"""Scales whose hash scatters the chunks of each shard: they are written by way of a spool."""
+"""Scales whose chunks are scattered over the shards: they are written by way of a spool.
+
+A hash scatters them, or too few bits of the shards.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,20 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale
 from shardwrite.format.precomputed.shard import GZIP_LEVEL
-from shardwrite.journal import holding, refuse_other_run, take_away, tidied_run
-from shardwrite.place.scale import has_spool, places_around
+from shardwrite.journal import (
+    fetched,
+    find_run,
+    holding,
+    refuse_other_run,
+    take_away,
+    tidied_run,
+)
+from shardwrite.place.scale import ScaleTargets, has_spool, places_around
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan
 from shardwrite.plan.render import counted, human
 from shardwrite.runs.begin import check_place
+from shardwrite.runs.begun import makes_scale
 from shardwrite.runs.execute import execute
 from shardwrite.runs.gathered import gathering_nbytes, spooled
 from shardwrite.runs.job import Job, intent_of
@@ -29,11 +40,11 @@ from shardwrite.runs.source import NoChunks
 
 __all__ = [
     "SPOOL",
-    "abandon_scattered",
+    "abandon_scale",
     "array_options",
     "counted_as",
     "gathered_metadata",
-    "is_scattered",
+    "is_abandonable",
     "refuse_spool",
     "refuse_waiting",
     "spooled_notes",
@@ -100,8 +111,10 @@ def gathered_metadata(new: NewScale) -> ArrayMetadata:
     return make_metadata(shape, new.volume.dtype, (n, *chunks[1:]), chunks, options)
 
 
-def spooled_notes(new: NewScale, spooling: Plan, gathering: Plan) -> tuple[str, ...]:
-    """What a plan says of a scale whose chunks are scattered.
+def spooled_notes(
+    new: NewScale, spooling: Plan, gathering: Plan
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What plans say of a scale whose chunks are scattered: of its spool, and of its shards.
 
     Parameters
     ----------
@@ -115,16 +128,19 @@ def spooled_notes(new: NewScale, spooling: Plan, gathering: Plan) -> tuple[str, 
     per_minishard = ids.most_in_a_minishard(sharding)
     chunk_nbytes = math.prod(new.scale.chunk_size) * new.volume.n_channels
     chunk_nbytes *= new.volume.dtype.itemsize
-    return (
+    scatters = (
+        f"{sharding.hash} scatters"
+        if sharding.hash != "identity"
+        else f"shard_bits {sharding.shard_bits} are too few for boxes and scatter"
+    )
+    of_spool = (
         (
-            f"{sharding.hash} scatters the chunks, so they are written twice. Up to "
+            f"{scatters} the chunks, so they are written twice. Up to "
             f"{human(spooling.raw_nbytes)} are spooled beside the scale, less what compression "
             "saves. The spool is removed at the end"
         ),
-        (
-            f"a process takes up to {human(gathering_nbytes(gathering, spooling.n_shards))} of "
-            "memory while it gathers chunks out of the spool"
-        ),
+    )
+    of_scale = (
         (
             f"preshift_bits {sharding.preshift_bits}, minishard_bits {sharding.minishard_bits}, "
             f"shard_bits {sharding.shard_bits}: up to {counted(len(ids.numbers), 'file')} of "
@@ -135,8 +151,13 @@ def spooled_notes(new: NewScale, spooling: Plan, gathering: Plan) -> tuple[str, 
             f"{counted(per_minishard, 'chunk')}"
         ),
         f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+        (
+            f"a process takes up to {human(gathering_nbytes(gathering, spooling.n_shards))} of "
+            "memory while it gathers chunks out of the spool"
+        ),
         *(("values change, since the encoding is jpeg",) if is_lossy else ()),
     )
+    return of_spool, of_scale
 
 
 def write_scattered(
@@ -209,8 +230,8 @@ def counted_as(result: WriteResult, new: NewScale) -> WriteResult:
     )
 
 
-def abandon_scattered(target: Target, run_dir: Any) -> bool:
-    """Give up a scale whose chunks wait in a spool, and remove what was written of it.
+def abandon_scale(target: Target, run_dir: Any) -> bool:
+    """Give up a scale that is being made or has a spool, and remove what was written of it.
 
     A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
     its shards stays as it is, old or new.
@@ -225,7 +246,7 @@ def abandon_scattered(target: Target, run_dir: Any) -> bool:
     Returns
     -------
     bool
-        Whether there was a spool.
+        Whether there was something to give up.
 
     Raises
     ------
@@ -235,7 +256,7 @@ def abandon_scattered(target: Target, run_dir: Any) -> bool:
         If something cannot be removed.
     """
     targets = places_around(target, run_dir)
-    if targets is None or not has_spool(targets.spool):
+    if targets is None or not _is_begun(targets):
         return False
     with holding(targets.scale, targets.spool):
         for each in (targets.scale, targets.spool):
@@ -245,10 +266,18 @@ def abandon_scattered(target: Target, run_dir: Any) -> bool:
     return True
 
 
-def is_scattered(target: Target, run_dir: Any) -> bool:
-    """Whether `abandon_scattered` would give something up."""
+def is_abandonable(target: Target, run_dir: Any) -> bool:
+    """Whether `abandon_scale` would give something up."""
     targets = places_around(target, run_dir)
-    return targets is not None and has_spool(targets.spool)
+    return targets is not None and _is_begun(targets)
+
+
+def _is_begun(targets: ScaleTargets) -> bool:
+    """Whether a scale is being made, or has a spool."""
+    if has_spool(targets.spool):
+        return True
+    run = find_run(fetched(targets.scale))
+    return run is not None and makes_scale(run)
 
 
 def refuse_waiting(target: Target, run_dir: Any) -> None:
@@ -259,7 +288,8 @@ def refuse_waiting(target: Target, run_dir: Any) -> None:
     SpecError
         If it is one. The error says how to go on.
     """
-    if not target.is_published and is_scattered(target, run_dir):
+    targets = None if target.is_published else places_around(target, run_dir)
+    if targets is not None and has_spool(targets.spool):
         raise SpecError(
             "no array yet: a call has spooled its encoded chunks, and has not ended",
             field="store",

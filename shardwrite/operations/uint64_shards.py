@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs import limits as usual
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.ids import as_ids
@@ -49,7 +50,8 @@ class UInt64Shards(Mapping[int, bytes]):
         The parameters, as under ``sharding`` in ``info``. By default they are read from there.
     index_limit : str or int
         Largest index that is written or read. The index of a shard takes
-        ``16 * 2**minishard_bits`` bytes.
+        ``16 * 2**minishard_bits`` bytes. By default ``shardwrite.precomputed.index-limit`` in
+        dask's configuration, which is 64 MiB unless you change it.
     cache_limit : str or int
         Memory for indexes of minishards that were read.
 
@@ -90,7 +92,7 @@ class UInt64Shards(Mapping[int, bytes]):
         store: Any,
         sharding: Mapping[str, Any] | ShardingParameters | None = None,
         *,
-        index_limit: str | int = "64 MiB",
+        index_limit: str | int | None = None,
         cache_limit: str | int = "64 MiB",
     ) -> None:
         opened = open_store(store, is_read=True)
@@ -99,6 +101,8 @@ class UInt64Shards(Mapping[int, bytes]):
             sharding = read_sharding(place)
         if not isinstance(sharding, ShardingParameters):
             sharding = ShardingParameters.from_dict(sharding)
+        if index_limit is None:
+            index_limit = usual.index_limit()
         limits = [
             parse_nbytes(limit if isinstance(limit, str) else f"{limit}", field)
             for limit, field in ((index_limit, "index_limit"), (cache_limit, "cache_limit"))
@@ -180,6 +184,13 @@ class UInt64Shards(Mapping[int, bytes]):
         if existing not in _EXISTING:
             remedy = f"use one of {list(_EXISTING)}"
             raise SpecError("not known", field="existing", value=existing, remedy=remedy)
+        if not hasattr(values, "keys"):  # as not only instances of Mapping have
+            raise SpecError(
+                "not a mapping",
+                field="values",
+                value=type(values).__name__,
+                remedy="give a mapping of ids to bytes, such as {7: data}",
+            )
         ids = as_ids(values)
         self._check_indexes(ids)
         groups = self._grouped(ids)
@@ -187,8 +198,8 @@ class UInt64Shards(Mapping[int, bytes]):
         if there and existing == "refuse":
             key = self.sharding.key_of(min(there))
             raise StoreError(
-                f"{counted(len(there), 'shard')} exist, the first is {key!r}; give existing= one "
-                f"of {list(_EXISTING[1:])}",
+                f"{counted(len(there), 'shard')} {'exists' if len(there) == 1 else 'exist'}, the "
+                f"first is {key!r}; give existing= one of {list(_EXISTING[1:])}",
                 key=key,
             )
         kept = there if existing == "keep" else set()

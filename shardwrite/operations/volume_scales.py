@@ -43,8 +43,8 @@ class ScaleOfArray:
     array : dask.array.Array
         The values, with the axes z, y and x, or channel, z, y and x.
     wanted, new : NewScale
-        The scale, and what the array is first written as. They differ if the hash scatters the
-        chunks: they are then spooled in shards that are boxes.
+        The scale, and what the array is first written as. They differ if the chunks
+        are scattered: they are then spooled in shards that are boxes.
     axes : str
         Axes of the array that the user has given.
     stored : StoredArray or str, optional
@@ -91,8 +91,9 @@ class ScaleOfArray:
         if not self.wanted.is_scattered:
             return replace(made, notes=(*self._notes, *made.notes))
         gathering = plan_gathering(gathered_metadata(self.wanted), made, engine, store)
-        notes = (*spooled_notes(self.wanted, made, gathering), *made.notes)
-        return replace(made, notes=notes, gathering=gathering)
+        of_spool, of_scale = spooled_notes(self.wanted, made, gathering)
+        gathering = replace(gathering, notes=(*of_scale, *gathering.notes))
+        return replace(made, notes=(*of_spool, *made.notes), gathering=gathering)
 
     @property
     def _notes(self) -> tuple[str, ...]:
@@ -169,6 +170,9 @@ def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, str, Behind]:
     """
     given = take(x)
     array = given.array
+    if 0 in array.shape:
+        remedy = "give an array with at least one element along each axis"
+        raise SpecError("no voxels", field="x.shape", value=array.shape, remedy=remedy)
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
     is_ordered = order == list(range(array.ndim))

@@ -10,7 +10,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
 from shardwrite.notebook.html import Axis, Card
 from shardwrite.plan.model import PlanFacts
-from shardwrite.plan.render import counted, human, index_text, plan_rows
+from shardwrite.plan.render import counted, gathering_rows, human, index_text, plan_rows
 
 __all__ = ["array_card", "axes_of", "plan_card", "plan_line"]
 
@@ -51,34 +51,48 @@ def array_card(metadata: ArrayMetadata) -> Card:
     )
 
 
-def plan_card(plan: PlanFacts) -> Card:
-    """Make the card of a plan."""
+def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
+    """Make the card of a plan.
+
+    Parameters
+    ----------
+    plan : PlanFacts
+        The plan.
+    gathering : PlanFacts, optional
+        Plan of the run that gathers shards out of the spool that `plan` is for.
+    """
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:
         told = f"A process needs {human(needed)}, and may use {human(allowed)}."
         problems.append(("does not fit into the memory", told))
+    spool = "" if gathering is None else f", gathered out of a spool of {plan.n_shards:,}"
+    rows = plan_rows(plan)
+    if gathering is not None:
+        above = [(f"scale: {name}", cell) for name, cell in gathering_rows(plan, gathering)[1:]]
+        rows = [*above, *((f"spool: {name}", cell) for name, cell in rows)]
     return Card(
-        title="plan",
+        title="plan" if gathering is None else "plan of a scale and its spool",
         subject=f"{plan.metadata.grid.shape} {plan.metadata.dtype}",
         headline=[
-            (f"{plan.n_shards:,}", "files at most"),
+            (f"{(gathering or plan).n_shards:,}", f"files at most{spool}"),
             (human(needed), "memory per process at most"),
             (human(plan.raw_nbytes), "to write"),
             (f"{plan.n_tasks:,}", "tasks"),
         ],
         axes=axes_of(plan.metadata),
         problems=problems,
-        rows=plan_rows(plan),
+        rows=rows,
         drawing=_picture(plan),
     )
 
 
-def plan_line(plan: PlanFacts) -> str:
-    """Describe a plan in one line."""
+def plan_line(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
+    """Describe a plan in one line. The parameters are those of `plan_card`."""
+    spool = "" if gathering is None else f" out of a spool of {plan.n_shards:,}"
     return (
         f"<Plan: {plan.metadata.grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}, "
-        f"up to {counted(plan.n_shards, 'file')}, "
+        f"up to {counted((gathering or plan).n_shards, 'file')}{spool}, "
         f"at most {human(plan.memory.total_nbytes)} per process>"
     )
 

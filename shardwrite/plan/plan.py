@@ -87,18 +87,21 @@ class Plan(PlanFacts):
     scales: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
-        return "\n\n".join(map(plan_text, (self, *self.scales)))
+        return "\n\n".join(plan_text(plan, plan.gathering) for plan in (self, *self.scales))
 
     def __repr__(self) -> str:
-        return plan_line(self)
+        return plan_line(self, self.gathering)
 
     def _repr_html_(self) -> str:
-        return "".join(card_html(plan_card(plan)) for plan in (self, *self.scales))
+        plans = (self, *self.scales)
+        return "".join(card_html(plan_card(plan, plan.gathering)) for plan in plans)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of the plan, without the digest, as values that JSON can hold."""
-        scales = [plan.to_dict() for plan in self.scales]
-        return super().to_dict() | ({"scales": scales} if scales else {})
+        made, scales = super().to_dict(), [plan.to_dict() for plan in self.scales]
+        if self.gathering is not None:
+            made["gathering"] = self.gathering.to_dict()
+        return made | ({"scales": scales} if scales else {})
 
     def part(self, index: int, count: int, among: Stretch | None = None) -> Part:
         """Return part `index` of `count`.

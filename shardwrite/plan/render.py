@@ -10,7 +10,16 @@ from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.requests import Requests, Traffic
 
-__all__ = ["counted", "duration", "human", "index_text", "plan_rows", "plan_text", "table_text"]
+__all__ = [
+    "counted",
+    "duration",
+    "gathering_rows",
+    "human",
+    "index_text",
+    "plan_rows",
+    "plan_text",
+    "table_text",
+]
 
 _CELL_WIDTH = 80
 
@@ -234,6 +243,35 @@ _LAYOUTS = {
 }
 
 
-def plan_text(plan: PlanFacts) -> str:
-    """Format a plan as a text table."""
-    return table_text("plan", plan_rows(plan))
+def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str, str]]:
+    """Rows of a scale whose shards are gathered out of a spool.
+
+    Parameters
+    ----------
+    spooling, gathering : PlanFacts
+        Plans of the run that writes the spool, and of the run that gathers chunks out of it.
+    """
+    shape, dtype = spooling.metadata.grid.shape, spooling.metadata.dtype
+    return [
+        ("scale", f"{shape} {dtype}, {human(spooling.raw_nbytes)}"),
+        ("shards", f"up to {counted(gathering.n_shards, 'file')}, gathered out of a spool"),
+        ("tasks", f"{_tasks(gathering)}, after those of the spool"),
+        ("chosen sizes", "\n".join(gathering.notes)),
+    ]
+
+
+def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
+    """Format a plan as a text table.
+
+    Parameters
+    ----------
+    plan : PlanFacts
+        The plan.
+    gathering : PlanFacts, optional
+        Plan of the run that gathers shards out of the spool that `plan` is for.
+    """
+    if gathering is None:
+        return table_text("plan", plan_rows(plan))
+    scale = table_text("plan of the scale", gathering_rows(plan, gathering))
+    spool = table_text("plan of its spool, which is written first", plan_rows(plan))
+    return f"{scale}\n\n{spool}"

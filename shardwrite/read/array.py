@@ -35,6 +35,7 @@ from shardwrite.place.transformer import TransformerPlace, TransformerStore
 from shardwrite.plan.card import array_card
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.chunking import bounded
+from shardwrite.read.volume_paths import refuse_volume
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
 __all__ = [
@@ -395,6 +396,8 @@ def open_at(place: Place) -> ShardedArray:
         elif place.kind() == "v2":
             why = "one of Zarr v2 stands there, which has no shards"
             remedy = "use zarr-python for it, or copy it to a Zarr v3 array by shardwrite write"
+        else:
+            refuse_volume(place)
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
     return ShardedArray(_parsed(data, place), place.store)
 

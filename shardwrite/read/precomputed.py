@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.limits import index_limit
 from shardwrite.codecs.stages import Buffer
 from shardwrite.codecs.volume import VolumeEncoding, volume_encoding
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
@@ -23,7 +24,7 @@ from shardwrite.stores import Store, parse_json, read_limit
 
 __all__ = ["ScaleReader", "read_info", "read_sharding"]
 
-_INDEX_LIMIT_NBYTES = _CACHE_NBYTES = 64 * 2**20
+_CACHE_NBYTES = 64 * 2**20
 _UNREADABLE = (".br", ".zst", ".xz")
 
 
@@ -110,7 +111,7 @@ class ScaleReader:
     """
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
-        scale.encoding.check(volume.dtype, volume.n_channels)
+        scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
         self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale
@@ -118,7 +119,7 @@ class ScaleReader:
         self._files = (
             None
             if scale.sharding is None
-            else UInt64ShardFiles(self._store, scale.sharding, _INDEX_LIMIT_NBYTES, _CACHE_NBYTES)
+            else UInt64ShardFiles(self._store, scale.sharding, index_limit(), _CACHE_NBYTES)
         )
 
     @property

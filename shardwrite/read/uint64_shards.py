@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from shardwrite.encode.uint64_shard import Joined, Load, UInt64ShardReader
 from shardwrite.errors import StoreError
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import Minishard
-from shardwrite.stores import Capability, Store
+from shardwrite.stores import Capability, Store, listed, mode_of
 from shardwrite.stores.base import ObjectReader
 
 __all__ = ["IndexCache", "UInt64ShardFiles"]
@@ -77,8 +78,12 @@ class UInt64ShardFiles:
         self._cache = IndexCache(cache_limit_nbytes)
 
     def numbers(self) -> list[int]:
-        """Numbers of the shards that exist, those of the obsolete format included."""
-        return sorted({n for key in self.store.list_keys() if (n := self._number_of(key)) >= 0})
+        """Numbers of the shards that exist, those of the obsolete format included.
+
+        Links and directories that stand in place of a shard count, and raise when they are opened.
+        """
+        keys = (*self.store.list_keys(), *self._no_files())
+        return sorted({n for key in keys if (n := self._number_of(key)) >= 0})
 
     def strays(self) -> list[str]:
         """Keys that look like shards, and are none with these parameters."""
@@ -88,6 +93,14 @@ class UInt64ShardFiles:
             for key in self.store.list_keys()
             if "/" not in key and key.endswith(endings) and self._number_of(key, endings) < 0
         )
+
+    def _no_files(self) -> list[str]:
+        """Names in a directory that are those of no regular files, so that no store lists them."""
+        root = self.store.local_root
+        if root is None:
+            return []
+        modes = ((path.name, mode_of(path, follow=False)) for path in listed(root))
+        return [name for name, mode in modes if mode and not stat.S_ISREG(mode)]
 
     def _number_of(self, key: str, endings: tuple[str, ...] = (".shard", ".index")) -> int:
         """Number of the shard of a key; -1 if it belongs to none."""

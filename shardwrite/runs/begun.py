@@ -12,7 +12,7 @@ import json
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.precomputed.stored import has_scattered_chunks
+from shardwrite.format.precomputed.stored import has_scattered_chunks, is_scale
 from shardwrite.format.registry import ENTRY_POINTS, check_strategy, registered
 from shardwrite.format.strategies import labelled
 from shardwrite.format.strategy import Strategy
@@ -21,7 +21,7 @@ from shardwrite.journal import RunDirectory
 from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
 from shardwrite.runs.array_plan import n_tasks_of
 
-__all__ = ["is_gathering", "plan_begun"]
+__all__ = ["is_gathering", "makes_scale", "plan_begun"]
 
 
 def is_gathering(run: RunDirectory) -> bool:
@@ -38,6 +38,11 @@ def is_gathering(run: RunDirectory) -> bool:
         If the document of the array is damaged.
     """
     return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
+
+
+def makes_scale(run: RunDirectory) -> bool:
+    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
+    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
 
 
 def plan_begun(

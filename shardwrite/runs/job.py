@@ -13,6 +13,8 @@ from shardwrite.runs.source import ChunkSource
 
 __all__ = ["Job", "intent_of", "target_of_update"]
 
+_NOT_FIGURES = ("format", "identity", "gathering")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -90,7 +92,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
         strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
         partition=plan.partition.cuts,
-        figures={name: figures[name] for name in figures if name not in ("format", "identity")},
+        figures={name: figures[name] for name in figures if name not in _NOT_FIGURES},
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite.codecs.limits import index_limit
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
@@ -55,7 +56,9 @@ class PrecomputedSource(RegionSource):
     axes: str
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        reader: ScaleReader = FILES.get(f"{self.identity}:{self.axes}", self._reader)
+        # The limit may change, so a reader that is kept has the limit in its name.
+        name = f"{self.identity}:{self.axes}:{index_limit()}"
+        reader: ScaleReader = FILES.get(name, self._reader)
         spans = dict(zip(self.axes, box.bounds, strict=True))
         bounds = [spans.get(axis, (0, 1)) for axis in _AXES]
         values = reader.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))

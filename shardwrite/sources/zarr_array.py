@@ -14,13 +14,14 @@ from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.precomputed.parameters import TYPE
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify, identity_text, mask_value
 from shardwrite.sources.handles import FILES
-from shardwrite.stores import is_bucket_url, open_bucket
+from shardwrite.stores import is_bucket_url, open_bucket, open_store, parse_json, read_limit
 
 __all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
 
@@ -65,6 +66,33 @@ def _node(path: str, dataset: str) -> Any:
     elif os.path.isfile(path):
         store = zarr.storage.ZipStore(path, mode="r")
     return zarr.open(store, mode="r", path=dataset or None)
+
+
+def _refuse_scale(path: str, dataset: str) -> None:
+    """Refuse the directory of a scale of a volume, which no reader of Zarr reads.
+
+    Raises
+    ------
+    SpecError
+        If it is one. The error says how to name the scale.
+    """
+    opened = open_store(path, is_read=True)
+    found = opened.store.at("/".join(filter(None, (opened.path, dataset))))
+    data = found.read_whole(DOCUMENT, read_limit())
+    try:
+        document = {} if data is None else parse_json(data)
+        (codec,) = document["codecs"]
+        is_scale = codec["name"] == TYPE
+    except (ValueError, TypeError, KeyError):
+        return
+    if is_scale:
+        volume, _, key = "/".join(filter(None, (path.rstrip("/"), dataset))).rpartition("/")
+        raise SpecError(
+            "it is a scale of a volume of Neuroglancer",
+            field="source",
+            value=path,
+            remedy=f"give the volume and its scale: {volume}::{key}",
+        )
 
 
 def _find(path: str, dataset: str) -> tuple[Any, str]:
@@ -148,7 +176,12 @@ def open_(request: Request) -> Source:
     """
     is_url = is_bucket_url(request.path)
     path = request.path if is_url else os.path.abspath(request.path)
-    array, dataset = _find(path, (request.dataset or "").strip("/"))
+    wanted = (request.dataset or "").strip("/")
+    try:
+        array, dataset = _find(path, wanted)
+    except Exception:
+        _refuse_scale(path, wanted)
+        raise
     return ZarrSource(
         path=path,
         shape=tuple(array.shape),

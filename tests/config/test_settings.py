@@ -56,6 +56,7 @@ BAD = {
     "lease.claim-wait": [-1],
     "read.limit": ["much", 0],
     "read.chunk-limit": [0.5],
+    "precomputed.index-limit": ["much", 0],
     "source.chunk-size": ["x"],
     "cluster.attempts": [0],
     "slurm.command-timeout": [0],

@@ -119,6 +119,22 @@ def test_the_plan_tells_the_bytes_of_the_spool():
     assert "up to 8 files" in text
 
 
+def test_the_plan_tells_the_scale_from_its_spool():
+    """It showed the spool alone, and said that there would be 12 files."""
+    plan = shardwrite.plan_precomputed(source(), **NEW)
+    scale, spool = str(plan).split("\n\n")
+    assert scale.startswith("plan of the scale\n  scale         (14, 21, 30) uint32, 35.3 kB\n")
+    assert "up to 8 files, gathered out of a spool" in scale
+    assert spool.startswith("plan of its spool, which is written first\n")
+    assert "up to 12 files" in spool
+    assert "up to 8 files out of a spool of 12" in repr(plan)
+    assert "files at most, gathered out of a spool of 12" in plan._repr_html_()
+    assert "plan of a scale and its spool" in plan._repr_html_()
+    told = json.loads(plan.to_json())
+    assert (told["shards"], told["gathering"]["shards"]) == (12, 8)
+    assert (plan.n_shards, plan.gathering.n_shards) == (12, 8)
+
+
 def test_a_call_that_was_interrupted_goes_on(tmp_path):
     root = tmp_path / "v"
     for phase in ("spooling", "gathering"):
@@ -167,7 +183,7 @@ def test_an_interrupted_call_is_given_up(tmp_path, phase, by_command):
         assert "would be given up" in told.output
         assert (root / SPOOL).exists()
         told = CliRunner().invoke(main, command)
-        assert "its spool removed" in told.output
+        assert "what was not finished of the scale was given up" in told.output
     else:
         assert shardwrite.abandon(root / KEY) == []
     assert not list(root.iterdir())

@@ -204,7 +204,7 @@ def test_parts_are_given_up(tmp_path, n_rounds):
     for _ in range(n_rounds):
         round_of_parts(tmp_path / "v")
     told = CliRunner().invoke(main, ["abandon", str(tmp_path / "v" / KEY)])
-    assert "its spool removed" in told.output
+    assert "what was not finished of the scale was given up" in told.output
     assert not list((tmp_path / "v").iterdir())
     with pytest.raises(IncompleteError, match="call prepare first"):
         part(tmp_path / "v", 0)

@@ -21,6 +21,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import numpy as np
+import obstore.store
 import pytest
 import xarray as xr
 import zarr
@@ -651,7 +652,6 @@ BAD = {
     ],
     "hash": [(source(), {"sharding": {**SHARDS, "hash": "murmurhash3"}})],
     "shard_bits": [
-        (source(), {"sharding": {"preshift_bits": 1, "minishard_bits": 1, "shard_bits": 1}}),
         (source(), {"sharding": {"preshift_bits": 1, "minishard_bits": 1, "shard_bits": 65}}),
     ],
     "minishard_bits": [
@@ -948,3 +948,75 @@ def test_scales_that_do_not_fit_are_refused(tmp_path, scales, offset, says):
     with pytest.raises(SpecError, match=re.escape(says)):
         shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
     assert not (tmp_path / "v").exists()
+
+
+class Stop(Exception):  # noqa: N818 (not an error)
+    pass
+
+
+def interrupted(place, **changed):
+    """A call that ends when its first shards are there."""
+
+    def now(_):
+        raise Stop
+
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
+        shardwrite.to_precomputed(
+            source(),
+            place,
+            **{**NEW, "source_id": "values", "memory_limit": "4MB", "progress": now, **changed},
+        )
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+def test_a_scale_is_given_up(tmp_path, by_command):
+    """With the hash identity, abandon named finalize, which did not end such a call."""
+    root = tmp_path / "v"
+    shardwrite.to_precomputed(source(), root, **{**NEW, "key": "whole"})
+    interrupted(root)
+    assert list((root / "4_4_40").glob("*.shard"))
+    if by_command:
+        runner, command = CliRunner(), ["abandon", str(root / "4_4_40")]
+        assert "would be given up" in runner.invoke(main, [*command, "--dry-run"]).output
+        assert (root / "4_4_40").exists()
+        assert "was given up" in runner.invoke(main, command).output
+    else:
+        assert shardwrite.abandon(root / "4_4_40") == []
+    assert sorted(path.name for path in root.iterdir()) == ["info", "whole"]
+    with pytest.raises(SpecError, match="no array"):
+        shardwrite.abandon(root / "4_4_40")
+    assert shardwrite.abandon(root / "whole") == []
+    check(root)
+    shardwrite.to_precomputed(source(VALUES + 1), root, **NEW)
+    check(root, VALUES + 1, scale="4_4_40")
+
+
+def test_a_scale_in_a_bucket_or_in_parts_is_given_up(tmp_path):
+    bucket = obstore.store.MemoryStore()
+    interrupted(bucket)
+    assert shardwrite.abandon(bucket, name="4_4_40") == []
+    assert not [one for some in obstore.list(bucket) for one in some]
+    plan = shardwrite.plan_precomputed(source(), **NEW)
+    shardwrite.prepare(source(), tmp_path / "v/4_4_40", plan)
+    shardwrite.write_part(source(), tmp_path / "v/4_4_40", 0, 1)
+    assert shardwrite.abandon(tmp_path / "v/4_4_40") == []
+    assert not list((tmp_path / "v").iterdir())
+
+
+@pytest.mark.parametrize("hash_", ["identity", "murmurhash3_x86_128"])
+def test_the_limit_of_the_index_comes_from_the_configuration(tmp_path, hash_):
+    """It was 64 MiB for volumes, whatever a user set."""
+    sharding = {"preshift_bits": 0, "minishard_bits": 4, "shard_bits": 6, "hash": hash_}
+    new = {**NEW, "sharding": sharding}
+    limit = "shardwrite.precomputed.index-limit"
+    with dask.config.set({limit: 255}):
+        with pytest.raises(SpecError, match=f"256 bytes, and 255 are.*fewer.*raise {limit}"):
+            shardwrite.to_precomputed(source(), tmp_path / "v", **new)
+        assert not list(tmp_path.iterdir())
+    shardwrite.to_precomputed(source(), tmp_path / "v", **new)
+    check(tmp_path / "v")
+    with dask.config.set({limit: 255}), pytest.raises(SpecError, match=limit):
+        shardwrite.verify(tmp_path / "v/4_4_40")
+    with dask.config.set({limit: 20}), pytest.raises(CorruptShardError, match=f"raise {limit}"):
+        shardwrite.from_precomputed(tmp_path / "v").compute()
+    check(tmp_path / "v")

@@ -512,3 +512,56 @@ def test_storage_that_fails(tmp_path, monkeypatch):
         shards.write(VALUES)
     assert not list(tmp_path.iterdir())
     assert isinstance(shards._files.store, PosixStore)
+
+
+def test_shards_that_cannot_be_read_are_problems(shards, tmp_path):
+    """A link and a directory were passed over by verify and len, and reading them failed."""
+    shards.write(VALUES)
+    root = tmp_path / "x"
+    (root / "1.shard").rename(tmp_path / "elsewhere")
+    (root / "1.shard").symlink_to(tmp_path / "elsewhere")
+    (root / "2.shard").unlink()
+    (root / "2.shard").mkdir()
+    (root / "3.shard").unlink()
+    (root / "3.shard").symlink_to(tmp_path / "nothing")
+    (root / "other.shard").mkdir()
+    for deep in (False, True):
+        report = shards.verify(deep=deep)
+        assert [key for key, _ in report.problems] == ["1.shard", "2.shard", "3.shard"]
+        assert report.n_shards == 8
+    assert "symbolic link" in str(report) or "link" in str(report)
+    for look in (len, list):
+        with pytest.raises(StoreError, match=r"1\.shard"):
+            look(shards)
+
+
+def test_values_that_are_no_mapping(shards, tmp_path):
+    for values in (None, 5, [1, 2], b"12", {1, 2}):
+        with pytest.raises(SpecError, match=r"values=.*not a mapping; give a mapping of ids"):
+            shards.write(values)
+    for ids in (5, None, b"12", "12"):
+        for look in (shards.remove, shards.read, shards.shards_of):
+            with pytest.raises(SpecError, match=r"ids=.*give several ids, such as \[7, 8\]"):
+                look(ids)
+    assert not (tmp_path / "x").exists()
+
+
+def test_one_shard_exists(shards):
+    shards.write({7: b"a"})
+    with pytest.raises(StoreError, match=r"^1 shard exists, the first is"):
+        shards.write({7: b"b"})
+    shards.write(VALUES, existing="replace")
+    with pytest.raises(StoreError, match=r"^8 shards exist, the first is '0.shard'"):
+        shards.write(VALUES)
+
+
+def test_the_limit_of_the_index_comes_from_the_configuration(tmp_path):
+    sharding = {**IDENTITY, "minishard_bits": 4}  # 256 bytes
+    with dask.config.set({"shardwrite.precomputed.index-limit": 255}):
+        small = shardwrite.UInt64Shards(tmp_path / "x", sharding)
+        with pytest.raises(SpecError, match="takes 256 bytes, and 255 are allowed"):
+            small.write({1: b"a"})
+        shardwrite.UInt64Shards(tmp_path / "x", sharding, index_limit=256).write({1: b"a"})
+        with pytest.raises(SpecError, match="raise index_limit"):
+            small.verify()
+    assert shardwrite.UInt64Shards(tmp_path / "x", sharding).verify().is_good

@@ -22,15 +22,12 @@ from shardwrite.format.precomputed.by_chunk_id import ByChunkId
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.scattered import ScatteredObject, ScatteredShards
-from shardwrite.format.precomputed.shard import Minishard, check_shard_index, decode_minishard
+from shardwrite.format.precomputed.shard import Minishard, check_volume_index, decode_minishard
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.format.sharding import register_shard_format
 from shardwrite.grid import Shape, ShardGrid
 
-__all__ = ["INDEX_LIMIT_NBYTES", "PrecomputedShards", "ShardBoxes", "box_of_chunks"]
-
-INDEX_LIMIT_NBYTES = 64 * 2**20
-"""Largest index at the start of a shard."""
+__all__ = ["PrecomputedShards", "ShardBoxes", "box_of_chunks"]
 
 _SIZE = "volume_size"
 _FROM_INFO = "give the size of the scale, as info has it"
@@ -68,7 +65,7 @@ def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
             value=sharding.shard_bits,
             remedy=f"give at least {needed}, or more preshift_bits or minishard_bits",
         )
-    check_shard_index(sharding, INDEX_LIMIT_NBYTES, "give fewer minishard_bits")
+    check_volume_index(sharding)
     return code.low_box(n_low)
 
 

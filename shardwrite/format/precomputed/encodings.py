@@ -35,6 +35,11 @@ _DTYPES = {
 }
 _CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4)}
 _MOST_IN_BLOCK = 2**32
+_FEWER_CHANNELS = 'select some channels, or give encoding="gzip"'
+_FOR_READERS = (
+    "choose another scale, or correct data_type, num_channels or encoding in the info if they are "
+    "not those of the chunks"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +133,17 @@ class ChunkEncoding:
         named: Codec = {"name": f"{_PREFIX}{self.name}"}
         return {**named, "configuration": configuration} if configuration else named
 
-    def check(self, dtype: np.dtype[Any], n_channels: int) -> None:
+    def check(self, dtype: np.dtype[Any], n_channels: int, *, is_read: bool = False) -> None:
         """Refuse voxels that the encoding does not hold.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+            Dtype of the voxels.
+        n_channels : int
+            Number of channels.
+        is_read : bool
+            Whether they are read, so that remedies are for readers.
 
         Raises
         ------
@@ -150,7 +164,7 @@ class ChunkEncoding:
                 f"holds no {dtype.name}, but only {' and '.join(dtypes)}",
                 field="encoding",
                 value=self.name,
-                remedy=_remedy(dtype),
+                remedy=_FOR_READERS if is_read else _remedy(dtype),
             )
         channels = _CHANNELS.get(self.name, (n_channels,))
         if n_channels not in channels:
@@ -158,7 +172,7 @@ class ChunkEncoding:
                 f"holds {' or '.join(map(str, channels))} channels, and there are {n_channels}",
                 field="encoding",
                 value=self.name,
-                remedy='select some channels, or give encoding="gzip"',
+                remedy=_FOR_READERS if is_read else _FEWER_CHANNELS,
             )
 
     def check_new(self, kind: str, chunk: Shape) -> None:

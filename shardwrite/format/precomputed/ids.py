@@ -24,6 +24,9 @@ def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
     """
     if isinstance(ids, np.ndarray) and ids.dtype.kind == "u":
         return np.unique(ids.astype(np.uint64))
+    if not isinstance(ids, Iterable) or isinstance(ids, str | bytes):
+        remedy = "give several ids, such as [7, 8]"
+        raise SpecError("no collection of ids", field="ids", value=ids, remedy=remedy)
     found: list[int] = []
     for one in ids:
         try:

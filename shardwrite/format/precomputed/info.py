@@ -26,7 +26,9 @@ VOLUME_TYPE = "neuroglancer_multiscale_volume"
 """Member ``@type`` of the document."""
 
 _MOST = sys.float_info.max
+_MOST_WHOLE = 2**53  # JavaScript holds whole numbers exactly up to there
 # halves of characters, which JSON can escape, and no path of a file can hold
+_WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
@@ -108,6 +110,8 @@ class Volume:
     def scale(self, wanted: int | str | None) -> Scale:
         """A scale by its number or key; by default the first one.
 
+        A text of digits is a number if no scale has it as its key.
+
         Raises
         ------
         SpecError
@@ -116,7 +120,9 @@ class Volume:
         keys = [scale.key for scale in self.scales]
         if isinstance(wanted, str) and wanted in keys:
             return self.scales[keys.index(wanted)]
-        number = 0 if wanted is None else wanted
+        number: object = 0 if wanted is None else wanted
+        if isinstance(number, str) and _WHOLE.fullmatch(number):
+            number = int(number)
         if type(number) is int and -len(keys) <= number < len(keys):
             return self.scales[number]
         remedy = f"give a number below {len(keys)} or one of {keys}"
@@ -154,7 +160,7 @@ def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
     return Volume(
         str(document.get("type")),
         np.dtype(data_type.lower()).newbyteorder("<"),
-        _numbers([n_channels], "num_channels", 1, least=1)[0],
+        _n_channels(n_channels),
         tuple(_scale(scale) for scale in scales),
     )
 
@@ -183,14 +189,23 @@ def _scale(document: Any) -> Scale:
     return scale
 
 
+def _n_channels(found: Any) -> int:
+    if type(found) is not int or not 1 <= found <= _MOST_WHOLE:
+        remedy = f"give a whole number of 1 to {_MOST_WHOLE}"
+        raise SpecError("not valid", field="num_channels", value=found, remedy=remedy)
+    return found
+
+
 def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Shape:
     is_valid = (
         isinstance(found, list)
         and len(found) == n
-        and all(type(i) is int and (least is None or i >= least) for i in found)
+        and all(type(i) is int and (-_MOST_WHOLE if least is None else least) <= i for i in found)
+        and all(i <= _MOST_WHOLE for i in found)
     )
     if not is_valid:
-        remedy = f"give {n} whole numbers" + ("" if least is None else f" of {least} or more")
+        smallest = -_MOST_WHOLE if least is None else least
+        remedy = f"give {n} whole numbers of {smallest} to {_MOST_WHOLE}"
         raise SpecError("not valid", field=field, value=found, remedy=remedy)
     return tuple(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -14,13 +15,14 @@ import numpy as np
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.errors import SpecError
-from shardwrite.format.precomputed.boxes import INDEX_LIMIT_NBYTES, box_of_chunks
+from shardwrite.format.node import DOCUMENT
+from shardwrite.format.precomputed.boxes import box_of_chunks
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
-from shardwrite.format.precomputed.shard import check_shard_index
+from shardwrite.format.precomputed.shard import check_volume_index
 from shardwrite.grid import Shape
 
 __all__ = [
@@ -48,9 +50,13 @@ _NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", 
 _DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
 _INSTEAD = {"bool": "uint8", "int64": "int32", "float64": "float32", "float16": "float32"}
 _MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
+_MOST_NBYTES = 2**63
 _COLUMN_NBYTES = 24
 _ENTRY_NBYTES = 16
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_TAKEN = (INFO, DOCUMENT, "provenance", "shardwrite-receipt.json")
+_ENDINGS = (".shardwrite", ".swtmp", ".quarantine")
+_OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
 _NAMES = {"channel": "c", "channels": "c"}
 
 
@@ -128,12 +134,16 @@ class NewScale:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether the hash scatters the chunks of a shard over the volume."""
-        return self.sharding.hash != "identity"
+        """Whether the chunks of a shard lie all over the volume, so that it is no box.
+
+        A hash scatters them. So do parameters that leave out the high bits of the ids.
+        """
+        covers = self.sharding.covers(self.scale.code.n_bits)
+        return self.sharding.hash != "identity" or not covers
 
     @property
     def scattered(self) -> ScatteredIds:
-        """Ids of the chunks of all shards, if the hash scatters them."""
+        """Ids of the chunks of all shards, if they are scattered."""
         return scattered_ids(self.sharding, self.scale.code)
 
     def spooled(self, shard_nbytes: int, index_nbytes: int) -> NewScale:
@@ -286,10 +296,10 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     """
     kind, n_channels = options.type, int(shape[3])
     _check_kind(kind, dtype, n_channels)
-    if not all(shape):
-        remedy = "give an array with at least one element along each axis"
-        raise SpecError("no voxels", field="x.shape", value=tuple(shape), remedy=remedy)
     chunk = _three(options.chunks, "chunks", least=1)
+    if math.prod(chunk) * n_channels * dtype.itemsize >= _MOST_NBYTES:
+        why, remedy = f"a chunk holds {_MOST_NBYTES} bytes or more", "give smaller chunks"
+        raise SpecError(why, field="chunks", value=options.chunks, remedy=remedy)
     resolution = _resolution(options.resolution)
     encoding = _encoding(options, dtype, n_channels, chunk)
     offset = _three(options.voxel_offset, "voxel_offset")
@@ -324,7 +334,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     }
     made = NewScale(parse_info(info), entry)
     if made.is_scattered:
-        check_shard_index(sharding, INDEX_LIMIT_NBYTES, "give fewer minishard_bits")
+        check_volume_index(sharding)
         made.scattered  # noqa: B018 (checks the number of chunks)
     else:
         made.box  # noqa: B018 (checks that shards are boxes)
@@ -426,7 +436,7 @@ def _resolution(found: Any) -> list[int | float]:
     is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
     numbers = list(found) if is_many else []
     is_valid = len(numbers) == 3 and all(
-        _is_number(n, Real) and math.isfinite(n) and n > 0 for n in numbers
+        _is_number(n, Real) and 0 < n <= sys.float_info.max for n in numbers
     )
     if not is_valid:
         remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
@@ -452,7 +462,7 @@ def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
     if found is None:
         return "_".join(f"{n:.12g}" for n in resolution)
     is_plain = isinstance(found, str) and _KEY.fullmatch(found) is not None
-    if not is_plain or found == INFO or found.endswith(".shardwrite"):
+    if not is_plain or found in _TAKEN or found.endswith(_ENDINGS):
         remedy = 'give the name of a directory, such as "4_4_40"'
         raise SpecError("no key of a scale", field="key", value=found, remedy=remedy)
     return str(found)
@@ -495,6 +505,10 @@ def merged_info(old: Any, new: NewScale) -> Document:
                 value=wanted,
                 remedy="write to another directory, or give an array and keywords that fit it",
             )
+    if new.scale.key in [old.get(part) for part in _OTHER_PARTS]:
+        remedy = "give another key"
+        why = f"the {INFO} that stands there has other things than a scale in this directory"
+        raise SpecError(why, field="key", value=new.scale.key, remedy=remedy)
     scales: list[Document] = list(old["scales"])
     keys = [scale.key for scale in there.scales]
     if new.scale.key in keys:

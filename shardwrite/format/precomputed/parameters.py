@@ -132,6 +132,16 @@ class ShardingParameters:
         """Size of the index at the start of each shard."""
         return _ENTRY_NBYTES << self.minishard_bits
 
+    def covers(self, n_bits: int) -> bool:
+        """Whether no bit of ids is left out, so that ids of one shard differ in low bits only.
+
+        Parameters
+        ----------
+        n_bits : int
+            Number of bits of the largest id.
+        """
+        return self.preshift_bits + self.minishard_bits + self.shard_bits >= n_bits
+
     def locate(self, ids: npt.ArrayLike) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Numbers of the shards and of the minishards that hold chunks.
 

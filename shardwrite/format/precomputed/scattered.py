@@ -1,6 +1,7 @@
-"""Shards of a volume whose hash scatters the chunks: each holds chunks from everywhere.
+"""Shards of a volume whose chunks are scattered: each shard holds chunks from everywhere.
 
-Such a shard is no box of the volume. So the array that describes it to this package has the chunks
+A hash scatters them, or parameters that leave out the high bits of the ids. Such a shard is no box
+of the volume. So the array that describes it to this package has the chunks
 of the volume one after the other. Along its first axis, each shard has as many places as the
 fullest shard holds chunks. In a shard, the chunks are ordered by minishard and by id.
 """
@@ -20,7 +21,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.shard import Minishard, decode_minishard
+from shardwrite.format.precomputed.shard import Minishard, check_volume_index, decode_minishard
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.grid import Box, Shape, ShardGrid
 
@@ -30,6 +31,7 @@ MOST_CHUNKS = 2**27
 """Most chunks of a volume. Each process that writes its shards holds all ids in memory."""
 
 Ids = npt.NDArray[np.uint64]
+_BOXES = 'give "identity"'
 _GZIP_NBYTES = 40  # that gzip may add to the index of a minishard
 
 
@@ -87,12 +89,15 @@ def scattered_ids(sharding: ShardingParameters, code: MortonCode) -> ScatteredId
     """
     n = math.prod(code.grid)
     if n > MOST_CHUNKS:
+        is_hashed = sharding.hash != "identity"
+        n_low = sharding.preshift_bits + sharding.minishard_bits
         raise SpecError(
             f"scatters the chunks over the shards, and there are {n:,} of them; up to "
             f"{MOST_CHUNKS:,} are scattered",
-            field="hash",
-            value=sharding.hash,
-            remedy='give "identity", or larger chunks',
+            field="hash" if is_hashed else "shard_bits",
+            value=sharding.hash if is_hashed else sharding.shard_bits,
+            remedy=f"{_BOXES if is_hashed else f'give at least {code.n_bits - n_low}'}, or "
+            "larger chunks",
         )
     ids = np.zeros((1,) * len(code.grid), np.uint64)
     for axis, size in enumerate(code.grid):
@@ -140,6 +145,7 @@ class ScatteredShards:
                 value=grid.shape,
                 remedy="use shardwrite.to_precomputed",
             )
+        check_volume_index(self.sharding)
         wanted = (self.ids.n_slots, len(self.ids.numbers))
         if (grid.chunks_per_shard[0], grid.counts[0]) != wanted:
             raise SpecError(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.limits import index_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.precomputed.parameters import ShardingParameters
@@ -26,6 +27,7 @@ __all__ = [
     "Sealed",
     "check_ranges",
     "check_shard_index",
+    "check_volume_index",
     "decode_minishard",
     "parse_entries",
     "seal",
@@ -39,6 +41,9 @@ ENTRY_NBYTES = 16
 GZIP_LEVEL = 6
 _COLUMN_NBYTES = 24
 _FEWER_OR_MORE = "give fewer minishard_bits, or raise index_limit"
+_FEWER_OR_CONFIGURED = (
+    "give fewer minishard_bits, or raise shardwrite.precomputed.index-limit in dask's configuration"
+)
 _RUN = 4096  # minishards of which one piece of the shard index tells
 
 
@@ -200,6 +205,11 @@ def check_shard_index(
             value=sharding.minishard_bits,
             remedy=remedy,
         )
+
+
+def check_volume_index(sharding: ShardingParameters) -> None:
+    """Refuse parameters of a volume whose shard index is too large, as `check_shard_index` does."""
+    check_shard_index(sharding, index_limit(), _FEWER_OR_CONFIGURED)
 
 
 def parse_entries(data: Buffer) -> npt.NDArray[np.uint64]:

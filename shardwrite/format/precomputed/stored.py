@@ -16,6 +16,7 @@ from shardwrite.format.precomputed.parameters import TYPE
 __all__ = [
     "has_scattered_chunks",
     "is_in_order",
+    "is_scale",
     "source_axes",
     "stored_scale",
     "why_kept",
@@ -115,6 +116,19 @@ def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None) -> 
     """
     letters = source_axes(metadata, names, len(metadata.grid.shape))
     return letters is None or ROW_MAJOR.endswith(letters)
+
+
+def is_scale(metadata: ArrayMetadata) -> bool:
+    """Whether an array is a scale of a volume, of either hash, and no spool.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array.
+    """
+    shards: object = metadata.shard_format
+    known = metadata.document.get("attributes", {}).get("precomputed")
+    return isinstance(shards, PrecomputedShards) and isinstance(known, dict)
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
