@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import dask
@@ -15,6 +16,7 @@ from forks import python
 import shardwrite
 from shardwrite.errors import SpecError
 from shardwrite.format.transformer import of_2022, of_today
+from shardwrite.place.target import resolve_place
 
 # `python tests/neighbours/zarr_2022.py golden`, by zarr-python 2.17
 GOLDEN = {
@@ -166,6 +168,75 @@ def test_it_goes_into_no_group_of_today(tmp_path):
     with pytest.raises(SpecError, match="something else than a hierarchy of 2022"):
         da.from_array(VALUES).to_sharded_zarr(tmp_path / "g", name="x", **NEW)
     assert [p.name for p in (tmp_path / "g").iterdir()] == ["zarr.json"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory", "bucket"])
+@pytest.mark.parametrize(("outer", "inner"), [("x", "x/y"), ("x", "x/y/z"), ("", "x"), ("", "c0")])
+def test_no_array_lies_inside_another(tmp_path, kind, outer, inner):
+    x = da.from_array(VALUES)
+    obstore = pytest.importorskip("obstore") if kind == "bucket" else None
+    if kind != "directory" and not outer:
+        pytest.skip("such a hierarchy is only found in a directory")
+    for first, second, why in (
+        (outer, inner, "an array stands where its group should be, at .*; give another name"),
+        (inner, outer, "a group stands there; give another name= inside it"),
+    ):
+        store = tmp_path / f"{first.replace('/', '-')}-first"
+        if kind != "directory":
+            store = obstore.store.MemoryStore() if kind == "bucket" else zarr.storage.MemoryStore()
+        x.to_sharded_zarr(store, name=first or None, **NEW)
+        for mode in ("w-", "w"):
+            with pytest.raises(SpecError, match=why) as caught:
+                x.to_sharded_zarr(store, name=second or None, mode=mode, **NEW)
+            if first == outer:
+                assert (caught.value.field, caught.value.value) == ("name", inner)
+        for mode in ("r+", "w"):  # what stands there can still be changed and replaced
+            x.to_sharded_zarr(store, name=first or None, mode=mode, **NEW)
+        np.testing.assert_array_equal(read(store, name=first or None), VALUES)
+    x.to_sharded_zarr(tmp_path / "s", name="a", **NEW)
+    x.to_sharded_zarr(tmp_path / "s", name="ab", **NEW)  # beside it
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("x", "x/y"), ("", "x"), ("", "c0")])
+def test_what_lies_inside_an_array_is_never_removed(tmp_path, outer, inner):
+    """Other programs may have put an array inside another."""
+    x = da.from_array(VALUES)
+    h = tmp_path / "h"
+    x.to_sharded_zarr(h, name=outer or None, **NEW)
+    x.to_sharded_zarr(tmp_path / "other", name=inner, **NEW)
+    for folder in ("data", "meta"):
+        shutil.copytree(tmp_path / "other" / folder, h / folder, dirs_exist_ok=True)
+    (h / "data/root" / inner / "notes.txt").write_text("mine")
+    copied = [p.relative_to(tmp_path / "other") for p in (tmp_path / "other").rglob("*?ta/**/*")]
+    before = {h / p: (h / p).read_bytes() for p in copied if (h / p).is_file()}
+    before[h / "data/root" / inner / "notes.txt"] = b"mine"
+    assert len(before) >= 4
+    with pytest.raises(SpecError, match=f"another array or group stands inside it, .*{inner}"):
+        (x + 1).to_sharded_zarr(h, name=outer or None, mode="w", **NEW)
+    documents = [path for path in before if "meta" in path.parts]
+    for path in documents:  # then nobody can see that the data are those of an array
+        path.unlink()
+    (x + 1).to_sharded_zarr(h, name=outer or None, mode="w", **NEW)
+    shardwrite.erase(h / outer, (slice(0, 2),))
+    for path in documents:
+        path.write_bytes(before[path])
+    assert all(path.read_bytes() == data for path, data in before.items())
+    np.testing.assert_array_equal(read(h, name=inner), VALUES)
+    np.testing.assert_array_equal(read(h, name=outer or None)[2:], VALUES[2:] + 1)
+
+
+def test_a_sweep_leaves_temporaries_of_arrays_inside(tmp_path):
+    x = da.from_array(VALUES)
+    x.to_sharded_zarr(tmp_path / "h", **NEW)
+    data = tmp_path / "h/data/root"
+    own, other = (data / at for at in ("c0/.0.dead.0.swtmp", "x/c0/.0.alive.0.swtmp"))
+    for path in (own, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    place = resolve_place(tmp_path / "h", None, layout="transformer-2022")
+    assert place.sweep(set) == 1
+    assert other.exists()
+    assert not own.exists()
 
 
 def test_a_bad_shard_is_found_and_repaired(golden):
