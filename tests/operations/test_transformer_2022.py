@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -124,7 +126,7 @@ def _transformer(**fields):
     [
         ({"chunk_grid": 5}, "src"), ({"chunk_grid": {"type": "other"}}, "chunk_grid"),
         ({"extensions": [{}]}, "extensions"), ({"attributes": []}, "attributes"), ({"data_type": 5}, "data_type"),
-        ({"data_type": "<q9"}, "dtype"), ({"compressor": {"codec": "https://x/pickle"}}, "compressor"),
+        ({"data_type": "<q9"}, "data_type"), ({"compressor": {"codec": "https://x/pickle"}}, "compressor"),
         ({"compressor": []}, "compressor"), ({"storage_transformers": [{}, {}]}, "storage_transformers"),
         ({"storage_transformers": _transformer(type="other")}, "storage_transformers"),
         ({"storage_transformers": _transformer(extension="https://other")}, "storage_transformers"),
@@ -140,6 +142,30 @@ def test_bad_documents_are_refused(golden, fields, field):
     with pytest.raises(SpecError) as caught:
         shardwrite.open_sharded(golden / "x")
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"shape": [3, "4"]}, "shape=[3, '4']: not a shape"),
+        ({"chunk_grid": {"chunk_shape": [1, 0], "type": "regular"}}, "chunk_shape=[1, 0]: not a shape"),
+        ({"chunk_grid": {"chunk_shape": [1], "type": "regular"}}, "chunk_shape=[1]: not one for each axis"),
+        ({"chunk_memory_layout": "X"}, "chunk_memory_layout='X': no such order"),
+        ({"fill_value": "{no}"}, "fill_value='{no}': no value of its dtype"),
+        ({"attributes": {"filters": 5}}, "filters=5: not a list"),
+        ({"compressor": {"codec": "https://purl.org/zarr/spec/codec/blosc/1.0", "configuration": {"shuffle": 9}}},
+         "compressor={'id': 'blosc', 'shuffle': 9}: no such shuffle"),
+    ],
+)  # fmt: skip
+def test_bad_documents_are_told_by_their_own_file_and_field(golden, fields, message):
+    document = golden / "meta/root/x.array.json"
+    document.write_text(json.dumps(changed(**fields)))
+    with pytest.raises(SpecError) as caught:
+        shardwrite.open_sharded(golden / "x")
+    assert str(caught.value).startswith(message)
+    assert str(caught.value).endswith("; mend its .array.json")
+    document.write_bytes(GOLDEN["meta/root/x.array.json"])  # is mended
+    np.testing.assert_array_equal(read(golden / "x"), VALUES)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +187,64 @@ def test_what_the_format_cannot_say_is_refused(golden, more, field):
     with pytest.raises(SpecError) as caught:
         da.from_array(VALUES.astype("U2")).to_sharded_zarr(golden, name="new", **NEW)
     assert caught.value.field == "dtype"
+
+
+def names_of_compressors():
+    """Names in the remedy, and those in the table of the documentation."""
+    with pytest.raises(SpecError) as caught:
+        shardwrite.plan(da.from_array(VALUES), **{**NEW, "compressors": "zstd"})
+    told = set(re.findall(r'"(\w+)"', caught.value.remedy))
+    page = (Path(__file__).parents[2] / "docs/transformer.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `compressors`")]
+    assert told == set(re.findall(r'"(\w+)"', row))
+    return sorted(told)
+
+
+@pytest.mark.parametrize("how", ["python", "document", "list", "command line"])
+def test_each_compressor_that_is_named_is_accepted(tmp_path, how):
+    from click.testing import CliRunner
+
+    from shardwrite.cli.main import main
+
+    np.save(tmp_path / "v.npy", VALUES)
+    names = names_of_compressors()
+    assert len(names) == 6
+    for name in [*names, None]:
+        x = tmp_path / f"h/{name}"
+        if how == "command line":
+            layout = ["--shards", "2,4", "--chunks", "1,2", "--array-format", "transformer-2022"]
+            arguments = [str(tmp_path / "v.npy"), str(tmp_path / "h"), "--name", str(name)]
+            found = CliRunner().invoke(
+                main, ["write", *arguments, *layout, "--compressors", name or "none"]
+            )
+            assert found.exit_code == 0, found.output
+        else:
+            one = name and {"name": name, "configuration": {}}
+            given = {"python": name, "document": one, "list": one and [one]}[how]
+            new = {**NEW, "compressors": given}
+            da.from_array(VALUES).to_sharded_zarr(tmp_path / "h", name=str(name), **new)
+        document = json.loads((tmp_path / f"h/meta/root/{name}.array.json").read_text())
+        uri = f"https://purl.org/zarr/spec/codec/{name}/1.0" if name else None
+        assert document.get("compressor", {}).get("codec") == uri
+        np.testing.assert_array_equal(read(x), VALUES)
+        assert shardwrite.verify(x, deep=True).is_good
+    for wrong in ("nope", "crc32c", ["gzip", "zstd"]):
+        with pytest.raises(SpecError, match="not in the format transformer-2022; give one of"):
+            shardwrite.plan(da.from_array(VALUES), **{**NEW, "compressors": wrong})
+
+
+def test_shards_that_are_files_of_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    assert hdf5plugin
+    new = {name: NEW[name] for name in ("shards", "chunks", "format")}
+    da.from_array(VALUES).to_sharded_zarr(tmp_path / "h", name="x", strategy="hdf5", **new)
+    document = json.loads((tmp_path / "h/meta/root/x.array.json").read_text())
+    assert document["compressor"]["codec"].endswith("/blosc/1.0")
+    np.testing.assert_array_equal(read(tmp_path / "h/x"), VALUES)
+    with h5py.File(tmp_path / "h/data/root/x/c0/0") as file:
+        (dataset,) = file.values()
+        np.testing.assert_array_equal(dataset[...], VALUES[:2])
 
 
 def test_it_goes_into_no_group_of_today(tmp_path):
