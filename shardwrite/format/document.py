@@ -37,7 +37,7 @@ from shardwrite.format.manifest import Manifest, check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
-from shardwrite.format.transformer import same_today
+from shardwrite.format.transformer import compressors_of_2022, same_today
 from shardwrite.grid import Shape, Sized
 
 __all__ = [
@@ -337,7 +337,8 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
         if options.format is not None:
             return DEFAULT_COMPRESSORS_OF_2022
         return () if is_sharding else DEFAULT_COMPRESSORS
-    return with_documents(options.compressors)
+    found = with_documents(options.compressors)
+    return found if options.format is None else compressors_of_2022(found)
 
 
 def _checked(attributes: Any) -> Document | None:

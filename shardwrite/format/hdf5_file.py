@@ -185,12 +185,14 @@ def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
 def for_new_array(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
     """Keywords of a new array whose shards may be files of HDF5.
 
-    The default compression is then zstd without the checksum crc32c, which HDF5 does not know. The
-    index lies where the strategy says.
+    The default compression is then zstd without the checksum crc32c, which HDF5 does not know. An
+    array of 2022 keeps its own default, which HDF5 knows, too. The index lies where the strategy
+    says.
     """
     if not isinstance(strategy, Hdf5):
         return array
-    if isinstance(array.compressors, str) and array.compressors == "auto":
+    is_default = isinstance(array.compressors, str) and array.compressors == "auto"
+    if is_default and array.format is None:
         array = replace(array, compressors=_COMPRESSORS)
     if strategy.index is not None and array.index_location == "end":
         array = replace(array, index_location=strategy.index)

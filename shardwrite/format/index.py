@@ -23,6 +23,8 @@ from shardwrite.grid import Shape, unravel
 __all__ = ["EMPTY", "IndexCodec", "Seal", "ShardIndex"]
 
 EMPTY = np.uint64(2**64 - 1)
+_MOST_NBYTES = 2**62
+"""No shard has more bytes. Sums of two sizes below do not wrap in signed integers."""
 
 
 class ShardIndex:
@@ -78,7 +80,7 @@ class ShardIndex:
         return crc32c(np.ascontiguousarray(self.table, dtype="<u8").data)
 
     def check(
-        self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape
+        self, shard_nbytes: int | None, index_span: tuple[int, int], chunks_per_shard: Shape
     ) -> None:
         """Check that the entries can come from a correct writer.
 
@@ -86,8 +88,8 @@ class ShardIndex:
 
         Parameters
         ----------
-        shard_nbytes : int
-            Size of the whole shard, in bytes.
+        shard_nbytes : int or None
+            Size of the whole shard, in bytes; None if it is not known.
         index_span : tuple of int
             Byte offsets at which the encoded index starts and stops in the shard.
         chunks_per_shard : tuple of int
@@ -100,10 +102,11 @@ class ShardIndex:
             overlaps another entry and is not equal to it.
         """
         present = ~self.is_empty
-        if _lie_apart(self.table[present], shard_nbytes, index_span):
+        most = _MOST_NBYTES if shard_nbytes is None else shard_nbytes
+        if _lie_apart(self.table[present], most, index_span):
             return
         offset, nbytes = self.table[:, 0], self.table[:, 1]
-        size = np.uint64(shard_nbytes)
+        size = np.uint64(most)
         start, stop = (np.uint64(edge) for edge in index_span)
         self._refuse(
             present & ((offset == EMPTY) | (nbytes == EMPTY)),
@@ -112,7 +115,8 @@ class ShardIndex:
         )
         # Sums of unsigned integers can wrap. A smaller value subtracted from a larger one cannot.
         past = present & ((offset > size) | (nbytes > size - np.minimum(offset, size)))
-        self._refuse(past, f"lies past the end, {shard_nbytes} bytes", chunks_per_shard)
+        of_what = " of any shard" if shard_nbytes is None else f", {shard_nbytes} bytes"
+        self._refuse(past, f"lies past the end{of_what}", chunks_per_shard)
         end = offset + nbytes
         solid = present & (nbytes > 0)
         self._refuse(
@@ -145,7 +149,7 @@ def _lie_apart(
     No entry may be empty. Almost all correct indexes pass this quick test. Where it fails, the
     entries may still be correct.
     """
-    if entries.max(initial=0) > min(shard_nbytes, 2**62):  # so the sums below cannot wrap
+    if entries.max(initial=0) > min(shard_nbytes, _MOST_NBYTES):  # so the sums below cannot wrap
         return False
     offset, nbytes = entries[np.argsort(entries[:, 0])].T
     end = offset + nbytes
@@ -257,31 +261,35 @@ class IndexCodec:
             Seal(ShardIndex(table), b"", data) for table, data in zip(tables, encoded, strict=True)
         ]
 
-    def span(self, shard_nbytes: int) -> tuple[int, int]:
+    def span(self, shard_nbytes: int | None) -> tuple[int, int]:
         """Start and stop of the index in a shard of `shard_nbytes` bytes.
+
+        If the size is not known, an index at the end lies behind all that a shard can hold.
 
         Raises
         ------
         CorruptShardError
             If the shard is too short to hold an index.
         """
-        if shard_nbytes < self.encoded_nbytes:
+        if shard_nbytes is not None and shard_nbytes < self.encoded_nbytes:
             raise CorruptShardError(
                 f"{shard_nbytes} bytes are too few for an index of {self.encoded_nbytes}"
             )
         if self.location == "start":
             return 0, self.encoded_nbytes
+        if shard_nbytes is None:
+            return _MOST_NBYTES, _MOST_NBYTES + self.encoded_nbytes
         return shard_nbytes - self.encoded_nbytes, shard_nbytes
 
-    def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:
+    def decode(self, data: Buffer, shard_nbytes: int | None) -> ShardIndex:
         """Decode an index, and check it against the size of its shard.
 
         Parameters
         ----------
         data : buffer
             The encoded index.
-        shard_nbytes : int
-            Size of the whole shard, in bytes.
+        shard_nbytes : int or None
+            Size of the whole shard, in bytes; None if it is not known.
 
         Raises
         ------

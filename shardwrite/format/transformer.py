@@ -19,9 +19,9 @@ from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.transformer_keys import checked_counts
-from shardwrite.format.v2 import translated
+from shardwrite.format.v2 import Words, translated
 
-__all__ = ["of_2022", "of_today", "same_today"]
+__all__ = ["compressors_of_2022", "of_2022", "of_today", "same_today"]
 
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
@@ -29,11 +29,23 @@ _URIS = re.compile(
     r"https://purl\.org/zarr/spec/(extensions/)?storage[_-]transformers/sharding/1\.0"
 )
 _CODEC = "https://purl.org/zarr/spec/codec/"
+_NUMCODECS = "numcodecs."
 _CODECS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma")
 _COMPRESSOR = ("codec", "configuration")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _OF_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
+_WORDS = Words(
+    document=".array.json",
+    attributes=".array.json",
+    fields={
+        "chunks": "chunk_shape",
+        "dtype": "data_type",
+        "order": "chunk_memory_layout",
+        "codecs": "filters",
+        "dimension_separator": "separator",
+    },
+)
 _EXTENDED = {
     "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/"
     "complex-dtypes/v1.0.html",
@@ -81,7 +93,7 @@ def of_today(found: Any) -> Document:
         "order": found.get("chunk_memory_layout", "C"),
         "dimension_separator": grid.get("separator", "/"),
     }
-    made = translated(as_v2, kept).document
+    made = translated(as_v2, kept, _WORDS).document
     made["chunk_key_encoding"] = {
         "name": "default",
         "configuration": {"separator": grid.get("separator", "/")},
@@ -279,16 +291,48 @@ def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document
     is_big = left.pop(0).get("configuration", {}).get("endian") == "big"
     if not left:
         return order, is_big, None
-    name = str(left[0]["name"]).removeprefix("numcodecs.")
+    name = str(left[0]["name"]).removeprefix(_NUMCODECS)
     if len(left) > 1 or name not in _CODECS:
-        names = [codec["name"] for codec in left]
-        remedy = f"give one of {', '.join(_CODECS)}, or none; crc32c and zstd were not known"
-        raise _refused(f"not in the format {FORMAT}", "compressors", names, remedy)
+        raise _unknown_compressors([codec["name"] for codec in left])
     settings = {k: v for k, v in _settings(left[0]).items() if k != "typesize"}
     if name == "blosc":
         shuffle = settings.get("shuffle", "noshuffle")
         settings["shuffle"] = _SHUFFLES.index(shuffle) if shuffle in _SHUFFLES else shuffle
     return order, is_big, {"codec": f"{_CODEC}{name}/1.0", "configuration": settings}
+
+
+def compressors_of_2022(given: Any) -> Any:
+    """Compressors of a new array as zarr-python 3 names them, which has most of them in numcodecs.
+
+    Parameters
+    ----------
+    given : mapping, sequence of mappings, or codec
+        What a user gives for `compressors`, with names such as ``"lz4"`` or ``"numcodecs.lz4"``.
+
+    Raises
+    ------
+    SpecError
+        If a name is none of the format.
+
+    Examples
+    --------
+    >>> compressors_of_2022({"name": "lz4", "configuration": {}})["name"]
+    'numcodecs.lz4'
+    """
+    if isinstance(given, list | tuple):
+        return [compressors_of_2022(one) for one in given]
+    if not isinstance(given, Mapping) or "name" not in given:
+        return given
+    name = str(given["name"]).removeprefix(_NUMCODECS)
+    if name not in _CODECS:
+        raise _unknown_compressors([given["name"]])
+    return given if name in ("gzip", "blosc") else {**given, "name": f"{_NUMCODECS}{name}"}
+
+
+def _unknown_compressors(names: Sequence[object]) -> SpecError:
+    known = ", ".join(f'"{name}"' for name in _CODECS)
+    remedy = f"give one of {known}, or None; crc32c and zstd were not known"
+    return _refused(f"not in the format {FORMAT}", "compressors", names, remedy)
 
 
 def _settings(codec: Codec) -> Mapping[str, Any]:

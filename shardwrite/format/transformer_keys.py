@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ravel, unravel
 
@@ -41,15 +43,19 @@ class ChunkPlace:
 def checked_counts(value: object) -> Shape:
     """Numbers of chunks in a shard along each axis, from what a user or a document gives.
 
+    Integers of numpy and arrays of them are accepted, too.
+
     Raises
     ------
     SpecError
         If they are not integers of 1 or more, or a shard would have too many chunks.
     """
-    given = [value] if type(value) is int else value
-    counts = tuple(given) if isinstance(given, list | tuple) else (0,)
-    is_good = all(type(n) is int and n > 0 for n in counts)
-    if not is_good or math.prod(counts) > _MOST_CHUNKS:
+    given = value.tolist() if isinstance(value, np.ndarray | np.integer) else value
+    given = [given] if type(given) is int else given
+    items = given if isinstance(given, list | tuple) else (0,)
+    is_good = all(type(n) is int or isinstance(n, np.integer) for n in items)
+    counts = tuple(map(int, items)) if is_good else (0,)
+    if min(counts, default=1) < 1 or math.prod(counts) > _MOST_CHUNKS:
         raise SpecError(
             "not numbers of chunks in a shard",
             field="chunks_per_shard",

@@ -17,7 +17,7 @@ from zarr.dtype import data_type_registry
 from shardwrite.codecs.documents import JSON, Codec, Document
 from shardwrite.errors import SpecError
 
-__all__ = ["Translation", "translated"]
+__all__ = ["Translation", "Words", "translated"]
 
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
@@ -49,13 +49,35 @@ class Translation:
     has_fill: bool
 
 
-def translated(found: Any, attributes: Any) -> Translation:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How errors name the files and fields of a document that is translated.
+
+    Attributes
+    ----------
+    document, attributes : str
+        Names of the files.
+    fields : mapping of str to str
+        Names of fields that are not those of Zarr v2.
+    """
+
+    document: str
+    attributes: str
+    fields: Mapping[str, str]
+
+
+_V2 = Words(".zarray", ".zattrs", {})
+
+
+def translated(found: Any, attributes: Any, words: Words = _V2) -> Translation:
     """Translate the documents of a v2 array.
 
     Parameters
     ----------
     found, attributes : object
         The parsed ``.zarray`` and ``.zattrs``; the second is None if it is missing.
+    words : Words
+        How errors name the files and fields, if they come from another format.
 
     Returns
     -------
@@ -66,6 +88,30 @@ def translated(found: Any, attributes: Any) -> Translation:
     SpecError
         If the documents are not valid, or no v3 array has the same chunks.
     """
+    try:
+        return _translated(found, attributes)
+    except _BadFieldError as bad:
+        remedy = bad.remedy
+        if remedy is None:
+            is_of_attributes = bad.field == "attributes"
+            remedy = f"mend its {words.attributes if is_of_attributes else words.document}"
+        raise SpecError(
+            bad.why,
+            field=words.fields.get(bad.field, bad.field),
+            value=bad.value,
+            remedy=remedy,
+        ) from None
+
+
+class _BadFieldError(Exception):
+    """A field of a document that is refused, in the words of Zarr v2."""
+
+    def __init__(self, why: str, field: str, value: object, remedy: str | None = None) -> None:
+        super().__init__(why)
+        self.why, self.field, self.value, self.remedy = why, field, value, remedy
+
+
+def _translated(found: Any, attributes: Any) -> Translation:
     document = _checked(found)
     ndim = len(document["shape"])
     filters, compressor = _codecs_in(document)
@@ -73,7 +119,7 @@ def translated(found: Any, attributes: Any) -> Translation:
     dtype = _dtype_of(document["dtype"], serializer)
     kept = dict(attributes) if isinstance(attributes, Mapping) else {}
     if attributes is not None and not isinstance(attributes, Mapping):
-        raise _refused("no object", "attributes", attributes, "mend its .zattrs")
+        raise _BadFieldError("no object", "attributes", attributes)
     codecs = _codecs(document, dtype, filters, compressor)
     made: Document = {
         "zarr_format": 3,
@@ -104,28 +150,24 @@ def translated(found: Any, attributes: Any) -> Translation:
     return Translation(made, notes, document.get("fill_value") is not None)
 
 
-def _refused(why: str, field: str, value: object, remedy: str) -> SpecError:
-    return SpecError(why, field=field, value=value, remedy=remedy)
-
-
 def _checked(found: Any) -> Document:
     """The document of an array, after a check of the fields that are used here."""
     if not isinstance(found, dict) or found.get("zarr_format") != 2:
-        raise _refused(
+        raise _BadFieldError(
             "not the document of a Zarr v2 array", "src", str(found)[:60], "give a v2 array"
         )
     for field, least in (("shape", 0), ("chunks", 1)):
         sizes = found.get(field)
         is_good = isinstance(sizes, list) and all(type(n) is int and n >= least for n in sizes)
         if not is_good:
-            raise _refused("not a shape", field, sizes, "mend its .zarray")
+            raise _BadFieldError("not a shape", field, sizes)
     if len(found["shape"]) != len(found["chunks"]):
-        raise _refused("not one for each axis", "chunks", found["chunks"], "mend its .zarray")
+        raise _BadFieldError("not one for each axis", "chunks", found["chunks"])
     if found.get("order", "C") not in ("C", "F"):
-        raise _refused("no such order", "order", found.get("order"), "mend its .zarray")
+        raise _BadFieldError("no such order", "order", found.get("order"))
     if found.get("dimension_separator", ".") not in (".", "/", None):
         value = found["dimension_separator"]
-        raise _refused("no such separator", "dimension_separator", value, "mend its .zarray")
+        raise _BadFieldError("no such separator", "dimension_separator", value)
     return found
 
 
@@ -139,13 +181,13 @@ def _codecs_in(document: Document) -> tuple[list[Document], Document | None]:
     """
     filters, compressor = document.get("filters") or [], document.get("compressor")
     if not isinstance(filters, list):
-        raise _refused("not a list", "filters", filters, "mend its .zarray")
+        raise _BadFieldError("not a list", "filters", filters)
     known = {*_SERIALIZERS, *_OF_ARRAYS, *_OF_BYTES, *_CHECKSUMS, "zstd", "gzip", "blosc"}
     for codec in [*filters, *([] if compressor is None else [compressor])]:
         name = codec.get("id") if isinstance(codec, dict) else None
         if name not in known:
-            raise _refused(
-                "a codec of Zarr v2 that has no counterpart in v3 and is not run here",
+            raise _BadFieldError(
+                "a codec that has no counterpart in Zarr v3 and is not run here",
                 "codecs",
                 name,
                 _WRITE,
@@ -162,7 +204,7 @@ def _dtype_of(found: JSON, serializer: str | None) -> Any:
             known: Any = {"name": name, "object_codec_id": serializer}
             return data_type_registry.match_json(known, zarr_format=2)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _refused(f"unknown data type ({error})", "dtype", found, _WRITE) from None
+        raise _BadFieldError(f"unknown data type ({error})", "dtype", found, _WRITE) from None
 
 
 def _as_fields(found: JSON) -> JSON:
@@ -183,9 +225,7 @@ def _fill(value: JSON, dtype: Any) -> Any:
             scalar = dtype.from_json_scalar(value, zarr_format=2)
         return dtype.to_json_scalar(scalar, zarr_format=3)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _refused(
-            f"no value of its dtype ({error})", "fill_value", value, "mend its .zarray"
-        ) from None
+        raise _BadFieldError(f"no value of its dtype ({error})", "fill_value", value) from None
 
 
 def _codecs(
@@ -216,8 +256,8 @@ def _codecs(
         or (arrays and (_is_big(native) or any(_is_big(native, f) for f in arrays)))
         or (native.fields is not None and _is_big(native))
     ):
-        raise _refused(
-            "filters or byte orders of Zarr v2 that v3 cannot say",
+        raise _BadFieldError(
+            "filters or byte orders that Zarr v3 cannot say",
             "filters",
             [f["id"] for f in filters] or str(native),
             _WRITE,
@@ -266,7 +306,7 @@ def _of_bytes(codec: Mapping[str, Any], itemsize: int) -> Codec:
         automatic = 2 if itemsize == 1 else 1
         number = automatic if known["shuffle"] == -1 else known["shuffle"]
         if number not in range(len(_SHUFFLES)):
-            raise _refused("no such shuffle", "compressor", dict(codec), "mend its .zarray")
+            raise _BadFieldError("no such shuffle", "compressor", dict(codec))
         configuration = {
             "typesize": min(itemsize, 255),
             "cname": known["cname"],

@@ -29,7 +29,7 @@ def transformer_view(
     ----------
     store : zarr.abc.store.Store, str or path
         The store below, which holds the shards, or its directory.
-    chunks_per_shard : int or sequence of int
+    chunks_per_shard : int, sequence of int, or array of integers
         Number of chunks in a shard along each axis.
     path : str, optional
         Path of the array in the store, for instance ``"data/root/x"``. By default every key that
@@ -51,8 +51,8 @@ def transformer_view(
     Notes
     -----
     To write a chunk is to write its whole shard again. The coroutines of one event loop take
-    turns, so that zarr-python can write the chunks of a shard at once. Two processes must not
-    write chunks of the same shard at the same time.
+    turns, so that zarr-python can write the chunks of a shard at once, also through several views
+    of one store. Two processes must not write chunks of the same shard at the same time.
 
     A shard whose index cannot be right raises `CorruptShardError`.
 

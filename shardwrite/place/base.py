@@ -87,6 +87,14 @@ class Place(Protocol):
     def groups(self) -> Sequence[Place]:
         """Groups above the array inside the store, outermost first."""
 
+    @property
+    def nodes_above(self) -> Sequence[Place]:
+        """Nodes above the array inside the store, none of which may be an array, outermost first.
+
+        A format that keeps no documents of groups has no `groups`, but it has these.
+        """
+        return self.groups
+
     def groups_above(self) -> Iterator[Place]:
         """Groups above that have a document, nearest first, up to the first gap."""
 

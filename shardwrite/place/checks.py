@@ -146,7 +146,8 @@ def check_surroundings(target: Target) -> None:
     SpecError
         If it cannot. The error names what is in the way, and the remedy.
     """
-    for group in target.place.groups:
+    place = target.place
+    for group in place.nodes_above:
         kind = group.kind_for_group()
         if kind not in ("nothing", "group", "v2 group"):
             why = (
@@ -154,7 +155,8 @@ def check_surroundings(target: Target) -> None:
             )
             remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
             message = f"{why} where its group should be, at {group.label}"
-            raise SpecError(message, field="name", value=target.place.name, remedy=remedy)
+            name = place.name_in(place.nodes_above[0])
+            raise SpecError(message, field="name", value=name, remedy=remedy)
     check_beside(target)
     if target.place.is_mount_point():
         raise SpecError(

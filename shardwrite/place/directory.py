@@ -35,7 +35,7 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["Directory"]
+__all__ = ["Directory", "remove_temporaries"]
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
@@ -235,12 +235,7 @@ class Directory(Place):
 
     def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
         """See :meth:`Place.sweep`."""
-        n_removed = 0
-        for path in self.stale_temporaries(drivers_alive):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-                n_removed += 1
-        return n_removed
+        return remove_temporaries(self.stale_temporaries(drivers_alive))
 
     def make_directories(self, keys: Iterable[str], durability: str) -> None:
         """See :meth:`Place.make_directories`."""
@@ -255,6 +250,16 @@ class Directory(Place):
                 os.link(self.path / key, copy, follow_symlinks=False)
             except OSError:  # no hard links here, or none to such a file
                 copy_file(self.path / key, copy, durability)
+
+
+def remove_temporaries(paths: Iterable[str]) -> int:
+    """Remove temporary files, of which some may be gone, and return how many were there."""
+    n_removed = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            n_removed += 1
+    return n_removed
 
 
 def _mount_points() -> set[str]:

@@ -142,7 +142,7 @@ class InStore(Place):
     def array_around(self) -> str | None:
         """See :meth:`Place.array_around`."""
         return next(
-            (group.label for group in self.groups if group.kind_for_group() in ("array", "v2")),
+            (node.label for node in self.nodes_above if node.kind_for_group() in ("array", "v2")),
             None,
         )
 

@@ -12,6 +12,7 @@ key of today, in the array     key in the store of the hierarchy
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,16 @@ from typing import Any, Self
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hierarchy_2022 import HIERARCHY, is_hierarchy
 from shardwrite.format.node import DOCUMENT
-from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, REPORT_NAME
-from shardwrite.place.directory import Directory
+from shardwrite.place.base import (
+    MARK_NAME,
+    QUARANTINE_PREFIX,
+    RECEIPT_NAME,
+    REPORT_NAME,
+    STATE_PREFIX,
+    Place,
+    names_above,
+)
+from shardwrite.place.directory import Directory, remove_temporaries
 from shardwrite.place.objects import InStore
 from shardwrite.stores import (
     Bounded,
@@ -41,6 +50,11 @@ from shardwrite.stores.whole import SnapshotReader
 __all__ = ["TransformerPlace", "TransformerStore", "hierarchy_of"]
 
 _DATA, _META = "data/root", "meta/root"
+_OWN = re.compile(
+    rf"c(?:(?:/\d+)+|(?:\.\d+)+)?\Z|{re.escape(STATE_PREFIX)}|{re.escape(QUARANTINE_PREFIX)}"
+)
+"""Keys of today of the objects of an array; those of an array inside it have another `c`."""
+_ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
 
 
 def hierarchy_of(store: Store) -> bool:
@@ -178,14 +192,40 @@ class TransformerStore(Store):
         return self._inner.version(self.key_below(key))
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`."""
+        """See :meth:`Readable.list_keys`; objects of arrays inside this one are not its own."""
         if not prefix:
             leaves = (DOCUMENT, RECEIPT_NAME, REPORT_NAME, MARK_NAME)
             yield from (leaf for leaf in leaves if self.version(leaf) is not None)
         for below in self._inner.list_keys(f"{self._data}/"):
             key = self._key_above(below)
-            if key.startswith(prefix) and "/" in key.replace(".", "/"):
+            if key.startswith(prefix) and _OWN.match(key):
                 yield key
+
+    def has_data(self) -> bool:
+        """Whether there is an object below the data of the array, whatever it belongs to."""
+        others = tuple(f"{self._data}/{prefix}" for prefix in (STATE_PREFIX, QUARANTINE_PREFIX))
+        return any(not key.startswith(others) for key in self._inner.list_keys(f"{self._data}/"))
+
+    def is_own_directory(self, path: str) -> bool:
+        """Whether a directory below the data can hold shards of this array."""
+        return path == "." or _OWN.match(self._key_above(f"{self._data}/{path}")) is not None
+
+    def node_inside(self) -> str | None:
+        """Name of another array, a group, or an array to be, below the name of this one."""
+        for key in self._inner.list_keys(f"{self._meta}/"):
+            for end in _ENDS_OF_NODES:
+                if key.endswith(end):
+                    return key.removeprefix(f"{_META}/").removesuffix(end)
+        return None
+
+    @property
+    def name(self) -> str:
+        """Path of the array in the hierarchy; empty for its root."""
+        return self._name
+
+    def node(self, name: str) -> TransformerStore:
+        """The store of another node of the hierarchy."""
+        return TransformerStore(self._inner, name)
 
     def transaction(
         self,
@@ -325,6 +365,10 @@ class _DocumentWriter(ObjectWriter):
             self._data += memoryview(buffer)
         return len(self._data) - before
 
+    def expect(self, version: Any) -> None:
+        """See :meth:`ObjectWriter.expect`."""
+        self._inner.expect(version)
+
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
         from shardwrite.format.transformer import of_2022  # imports zarr, which takes long
@@ -341,6 +385,8 @@ class _DocumentWriter(ObjectWriter):
 @dataclass(frozen=True, slots=True)
 class TransformerPlace(InStore):
     """An array of a hierarchy of 2022; `base` is its `TransformerStore`."""
+
+    base: TransformerStore
 
     @classmethod
     def of(cls, store: Store, name: str) -> TransformerPlace:
@@ -371,8 +417,38 @@ class TransformerPlace(InStore):
         SpecError
             If it does.
         """
-        if isinstance(self.base, TransformerStore):
-            self.base.has_hierarchy()
+        self.base.has_hierarchy()
+
+    @property
+    def nodes_above(self) -> Sequence[TransformerPlace]:
+        """See :attr:`Place.nodes_above`."""
+        return [TransformerPlace(self.base.node(name)) for name in names_above(self.base.name)]
+
+    def name_in(self, group: Place) -> str:
+        """See :meth:`Place.name_in`."""
+        above = group.base.name if isinstance(group, TransformerPlace) else ""
+        return self.base.name.removeprefix(above).lstrip("/")
+
+    def kind(self) -> str:
+        """See :meth:`Place.kind`; a node that has others inside it is a group."""
+        found = InStore.kind(self)
+        return "group" if found in ("nothing", "other") and self._is_group() else found
+
+    def _is_group(self) -> bool:
+        return not self.has(MARK_NAME) and self.base.node_inside() is not None
+
+    def is_occupied(self) -> bool:
+        """See :meth:`Place.is_occupied`."""
+        return InStore.is_occupied(self) or self.base.has_data()
+
+    def kind_for_group(self) -> str:
+        """See :meth:`Place.kind_for_group`; groups have no documents here."""
+        return "array" if self.has(DOCUMENT) or self.has(MARK_NAME) else "nothing"
+
+    def node_inside(self) -> str | None:
+        """See :meth:`Place.node_inside`."""
+        name = self.base.node_inside()
+        return None if name is None else TransformerPlace(self.base.node(name)).label
 
     @property
     def _directory(self) -> Directory | None:
@@ -381,25 +457,30 @@ class TransformerPlace(InStore):
         return None if root is None else Directory(root)
 
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Sequence[str]:
-        """See :meth:`Place.stale_temporaries`."""
+        """See :meth:`Place.stale_temporaries`; those of arrays inside this one are not its own."""
         directory = self._directory
-        return () if directory is None else directory.stale_temporaries(drivers_alive)
+        if directory is None:
+            return ()
+        return [
+            path
+            for path in directory.stale_temporaries(drivers_alive)
+            if self.base.is_own_directory(Path(path).parent.relative_to(directory.path).as_posix())
+        ]
 
     def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
         """See :meth:`Place.sweep`."""
-        directory = self._directory
-        return 0 if directory is None else directory.sweep(drivers_alive)
+        return remove_temporaries(self.stale_temporaries(drivers_alive))
 
     def make_directories(self, keys: Iterable[str], durability: str) -> None:
         """See :meth:`Place.make_directories`."""
-        directory, base = self._directory, self.base
-        if directory is not None and isinstance(base, TransformerStore):
-            prefix = base.key_below("c/").removesuffix("c")
-            below = [base.key_below(key).removeprefix(prefix) for key in keys]
+        directory = self._directory
+        if directory is not None:
+            prefix = self.base.key_below("c/").removesuffix("c")
+            below = [self.base.key_below(key).removeprefix(prefix) for key in keys]
             directory.make_directories(below, durability)
 
     @property
     def beside_hierarchy(self) -> Path | None:
         """Directory that holds that of the hierarchy, where the state of runs lies by default."""
-        root = self.base.hierarchy_root if isinstance(self.base, TransformerStore) else None
+        root = self.base.hierarchy_root
         return None if root is None else root.parent

@@ -2,10 +2,14 @@
 
 Nothing is known of the size of a shard whose index alone was read. So the second call also asks for
 the last byte of an index behind the chunks that it reads.
+
+Stores in memory say which values are missing. A directory or a store of obstore raises an error for
+the whole call instead. Only then are the values of several objects asked for one by one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -30,8 +34,10 @@ __all__ = ["ShardReads"]
 _INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}},)
 _LARGE_NBYTES = 2**26
 """A chunk of more bytes is read only after the shard was seen to be that long."""
-_ANY_NBYTES = 2**62
-"""Size of a shard for checks of an index before its size is known."""
+_AT_ONCE = 64
+"""Values that are asked for one by one at a time."""
+_MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""Errors that zarr-python's own stores turn into None where one value is asked for."""
 
 Asked = tuple[str, ChunkPlace | None, ByteRequest | None]
 
@@ -105,7 +111,7 @@ class ShardReads:
         if not keys:
             return {}
         nbytes = self.codec.encoded_nbytes
-        found = await self._store.get_partial_values(
+        found = await self._asked(
             default_buffer_prototype(), [(key, SuffixByteRequest(nbytes)) for key in keys]
         )
         return {
@@ -121,9 +127,26 @@ class ShardReads:
                 raise CorruptShardError(  # noqa: TRY301
                     f"{len(data)} bytes are too few for an index of {nbytes}"
                 )
-            return self.codec.decode(data, shard_nbytes or _ANY_NBYTES)
+            return self.codec.decode(data, shard_nbytes)
         except CorruptShardError as error:
             raise error.located(key=shard) from error
+
+    async def _asked(
+        self, prototype: BufferPrototype, asked: Sequence[tuple[str, ByteRequest | None]]
+    ) -> Sequence[Buffer | None]:
+        """Parts of objects, by one call unless an object is missing; None for those that are."""
+        try:
+            return await self._store.get_partial_values(prototype, asked)
+        except _MISSING:
+            if len({key for key, _ in asked}) == 1:
+                return [None] * len(asked)
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(key: str, wanted: ByteRequest | None) -> Buffer | None:
+            async with turns:
+                return await self._store.get(key, prototype, wanted)
+
+        return await asyncio.gather(*(one(key, wanted) for key, wanted in asked))
 
     async def _ranges(
         self,
@@ -145,18 +168,18 @@ class ShardReads:
         probes = [(shard, RangeByteRequest(end - 1, end)) for shard, end in ends.items()]
         try:
             if is_large:
-                seen = await self._store.get_partial_values(prototype, probes)
+                seen = await self._asked(prototype, probes)
                 self._check_ends(used, indexes, seen)
             if not (asked or probes):
                 return []
-            found = await self._store.get_partial_values(prototype, [*asked, *probes])
+            found = await self._asked(prototype, [*asked, *probes])
         except CorruptShardError:
             raise
         except Exception:  # a store may refuse a range that an object does not have
             await self._check_sizes(used, indexes, ends)
             raise
         self._check_ends(used, indexes, found[len(asked) :])
-        return found[: len(asked)]
+        return list(found[: len(asked)])
 
     def _check_ends(
         self,

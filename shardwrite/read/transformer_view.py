@@ -2,15 +2,14 @@
 
 This is the storage transformer of 2022. A read asks the store below twice: for the indexes, and for
 the chunks. A write reads the shard, changes it, and puts it again as a whole. The coroutines of one
-event loop that write to the same shard take turns.
+event loop that write to the same shard take turns, also through different views of its store.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
-from weakref import WeakValueDictionary
+from typing import Literal
 
 import numpy as np
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -23,27 +22,13 @@ from shardwrite.errors import SpecError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.transformer_keys import ChunkKeys, ChunkPlace
 from shardwrite.grid import Shape
+from shardwrite.read.shard_locks import lock_of
 from shardwrite.read.shard_reads import ShardReads
 
 __all__ = ["TransformerView"]
 
 _AT_ONCE = 64
 """Indexes that a listing asks for at a time."""
-
-
-class _Locks:
-    """A lock for each key and event loop, which exists as long as somebody uses it."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
-
-    def of(self, key: str) -> asyncio.Lock:
-        """The lock of a key in the running event loop."""
-        which = (id(asyncio.get_running_loop()), key)
-        lock = self._locks.get(which)
-        if lock is None:
-            lock = self._locks[which] = asyncio.Lock()
-        return lock
 
 
 class TransformerView(Store):
@@ -68,13 +53,6 @@ class TransformerView(Store):
         self._store = store
         self._keys = ChunkKeys(path, counts)
         self._reads = ShardReads(store, counts)
-        self._locks = _Locks()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_locks"}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state, _locks=_Locks())
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -103,9 +81,7 @@ class TransformerView(Store):
         below = self._store
         if below.read_only and not read_only:
             below = below.with_read_only(read_only=False)
-        view = TransformerView(below, self._keys.counts, self._keys.path, read_only=read_only)
-        view._locks = self._locks
-        return view
+        return TransformerView(below, self._keys.counts, self._keys.path, read_only=read_only)
 
     @property
     def supports_writes(self) -> bool:
@@ -198,25 +174,39 @@ class TransformerView(Store):
     # ---- writing
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Put a value; that of a chunk by writing its shard again."""
+        """Put a value; that of a chunk by writing its shard again.
+
+        Raises
+        ------
+        TypeError
+            If the value is no buffer of zarr-python.
+        """
         self._check_writable()
+        _check_buffer("set", value)
         place = self._keys.place(key)
         if place is None:
             await self._store.set(key, value)
             return
-        async with self._locks.of(place.shard):
+        async with lock_of(self._store, place.shard):
             chunks = await self._reads.chunks(place.shard)
             chunks[place.rank] = value.to_bytes()
             await self._put(place.shard, chunks)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Put a value unless there is one."""
+        """Put a value unless there is one.
+
+        Raises
+        ------
+        TypeError
+            If the value is no buffer of zarr-python.
+        """
         self._check_writable()
+        _check_buffer("set_if_not_exists", value)
         place = self._keys.place(key)
         if place is None:
             await self._store.set_if_not_exists(key, value)
             return
-        async with self._locks.of(place.shard):
+        async with lock_of(self._store, place.shard):
             chunks = await self._reads.chunks(place.shard)
             if place.rank not in chunks:
                 chunks[place.rank] = value.to_bytes()
@@ -249,7 +239,7 @@ class TransformerView(Store):
 
     async def _patch(self, name: str, parts: Sequence[tuple[str, int, bytes]]) -> None:
         """Overwrite parts of one object, or of chunks of one shard."""
-        async with self._locks.of(name):
+        async with lock_of(self._store, name):
             if not self._keys.is_of_grid(name):
                 found = await self._store.get(name, default_buffer_prototype())
                 value = None if found is None else found.to_bytes()
@@ -284,7 +274,7 @@ class TransformerView(Store):
         )
 
     async def _erase(self, shard: str, ranks: Collection[int]) -> None:
-        async with self._locks.of(shard):
+        async with lock_of(self._store, shard):
             index = (await self._reads.indexes([shard]))[shard]
             stored = set() if index is None else set(np.flatnonzero(~index.is_empty).tolist())
             if index is None or (stored and stored.isdisjoint(ranks)):
@@ -383,6 +373,15 @@ class TransformerView(Store):
             names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
         for name in names:
             yield name
+
+
+def _check_buffer(method: str, value: object) -> None:
+    """Refuse what is no buffer, in the words of zarr-python's stores."""
+    if not isinstance(value, Buffer):
+        raise TypeError(
+            f"TransformerView.{method}(): `value` must be a Buffer instance. Got an instance of "
+            f"{type(value)} instead."
+        )
 
 
 def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long  # fetches what it needs
 
 
 @pytest.mark.parametrize(
-    ("file", "least"), [("transformer_tests.py", 130), ("transformer_machines.py", 2)]
+    ("file", "least"), [("transformer_tests.py", 390), ("transformer_machines.py", 2)]
 )
 def test_the_view_passes_the_tests_of_zarr(tmp_path, pytestconfig, file, least):
     extra = packages(["pytest-asyncio"], pytestconfig.cache)
@@ -26,5 +26,5 @@ def test_the_view_passes_the_tests_of_zarr(tmp_path, pytestconfig, file, least):
     print(outcomes)
     # Those of methods without a coroutine, which are optional, are skipped.
     assert set(outcomes) <= {"passed", "skipped", "warnings"}, output
-    assert outcomes.get("skipped", 0) <= 2 * 5
+    assert outcomes.get("skipped", 0) <= 2 * 3 * 5
     assert outcomes["passed"] >= least

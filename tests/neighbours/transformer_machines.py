@@ -10,10 +10,11 @@ from functools import partial
 
 import hypothesis.extra.numpy as npst
 import hypothesis.strategies as st
+import obstore
 import zarr.testing.strategies as theirs
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from zarr.storage import MemoryStore
+from zarr.storage import MemoryStore, ObjectStore
 
 from shardwrite.read.transformer_view import TransformerView
 
@@ -53,8 +54,8 @@ class Counted(TransformerView):
         await super()._put(shard, chunks)
 
 
-def check(machine, counts, n_examples):
-    below = MemoryStore()
+def check(machine, counts, n_examples, below=None):
+    below = MemoryStore() if below is None else below
     Counted.n_shards = 0
     run_state_machine_as_test(
         lambda: machine(Counted(below, counts)),
@@ -65,14 +66,24 @@ def check(machine, counts, n_examples):
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(machine.__name__, counts, Counted.n_shards)
+    print(machine.__name__, counts, type(below).__name__, Counted.n_shards)
     assert Counted.n_shards > 30
+
+
+def raising():
+    """A store that raises an error for a whole call if one value is missing, as a directory does.
+
+    The keys above are not all those of files: a directory cannot hold both ``c`` and ``c/0``.
+    """
+    return ObjectStore(obstore.store.MemoryStore())
 
 
 def test_stores():
     check(ZarrStoreStateMachine, (2, 2), 40)
+    check(ZarrStoreStateMachine, (2, 2), 40, raising())
 
 
 def test_hierarchies():
     for counts in ((2, 3), (2,)):
         check(ZarrHierarchyStateMachine, counts, 15)
+    check(ZarrHierarchyStateMachine, (2, 3), 10, raising())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import obstore
 import pytest
+import zarr
 from zarr.core.buffer.cpu import Buffer
 from zarr.storage import LocalStore, MemoryStore
 from zarr.testing.store import StoreTests
@@ -57,18 +59,47 @@ class Common(StoreTests):
         assert store.supports_listing
 
 
-class TestOneAxis(Common):
+def in_memory(tmp_path):
+    return MemoryStore()
+
+
+def in_files(tmp_path):
+    return asyncio.run(LocalStore.open(str(tmp_path / "store")))
+
+
+def in_files_of_obstore(tmp_path):
+    (tmp_path / "objects").mkdir()
+    return zarr.storage.ObjectStore(obstore.store.LocalStore(str(tmp_path / "objects")))
+
+
+class OnStores(Common):
+    """The tests on stores that return None for a missing value, and on those that raise."""
+
+    counts = ()
+
+    @pytest.fixture(params=[in_memory, in_files, in_files_of_obstore])
+    def store_kwargs(self, request, tmp_path):
+        return {"store": request.param(tmp_path), "counts": self.counts}
+
+    async def test_missing_values_among_others(self, store):
+        """Their tests of `get_partial_values` ask only for what is there."""
+        keys = ["c/0", "c/9", "a/c/0/0", "a/c/8/8", "zarr.json", "no.json"]
+        await asyncio.gather(*(store.set(key, Buffer.from_bytes(b"abc")) for key in keys[::2]))
+        found = await store.get_partial_values(self.prototype, [(key, None) for key in keys])
+        assert [value is None for value in found] == [False, True] * 3
+        assert [await store.exists(key) for key in keys] == [True, False] * 3
+        for key in keys:
+            await store.delete(key)
+        assert [await store.get(key, self.prototype) for key in keys] == [None] * 6
+
+
+class TestOneAxis(OnStores):
     """Chunks such as ``c/0`` lie in shards, and those of two axes do not."""
 
-    @pytest.fixture
-    def store_kwargs(self):
-        return {"store": MemoryStore(), "counts": (4,)}
+    counts = (4,)
 
 
-class TestTwoAxes(Common):
-    """The other way round, in files."""
+class TestTwoAxes(OnStores):
+    """The other way round."""
 
-    @pytest.fixture
-    def store_kwargs(self, tmp_path):
-        below = asyncio.run(LocalStore.open(str(tmp_path / "store")))
-        return {"store": below, "counts": (2, 2)}
+    counts = (2, 2)

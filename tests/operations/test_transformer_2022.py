@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -15,6 +18,7 @@ from forks import python
 import shardwrite
 from shardwrite.errors import SpecError
 from shardwrite.format.transformer import of_2022, of_today
+from shardwrite.place.target import resolve_place
 
 # `python tests/neighbours/zarr_2022.py golden`, by zarr-python 2.17
 GOLDEN = {
@@ -122,7 +126,7 @@ def _transformer(**fields):
     [
         ({"chunk_grid": 5}, "src"), ({"chunk_grid": {"type": "other"}}, "chunk_grid"),
         ({"extensions": [{}]}, "extensions"), ({"attributes": []}, "attributes"), ({"data_type": 5}, "data_type"),
-        ({"data_type": "<q9"}, "dtype"), ({"compressor": {"codec": "https://x/pickle"}}, "compressor"),
+        ({"data_type": "<q9"}, "data_type"), ({"compressor": {"codec": "https://x/pickle"}}, "compressor"),
         ({"compressor": []}, "compressor"), ({"storage_transformers": [{}, {}]}, "storage_transformers"),
         ({"storage_transformers": _transformer(type="other")}, "storage_transformers"),
         ({"storage_transformers": _transformer(extension="https://other")}, "storage_transformers"),
@@ -138,6 +142,30 @@ def test_bad_documents_are_refused(golden, fields, field):
     with pytest.raises(SpecError) as caught:
         shardwrite.open_sharded(golden / "x")
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"shape": [3, "4"]}, "shape=[3, '4']: not a shape"),
+        ({"chunk_grid": {"chunk_shape": [1, 0], "type": "regular"}}, "chunk_shape=[1, 0]: not a shape"),
+        ({"chunk_grid": {"chunk_shape": [1], "type": "regular"}}, "chunk_shape=[1]: not one for each axis"),
+        ({"chunk_memory_layout": "X"}, "chunk_memory_layout='X': no such order"),
+        ({"fill_value": "{no}"}, "fill_value='{no}': no value of its dtype"),
+        ({"attributes": {"filters": 5}}, "filters=5: not a list"),
+        ({"compressor": {"codec": "https://purl.org/zarr/spec/codec/blosc/1.0", "configuration": {"shuffle": 9}}},
+         "compressor={'id': 'blosc', 'shuffle': 9}: no such shuffle"),
+    ],
+)  # fmt: skip
+def test_bad_documents_are_told_by_their_own_file_and_field(golden, fields, message):
+    document = golden / "meta/root/x.array.json"
+    document.write_text(json.dumps(changed(**fields)))
+    with pytest.raises(SpecError) as caught:
+        shardwrite.open_sharded(golden / "x")
+    assert str(caught.value).startswith(message)
+    assert str(caught.value).endswith("; mend its .array.json")
+    document.write_bytes(GOLDEN["meta/root/x.array.json"])  # is mended
+    np.testing.assert_array_equal(read(golden / "x"), VALUES)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +189,138 @@ def test_what_the_format_cannot_say_is_refused(golden, more, field):
     assert caught.value.field == "dtype"
 
 
+def names_of_compressors():
+    """Names in the remedy, and those in the table of the documentation."""
+    with pytest.raises(SpecError) as caught:
+        shardwrite.plan(da.from_array(VALUES), **{**NEW, "compressors": "zstd"})
+    told = set(re.findall(r'"(\w+)"', caught.value.remedy))
+    page = (Path(__file__).parents[2] / "docs/transformer.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `compressors`")]
+    assert told == set(re.findall(r'"(\w+)"', row))
+    return sorted(told)
+
+
+@pytest.mark.parametrize("how", ["python", "document", "list", "command line"])
+def test_each_compressor_that_is_named_is_accepted(tmp_path, how):
+    from click.testing import CliRunner
+
+    from shardwrite.cli.main import main
+
+    np.save(tmp_path / "v.npy", VALUES)
+    names = names_of_compressors()
+    assert len(names) == 6
+    for name in [*names, None]:
+        x = tmp_path / f"h/{name}"
+        if how == "command line":
+            layout = ["--shards", "2,4", "--chunks", "1,2", "--array-format", "transformer-2022"]
+            arguments = [str(tmp_path / "v.npy"), str(tmp_path / "h"), "--name", str(name)]
+            found = CliRunner().invoke(
+                main, ["write", *arguments, *layout, "--compressors", name or "none"]
+            )
+            assert found.exit_code == 0, found.output
+        else:
+            one = name and {"name": name, "configuration": {}}
+            given = {"python": name, "document": one, "list": one and [one]}[how]
+            new = {**NEW, "compressors": given}
+            da.from_array(VALUES).to_sharded_zarr(tmp_path / "h", name=str(name), **new)
+        document = json.loads((tmp_path / f"h/meta/root/{name}.array.json").read_text())
+        uri = f"https://purl.org/zarr/spec/codec/{name}/1.0" if name else None
+        assert document.get("compressor", {}).get("codec") == uri
+        np.testing.assert_array_equal(read(x), VALUES)
+        assert shardwrite.verify(x, deep=True).is_good
+    for wrong in ("nope", "crc32c", ["gzip", "zstd"]):
+        with pytest.raises(SpecError, match="not in the format transformer-2022; give one of"):
+            shardwrite.plan(da.from_array(VALUES), **{**NEW, "compressors": wrong})
+
+
+def test_shards_that_are_files_of_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    assert hdf5plugin
+    new = {name: NEW[name] for name in ("shards", "chunks", "format")}
+    da.from_array(VALUES).to_sharded_zarr(tmp_path / "h", name="x", strategy="hdf5", **new)
+    document = json.loads((tmp_path / "h/meta/root/x.array.json").read_text())
+    assert document["compressor"]["codec"].endswith("/blosc/1.0")
+    np.testing.assert_array_equal(read(tmp_path / "h/x"), VALUES)
+    with h5py.File(tmp_path / "h/data/root/x/c0/0") as file:
+        (dataset,) = file.values()
+        np.testing.assert_array_equal(dataset[...], VALUES[:2])
+
+
 def test_it_goes_into_no_group_of_today(tmp_path):
     zarr.create_group(tmp_path / "g")
     with pytest.raises(SpecError, match="something else than a hierarchy of 2022"):
         da.from_array(VALUES).to_sharded_zarr(tmp_path / "g", name="x", **NEW)
     assert [p.name for p in (tmp_path / "g").iterdir()] == ["zarr.json"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory", "bucket"])
+@pytest.mark.parametrize(("outer", "inner"), [("x", "x/y"), ("x", "x/y/z"), ("", "x"), ("", "c0")])
+def test_no_array_lies_inside_another(tmp_path, kind, outer, inner):
+    x = da.from_array(VALUES)
+    obstore = pytest.importorskip("obstore") if kind == "bucket" else None
+    if kind != "directory" and not outer:
+        pytest.skip("such a hierarchy is only found in a directory")
+    for first, second, why in (
+        (outer, inner, "an array stands where its group should be, at .*; give another name"),
+        (inner, outer, "a group stands there; give another name= inside it"),
+    ):
+        store = tmp_path / f"{first.replace('/', '-')}-first"
+        if kind != "directory":
+            store = obstore.store.MemoryStore() if kind == "bucket" else zarr.storage.MemoryStore()
+        x.to_sharded_zarr(store, name=first or None, **NEW)
+        for mode in ("w-", "w"):
+            with pytest.raises(SpecError, match=why) as caught:
+                x.to_sharded_zarr(store, name=second or None, mode=mode, **NEW)
+            if first == outer:
+                assert (caught.value.field, caught.value.value) == ("name", inner)
+        for mode in ("r+", "w"):  # what stands there can still be changed and replaced
+            x.to_sharded_zarr(store, name=first or None, mode=mode, **NEW)
+        np.testing.assert_array_equal(read(store, name=first or None), VALUES)
+    x.to_sharded_zarr(tmp_path / "s", name="a", **NEW)
+    x.to_sharded_zarr(tmp_path / "s", name="ab", **NEW)  # beside it
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("x", "x/y"), ("", "x"), ("", "c0")])
+def test_what_lies_inside_an_array_is_never_removed(tmp_path, outer, inner):
+    """Other programs may have put an array inside another."""
+    x = da.from_array(VALUES)
+    h = tmp_path / "h"
+    x.to_sharded_zarr(h, name=outer or None, **NEW)
+    x.to_sharded_zarr(tmp_path / "other", name=inner, **NEW)
+    for folder in ("data", "meta"):
+        shutil.copytree(tmp_path / "other" / folder, h / folder, dirs_exist_ok=True)
+    (h / "data/root" / inner / "notes.txt").write_text("mine")
+    copied = [p.relative_to(tmp_path / "other") for p in (tmp_path / "other").rglob("*?ta/**/*")]
+    before = {h / p: (h / p).read_bytes() for p in copied if (h / p).is_file()}
+    before[h / "data/root" / inner / "notes.txt"] = b"mine"
+    assert len(before) >= 4
+    with pytest.raises(SpecError, match=f"another array or group stands inside it, .*{inner}"):
+        (x + 1).to_sharded_zarr(h, name=outer or None, mode="w", **NEW)
+    documents = [path for path in before if "meta" in path.parts]
+    for path in documents:  # then nobody can see that the data are those of an array
+        path.unlink()
+    (x + 1).to_sharded_zarr(h, name=outer or None, mode="w", **NEW)
+    shardwrite.erase(h / outer, (slice(0, 2),))
+    for path in documents:
+        path.write_bytes(before[path])
+    assert all(path.read_bytes() == data for path, data in before.items())
+    np.testing.assert_array_equal(read(h, name=inner), VALUES)
+    np.testing.assert_array_equal(read(h, name=outer or None)[2:], VALUES[2:] + 1)
+
+
+def test_a_sweep_leaves_temporaries_of_arrays_inside(tmp_path):
+    x = da.from_array(VALUES)
+    x.to_sharded_zarr(tmp_path / "h", **NEW)
+    data = tmp_path / "h/data/root"
+    own, other = (data / at for at in ("c0/.0.dead.0.swtmp", "x/c0/.0.alive.0.swtmp"))
+    for path in (own, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    place = resolve_place(tmp_path / "h", None, layout="transformer-2022")
+    assert place.sweep(set) == 1
+    assert other.exists()
+    assert not own.exists()
 
 
 def test_a_bad_shard_is_found_and_repaired(golden):

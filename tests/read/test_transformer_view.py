@@ -17,6 +17,7 @@ from zarr.storage import LocalStore, MemoryStore
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.transformer_keys import ChunkKeys
+from shardwrite.read.shard_locks import lock_of
 
 PROTOTYPE = default_buffer_prototype()
 EMPTY = 2**64 - 1
@@ -282,6 +283,151 @@ def test_bad_shards_are_typed_errors(data, message, kind, tmp_path):
     assert run(view.is_empty(""))
 
 
+def stores(tmp_path):
+    """Stores of every kind of zarr-python, by their names."""
+    found = {
+        "memory": MemoryStore(),
+        "files": LocalStore(str(tmp_path / "files")),
+        "fsspec": zarr.storage.FsspecStore.from_url(f"memory://{tmp_path}"),
+        "wrapped": zarr.storage.WrapperStore(LocalStore(str(tmp_path / "wrapped"))),
+    }
+    try:
+        import obstore
+    except ImportError:
+        return found
+    (tmp_path / "obstore").mkdir()
+    for name, store in (
+        ("obstore", obstore.store.MemoryStore()),
+        ("obstore in files", obstore.store.LocalStore(str(tmp_path / "obstore"))),
+    ):
+        found[name] = zarr.storage.ObjectStore(store)
+    return found
+
+
+KINDS = ["memory", "files", "fsspec", "wrapped", "obstore", "obstore in files"]
+
+
+@pytest.fixture(params=KINDS)
+def any_store(request, tmp_path):
+    found = stores(tmp_path).get(request.param)
+    if found is None:
+        pytest.skip("obstore is not installed")
+    return found
+
+
+def test_missing_shards_hold_the_fill_value_in_every_store(any_store):
+    view = shardwrite.transformer_view(any_store, (2, 2))
+    x = zarr.create_array(view, name="x", shape=(8, 8), chunks=(2, 2), dtype="i4", fill_value=7)
+    assert (x[...] == 7).all()
+    x[4:, 4:] = 7  # removes chunks that are not there
+    x[:4, :4] = 5
+    wanted = np.full((8, 8), 7)
+    wanted[:4, :4] = 5
+    np.testing.assert_array_equal(x[...], wanted)
+    assert x[7, 7] == 7
+    gone, there = "x/c/3/3", "x/c/1/0"
+
+    async def main():
+        assert [await view.exists(key) for key in (gone, there)] == [False, True]
+        await view.delete(gone)
+        await view.erase_values([gone, "x/c/2/3", "x/c/0/3"])
+        assert await view.get(gone, PROTOTYPE) is None
+        with pytest.raises(FileNotFoundError):
+            await view.getsize(gone)
+        asked = [gone, there, "x/no.json", "c/9/9", "x/zarr.json", "y/c/0/0"]
+        return await view.get_partial_values(PROTOTYPE, [(key, None) for key in asked])
+
+    found = run(main())
+    assert [value is None for value in found] == [True, False, True, True, False, True]
+    np.testing.assert_array_equal(x[...], wanted)
+
+
+def test_only_what_is_missing_counts_as_missing(tmp_path):
+    class Failing(LocalStore):
+        async def get_partial_values(self, prototype, key_ranges):
+            raise PermissionError("not yours")
+
+    view = shardwrite.transformer_view(Failing(str(tmp_path)), (2, 2))
+    with pytest.raises(PermissionError, match="not yours"):
+        run(view.get("c/0/0", PROTOTYPE))
+
+
+def test_a_directory_is_read_by_two_calls_where_all_is_there(tmp_path, monkeypatch):
+    view = shardwrite.transformer_view(tmp_path, (2, 2), path="data/root/x")
+    put(view, c0_0=b"a", c2_2=b"b")
+    n_calls = []
+    of_many = LocalStore.get_partial_values
+    monkeypatch.setattr(
+        LocalStore, "get_partial_values", lambda *a: n_calls.append(a[2]) or of_many(*a)
+    )
+    asked = [("data/root/x/c0/0", None), ("data/root/x/c2/2", None)]
+    found = run(view.get_partial_values(PROTOTYPE, asked))
+    assert [value.to_bytes() for value in found] == [b"a", b"b"]
+    assert len(n_calls) == 2
+
+
+def test_two_views_of_a_store_lose_nothing_of_each_other(any_store):
+    x, y = (shardwrite.transformer_view(any_store, (4, 4)) for _ in range(2))
+    keys = [f"x/c/{i}/{j}" for i in range(4) for j in range(4)]
+
+    async def main():
+        await asyncio.gather(
+            *((x, y)[n % 2].set(key, Buffer.from_bytes(key.encode())) for n, key in enumerate(keys))
+        )
+        return await listed(x.list_prefix("x/c/"))
+
+    assert run(main()) == sorted(keys)
+
+
+def test_views_share_the_locks_of_what_is_the_same_store(tmp_path):
+    """Each pair is made of two objects that stand for the same place."""
+    memory = {}
+    pairs = [
+        [LocalStore(str(tmp_path / "a")), LocalStore(tmp_path / "b" / ".." / "a")],
+        [MemoryStore(memory), MemoryStore(memory)],
+        [zarr.storage.FsspecStore.from_url(f"memory://{tmp_path}") for _ in range(2)],
+    ]
+    (tmp_path / "b").mkdir()
+    if obstore := stores(tmp_path).get("obstore in files"):
+        pairs.append([obstore, zarr.storage.ObjectStore(type(obstore.store)(obstore.store.prefix))])
+
+    async def main():
+        locks = [lock_of(store, "c/0/0") for pair in pairs for store in pair]
+        assert [a is b for a, b in zip(locks[::2], locks[1::2], strict=True)] == [True] * len(pairs)
+        assert len({id(lock) for lock in locks}) == len(pairs)
+        assert lock_of(pairs[0][0], "c/0/1") is not locks[0]
+        inside = LocalStore(str(tmp_path / "a" / "c"))
+        assert lock_of(inside, "0/0") is locks[0]
+
+    run(main())
+
+
+def test_an_index_that_claims_too_much_is_told_without_a_size_that_is_not_known(tmp_path):
+    view = shardwrite.transformer_view(tmp_path, (2, 2))
+    run(view._store.set("c/0/0", Buffer.from_bytes(shard({0: (2**63, 2**63)}, b"abc"))))
+    with pytest.raises(CorruptShardError, match=r"lies past the end of any shard$"):
+        run(view.get("c/0/0", PROTOTYPE))
+    with pytest.raises(CorruptShardError, match="lies past the end, 67 bytes"):
+        run(view.set("c/0/1", Buffer.from_bytes(b"")))
+
+
+def test_values_that_are_no_buffers_are_refused_as_in_zarr(view):
+    for key in ("data/root/x/c0/0", "other"):
+        for method in (view.set, view.set_if_not_exists):
+            with pytest.raises(TypeError, match=r"`value` must be a Buffer instance. Got .*bytes"):
+                run(method(key, b"x"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.int64(2), np.array([2, 2]), [np.int32(2), 2], np.array(2, "u1"), (np.uint8(2),) * 2],
+)
+def test_integers_of_numpy_are_numbers_of_chunks(given):
+    counts = shardwrite.transformer_view(MemoryStore(), given)._keys.counts
+    assert counts in ((2,), (2, 2))
+    assert {type(n) for n in counts} == {int}
+
+
 @pytest.mark.compat
 def test_zarr_writes_and_reads_through_it(tmp_path):
     values = np.arange(1, 7 * 9 * 5 + 1, dtype="u2").reshape(7, 9, 5)
@@ -326,7 +472,8 @@ def test_shards_without_a_checksum_are_viewed(tmp_path):
     ("arguments", "field"),
     [
         ((5, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
-        ((MemoryStore(), "22"), "chunks_per_shard"), ((MemoryStore(), [2**20, 2**20]), "chunks_per_shard"),
+        ((MemoryStore(), "22"), "chunks_per_shard"), ((MemoryStore(), np.array([2.0, 2])), "chunks_per_shard"),
+        ((MemoryStore(), np.ones((2, 2), int)), "chunks_per_shard"), ((MemoryStore(), np.int64(-2)), "chunks_per_shard"), ((MemoryStore(), [2**20, 2**20]), "chunks_per_shard"),
     ],
 )  # fmt: skip
 def test_what_is_refused(arguments, field):
