@@ -13,7 +13,7 @@ from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
 
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.document import (
@@ -175,4 +175,5 @@ def _index(source: ArrayMetadata, location: str | None) -> Document:
         raise SpecError(
             "no such place", field="index_location", value=location, remedy='use "end" or "start"'
         )
-    return ShardingIndexed(kept.index_codecs, location or kept.location).to_dict()
+    codecs = named_today(kept.index_codecs)
+    return ShardingIndexed(codecs, location or kept.location).to_dict()

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
@@ -128,13 +128,10 @@ class ArrayMetadata:
 
     @property
     def inner_codecs(self) -> list[Document]:
-        """Codecs of the inner chunks."""
+        """Codecs of the inner chunks, by the names that they have today."""
         holder = self.sharding if self.is_sharded else self.document
         codecs: list[Document] = holder["codecs"]
-        # "endian" is the name that the proposal of the sharding codec uses for "bytes".
-        return [
-            {**codec, "name": "bytes"} if codec["name"] == "endian" else codec for codec in codecs
-        ]
+        return named_today(codecs)
 
     @property
     def is_lossy(self) -> bool:
