@@ -189,5 +189,5 @@ def _index(source: ArrayMetadata, location: str | None) -> Document:
         raise SpecError(
             "no such place", field="index_location", value=location, remedy='use "end" or "start"'
         )
-    codecs = named_today(kept.index_codecs)
+    codecs: list[Codec] = [*named_today(kept.index_codecs)]
     return ShardingIndexed(codecs, location or kept.location).to_dict()

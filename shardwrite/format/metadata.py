@@ -443,6 +443,10 @@ def _is_shard_format(codec: Codec) -> bool:
     return shard_format_named(codec["name"]) is not None
 
 
+_MAKE_NO_BYTES = frozenset({"transpose", "blosc", "crc32c", "gzip", "zstd"})
+"""Usual codecs that turn arrays into arrays, or bytes into bytes."""
+
+
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
 
@@ -464,6 +468,13 @@ def _check_codecs(codecs: Any, field: str) -> None:
             _check_codecs(configuration.get("codecs"), "codecs")
         if codec["name"] == ShardingIndexed.name:
             _check_codecs(configuration.get("index_codecs"), "index_codecs")
+    if all(codec["name"] in _MAKE_NO_BYTES for codec in codecs):
+        raise SpecError(
+            "no codec here makes bytes of an array",
+            field=field,
+            value=codecs,
+            remedy='put one that does into the list, such as "bytes"',
+        )
 
 
 def _check_keys(encoding: Any) -> None:
