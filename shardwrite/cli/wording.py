@@ -150,7 +150,10 @@ def _as_typed(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_index, value))
     match value:
-        case [{"name": str(name), "configuration": configuration}] if not configuration:
+        case [{"name": str(name), "configuration": configuration}] | {
+            "name": str(name),
+            "configuration": configuration,
+        } if not configuration:
             return name
     return json.dumps(value, default=repr)
 
