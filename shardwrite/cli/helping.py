@@ -14,10 +14,10 @@ _REST = "Options"
 _SECTIONS = {
     "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf",
     "Array": (
-        "--name --shards --chunks --compressors --filters --fill-value --dimension-names "
-        "--attributes --index-location --array-format --manifest --strategy --write-empty-chunks "
-        "--checksum --stripe-count --axes --resolution --voxel-offset --type --encoding "
-        "--compressed-segmentation-block-size --jpeg-quality "
+        "--name --shards --chunks --compressors --filters --serializer --fill-value "
+        "--dimension-names --attributes --index-location --array-format --manifest --strategy "
+        "--write-empty-chunks --checksum --stripe-count --axes --resolution --voxel-offset --type "
+        "--encoding --compressed-segmentation-block-size --jpeg-quality "
         "--sharding --shard-nbytes --index-nbytes --key"
     ),
     "Which arrays": "--include --exclude --min-chunks",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shardwrite.cli.completion import files, formats, one_of
-from shardwrite.cli.values import Attributes, Extents, Json, Names, Sizes
+from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Sizes
 
 __all__ = [
     "combined",
@@ -103,6 +103,13 @@ layout_options = combined(
         type=Json('[{"name": "transpose", "configuration": {"order": [1, 0]}}]'),
         default="auto",
         help="JSON list of codecs that change values before they are compressed.",
+    ),
+    click.option(
+        "--serializer",
+        type=OneCodec(),
+        default="auto",
+        help="Codec that makes bytes of values: a codec's name, a JSON object such as a sharding "
+        "(for shards within shards), or auto (little-endian bytes).",
     ),
     click.option(
         "--fill-value",

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _LAYOUT_OPTIONS = {"format": "array-format"}
+_JSON = ("compressors", "filters", "serializer", "attributes")
 _SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
 
 
@@ -154,6 +155,7 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "chunks",
         "compressors",
         "filters",
+        "serializer",
         "fill_value",
         "dimension_names",
         "attributes",
@@ -165,7 +167,7 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             value = options[key]
-            is_json = key in ("compressors", "filters", "attributes") and value != "auto"
+            is_json = key in _JSON and value != "auto"
             text = (
                 json.dumps(value)
                 if is_json

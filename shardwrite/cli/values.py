@@ -14,7 +14,17 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 
-__all__ = ["Attributes", "Extents", "Json", "Names", "Numbers", "Sizes", "Value", "fill_of"]
+__all__ = [
+    "Attributes",
+    "Extents",
+    "Json",
+    "Names",
+    "Numbers",
+    "OneCodec",
+    "Sizes",
+    "Value",
+    "fill_of",
+]
 
 if TYPE_CHECKING:
 
@@ -102,6 +112,18 @@ class Json(Value):
         if value in ("none", "auto"):
             return None if value == "none" else value
         return [{"name": value, "configuration": {}}]
+
+
+class OneCodec(Json):
+    """Option type for one codec: its name, or a JSON object of its name and its configuration."""
+
+    def __init__(self) -> None:
+        super().__init__('{"name": "bytes", "configuration": {"endian": "big"}}')
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of JSON, or the name itself."""
+        is_json = isinstance(value, str) and value.lstrip().startswith(("[", "{", '"'))
+        return super().convert(value, param, ctx) if is_json else value
 
 
 def fill_of(text: str, dtype: np.dtype[Any]) -> Any:

@@ -46,6 +46,12 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'region="append"', "--append AXIS"),
     (r", FixedOrder\(order=\.\.\.\), AppendOnly\(\), Hdf5\(\), an order", " or an order"),
     (r", or import the module that registers the strategy", ""),
+    (
+        r', or shardwrite\.Hdf5\(dataset=\.\.\.\) if the dataset has another name than "data"',
+        ' (from Python, shardwrite.Hdf5(dataset=...) if the dataset has another name than "data")',
+    ),
+    (r"call shardwrite\.(\w+) \(shardwrite \1\)", r"run shardwrite \1"),
+    (r"give drop_hdf5=True to ([\w ,]+) \(--drop-hdf5\)", lambda m: _given_drop(m[1])),
     (r'convert it with astype\("[^"]*"\), or allow', "allow"),
     (r'convert it with astype\("([^"]*)"\)', r"convert it to \1 first"),
     (r"convert the source with astype to", "convert SRC first to"),
@@ -70,6 +76,11 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"open it with dask and give the dask array", "copy it to a local file first"),
     (r"[Mm]ake the same call again", "run the same command again"),
 )
+
+
+# A call in Python. It stays as it is, with the keyword before it, if there is one.
+_CALL = re.compile(r"((?:\b[a-z_]+=)?\b[\w.]+\((?:[^()]|\([^()]*\))*\))")
+_COMMANDS = {"write_region": "update"}
 
 
 def in_options(error: BaseException, command: click.Command) -> str:
@@ -139,7 +150,10 @@ def _as_typed(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_index, value))
     match value:
-        case [{"name": str(name), "configuration": configuration}] if not configuration:
+        case [{"name": str(name), "configuration": configuration}] | {
+            "name": str(name),
+            "configuration": configuration,
+        } if not configuration:
             return name
     return json.dumps(value, default=repr)
 
@@ -158,10 +172,27 @@ def _list(text: str) -> str:
     return ",".join(part.strip() for part in text.split(",") if part.strip())
 
 
+def _given_drop(functions: str) -> str:
+    """How the commands that stand for some functions are told to make plain shards."""
+    told = re.sub(r"\w+", lambda m: _command_of(m[0]), functions)
+    return f"give --drop-hdf5 to {told}"
+
+
+def _command_of(word: str) -> str:
+    return word if word in ("or", "and") else f"shardwrite {_COMMANDS.get(word, word)}"
+
+
 def _translated(text: str, names: dict[str, str]) -> str:
     """A text with options for keywords."""
     for pattern, replacement in _PHRASES:
         text = re.sub(pattern, replacement, text)
+    parts = _CALL.split(text)
+    parts[::2] = [_without_calls(part, names) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _without_calls(text: str, names: dict[str, str]) -> str:
+    """A text that holds no call in Python, with options for keywords."""
 
     def value_of(found: re.Match[str]) -> str:
         name = names.get(found[1])
@@ -170,6 +201,8 @@ def _translated(text: str, names: dict[str, str]) -> str:
         given, between = found[2], "=" if name == RUN_DIR.variable else " "
         if given == "True":
             return name
+        if "..." in given:  # not a value, but what stands for one
+            return f"{name}{between}{given}"
         try:
             return f"{name}{between}{_as_typed(ast.literal_eval(given))}"
         except (SyntaxError, ValueError):
@@ -182,6 +215,6 @@ def _translated(text: str, names: dict[str, str]) -> str:
     def name_of(found: re.Match[str]) -> str:
         return names.get(found[1], found[0])
 
-    text = re.sub(r"(?<![\w./-])([a-z_]+)=(?!\S)", name_of, text)
+    text = re.sub(r"(?<![\w./-])([a-z_]+)=(?![^\s,;)])", name_of, text)
     text = re.sub(r"\[('[^'\]]*'(?:, '[^'\]]*')*)\]", lambda found: found[1].replace("'", ""), text)
     return re.sub(r"(?<![\w./-])([a-z]+(?:_[a-z]+)+)\b(?![=(./])", name_of, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["JSON", "Codec", "Document"]
+__all__ = ["JSON", "Codec", "Document", "named_today"]
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 """A value that JSON can hold. Its kind must be checked before it is used."""
@@ -15,3 +15,20 @@ Document: TypeAlias = dict[str, Any]
 
 Codec: TypeAlias = Mapping[str, Any]
 """A codec as it stands in a metadata document, or its configuration."""
+
+
+def named_today(codecs: Sequence[Codec]) -> list[Document]:
+    """Codecs in which ``endian`` is called ``bytes``, also in shardings and in their indexes.
+
+    The proposal of the sharding codec (ZEP 2) has the old name, which other readers do not know.
+    """
+    return [_named_today(codec) for codec in codecs]
+
+
+def _named_today(codec: Codec) -> Document:
+    found = {**codec, "name": "bytes"} if codec["name"] == "endian" else {**codec}
+    if found["name"] == "sharding_indexed":
+        configuration = found["configuration"]
+        lists = {field: named_today(configuration[field]) for field in ("codecs", "index_codecs")}
+        found["configuration"] = {**configuration, **lists}
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
 
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.document import (
@@ -121,7 +121,8 @@ def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
 def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]:
     codecs = _codecs_of(source)
     if not (isinstance(layout.compressors, str) and layout.compressors == "keep"):
-        codecs = [*codecs[: _n_before_bytes(codecs)], *_rendered(source, layout)]
+        codecs = _without_shardings(codecs)
+        codecs = [*codecs[: _n_before_bytes(codecs)], *_rendered(source, layout, codecs)]
     if layout.checksum is False:
         while codecs and codecs[-1]["name"] == _CHECKSUM:
             codecs.pop()
@@ -136,6 +137,18 @@ def _codecs_of(source: ArrayMetadata) -> list[Codec]:
     if codecs[0]["name"] not in VOLUME_CODECS:
         return [*codecs]
     return [_BYTES, *DEFAULT_COMPRESSORS]
+
+
+def _without_shardings(codecs: Sequence[Codec]) -> list[Codec]:
+    """Codecs that chunks have without the shards that are in them.
+
+    Compressors are those of the smallest chunks. Around a sharding, not every reader takes them.
+    """
+    names = [codec["name"] for codec in codecs]
+    if ShardingIndexed.name not in names:
+        return [*codecs]
+    at = names.index(ShardingIndexed.name)
+    return [*codecs[:at], *_without_shardings(codecs[at]["configuration"]["codecs"])]
 
 
 def _n_before_bytes(codecs: Sequence[Codec]) -> int:
@@ -154,9 +167,10 @@ def _n_before_bytes(codecs: Sequence[Codec]) -> int:
     return len(codecs)
 
 
-def _rendered(source: ArrayMetadata, layout: ConvertedLayout) -> Sequence[Codec]:
-    """The compressors of a layout as zarr renders them for the array."""
-    codecs = _codecs_of(source)
+def _rendered(
+    source: ArrayMetadata, layout: ConvertedLayout, codecs: Sequence[Codec]
+) -> Sequence[Codec]:
+    """The compressors of a layout as zarr renders them for the array with these codecs."""
     serializer = codecs[_n_before_bytes(codecs) - 1]
     options = ArrayOptions(
         compressors=layout.compressors,
@@ -175,4 +189,5 @@ def _index(source: ArrayMetadata, location: str | None) -> Document:
         raise SpecError(
             "no such place", field="index_location", value=location, remedy='use "end" or "start"'
         )
-    return ShardingIndexed(kept.index_codecs, location or kept.location).to_dict()
+    codecs: list[Codec] = [*named_today(kept.index_codecs)]
+    return ShardingIndexed(codecs, location or kept.location).to_dict()

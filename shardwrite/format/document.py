@@ -21,12 +21,13 @@ from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.given import (
+    VLEN_DTYPES,
     are_known,
     as_document,
     as_list,
-    document_of,
     put_serializer,
     refuse_numcodecs,
+    serializer_name,
     sharding_in,
     unknown_name,
     volume_codec_in,
@@ -62,7 +63,6 @@ DEFAULT_INDEX_CODECS = (
     {"name": "bytes", "configuration": {"endian": "little"}},
     {"name": "crc32c"},
 )
-_VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 _OF_INDEX = {"index_location": "end", "index_codecs": None}
 _OF_SHARDS = {**_OF_INDEX, "shard_format": None}
 _REMEDIES = {
@@ -211,7 +211,9 @@ def make_metadata(
         "dimension_names": options.dimension_names,
         "attributes": _checked(options.attributes),
     }
-    document = _render(shape, _stored_dtype(dtype, chosen["serializer"]), chunks, chosen)
+    document = _render(
+        shape, _stored_dtype(dtype, sharding or chosen["serializer"]), chunks, chosen
+    )
     if options.manifest is not None:
         document = with_manifest(document)
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
@@ -374,10 +376,9 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
         return dtype
-    document = document_of(serializer)
-    name = document.get("name")
-    if name in _VLEN_DTYPES and dtype.fields is None:
-        return zarr_dtype(_VLEN_DTYPES[name])
+    name = serializer_name(serializer)
+    if name in VLEN_DTYPES and dtype.fields is None:
+        return zarr_dtype(VLEN_DTYPES[name])
     raise SpecError(
         "objects have no stored form",
         field="dtype",

@@ -16,6 +16,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.sharding import ShardingIndexed
 
 __all__ = [
+    "VLEN_DTYPES",
     "are_known",
     "as_document",
     "as_list",
@@ -23,11 +24,16 @@ __all__ = [
     "document_of",
     "put_serializer",
     "refuse_numcodecs",
+    "serializer_name",
     "sharding_in",
     "unknown_name",
     "volume_codec_in",
     "with_documents",
 ]
+
+
+VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+"""Data types by the codecs of elements of variable length."""
 
 
 def as_list(value: Any) -> list[Any]:
@@ -151,6 +157,15 @@ def sharding_in(serializer: Any) -> Document | None:
             value=serializer,
             remedy="give zarr.codecs.ShardingCodec(chunk_shape=..., codecs=...), or its document",
         ) from error
+
+
+def serializer_name(serializer: Any) -> str | None:
+    """Name of the codec that makes bytes of elements: in a sharding, that of its inner chunks."""
+    document = document_of(serializer)
+    if document.get("name") != ShardingIndexed.name:
+        return document.get("name")
+    names = (serializer_name(codec) for codec in document["configuration"]["codecs"])
+    return next((name for name in names if name in VLEN_DTYPES), None)
 
 
 def volume_codec_in(serializer: Any, shard_format: Any) -> Document | None:

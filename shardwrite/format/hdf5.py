@@ -35,15 +35,22 @@ _WHY_NOT = {
     "crc32c": "HDF5 does not know this checksum",
     "gzip": "HDF5 compresses with the same method, and stores it without the header of gzip",
     "numcodecs.gzip": "HDF5 stores the same without the header of gzip",
+    "sharding_indexed": "HDF5 has one level of chunks only",
     "transpose": "HDF5 stores all chunks in row-major order",
     "vlen-utf8": "HDF5 does not store elements of variable length in chunks",
     "vlen-bytes": "HDF5 does not store elements of variable length in chunks",
     "numcodecs.lz4": "the filter lz4 of HDF5 frames its blocks in another way",
 }
 _REMEDY = (
-    'give for instance compressors=[{"name": "zstd"}], or one of "numcodecs.zlib", "blosc", '
-    '"numcodecs.bz2", "numcodecs.shuffle" and "numcodecs.fletcher32"; without a checksum crc32c'
+    'give compressors="zstd", or another of "numcodecs.zlib", "blosc", "numcodecs.bz2", '
+    '"numcodecs.shuffle" and "numcodecs.fletcher32", alone or in a list; and no crc32c'
 )
+_REMEDIES = {
+    "sharding_indexed": "leave out serializer=, so that there are no shards within shards; for an "
+    'array that has them, give compressors="zstd" to shardwrite.reshard',
+    "transpose": "leave out filters=; an array that has them must be written again from its "
+    "values, with shardwrite write or to_sharded_zarr",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,5 +247,5 @@ def _unknown(name: str, why: str = "") -> SpecError:
         f"a codec that a shard which is an HDF5 file cannot have: {why}",
         field="codecs",
         value=name,
-        remedy=_REMEDY,
+        remedy=_REMEDIES.get(name, _REMEDY),
     )

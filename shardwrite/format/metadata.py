@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
@@ -128,13 +128,10 @@ class ArrayMetadata:
 
     @property
     def inner_codecs(self) -> list[Document]:
-        """Codecs of the inner chunks."""
+        """Codecs of the inner chunks, by the names that they have today."""
         holder = self.sharding if self.is_sharded else self.document
         codecs: list[Document] = holder["codecs"]
-        # "endian" is the name that the proposal of the sharding codec uses for "bytes".
-        return [
-            {**codec, "name": "bytes"} if codec["name"] == "endian" else codec for codec in codecs
-        ]
+        return named_today(codecs)
 
     @property
     def is_lossy(self) -> bool:
@@ -446,6 +443,10 @@ def _is_shard_format(codec: Codec) -> bool:
     return shard_format_named(codec["name"]) is not None
 
 
+_MAKE_NO_BYTES = frozenset({"transpose", "blosc", "crc32c", "gzip", "zstd"})
+"""Usual codecs that turn arrays into arrays, or bytes into bytes."""
+
+
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
 
@@ -467,6 +468,13 @@ def _check_codecs(codecs: Any, field: str) -> None:
             _check_codecs(configuration.get("codecs"), "codecs")
         if codec["name"] == ShardingIndexed.name:
             _check_codecs(configuration.get("index_codecs"), "index_codecs")
+    if all(codec["name"] in _MAKE_NO_BYTES for codec in codecs):
+        raise SpecError(
+            "no codec here makes bytes of an array",
+            field=field,
+            value=codecs,
+            remedy='put one that does into the list, such as "bytes"',
+        )
 
 
 def _check_keys(encoding: Any) -> None:

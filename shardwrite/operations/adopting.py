@@ -248,7 +248,8 @@ def _check_place(path: str) -> None:
         raise refused(path, "it belongs to another user")
     if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
         # It may be a shard of another array, whose index is found at the end of the file.
-        raise refused(path, f"it has {found.st_nlink} names (hard links), and would change at all")
+        names = f"it has {found.st_nlink} names (hard links)"
+        raise refused(path, f"{names}, and would change under each of them")
     if not os.access(Path(path).parent, os.W_OK | os.X_OK):
         raise refused(path, "its directory cannot be written to")
 

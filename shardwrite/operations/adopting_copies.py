@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +26,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.sources.hdf5_joined import JoinedStore
-from shardwrite.sources.hdf5_shard import DECODE
+from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE
 from shardwrite.sources.hdf5_store import as_array
 from shardwrite.stores import as_store_error
 
@@ -99,6 +101,10 @@ def look_for_copies(call: Call) -> Copies:
 
     def each() -> Iterator[tuple[str, ArrayMetadata]]:
         for path in call.files:
+            with as_store_error(path, "cannot look at"):
+                is_file = stat.S_ISREG(os.stat(path).st_mode)
+            if not is_file:
+                raise _refused(path, NO_FILE, GIVE_FILES)
             files.append(JoinedStore.file_of(path))
             try:
                 found = as_array(path, call.dataset or "")

@@ -27,12 +27,18 @@ from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.needs import with_remedy_of_hdf5
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Compaction", "compact", "looked_at", "unused"]
+
+_OF_HDF5 = (
+    "leave such arrays as they are, since each update writes whole files. For an array of plain "
+    "shards without unused space, call shardwrite.reshard (shardwrite reshard)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,10 +232,13 @@ def compact(
         seconds = 0.0
         # An interrupted compaction must be ended, even if no shard is left to rewrite.
         if wasteful.any() or tidied_run(job.target) is not None:
-            with reporting(
-                progress,
-                int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
-            ) as on_report:
+            with (
+                reporting(
+                    progress,
+                    int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
+                ) as on_report,
+                with_remedy_of_hdf5(_OF_HDF5, "store", target.label),
+            ):
                 seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(

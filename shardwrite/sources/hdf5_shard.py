@@ -21,9 +21,11 @@ from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
 from shardwrite.stores import as_store_error, open_plain, pread_all
 
-__all__ = ["DECODE", "DatasetFile", "look_into"]
+__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into"]
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
+NO_FILE = "it is no regular file"
+GIVE_FILES = "give files by their names, also those of a directory"
 """Remedy where the chunks of a dataset cannot be those of an array."""
 
 
@@ -142,7 +144,7 @@ def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
     """A dataset of a file as an array of Zarr, whose checksums stay."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise _refused(path, "it is no regular file")
+            raise _refused(path, NO_FILE, "" if os.path.isfile(path) else GIVE_FILES)
         return as_array(path, dataset or "", keeps_checksums=True)
     except OSError as error:
         if error.errno is not None:

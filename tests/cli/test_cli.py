@@ -78,6 +78,40 @@ def test_write_info_verify(source, tmp_path):
     assert run("verify", out, "--deep").exit_code == 0
 
 
+WITHIN = """{"name": "sharding_indexed", "configuration": {"chunk_shape": [8, 8], "codecs":
+    [{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "crc32c"}], "index_codecs":
+    [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}"""
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (WITHIN, ["sharding_indexed"]),
+        ('{"name": "bytes", "configuration": {"endian": "big"}}', ["bytes", "zstd", "crc32c"]),
+        ("bytes", ["bytes", "zstd", "crc32c"]),
+    ],
+)
+def test_a_serializer(source, tmp_path, given, names):
+    layout = ["--shards", "32", "--chunks", "16", "--serializer", given]
+    assert run("plan", source, *layout).exit_code == 0
+    for command in ("write", "init"):
+        done = run(command, source, tmp_path / command, *layout)
+        assert done.exit_code == 0, done.output
+    inner = shardwrite.open_sharded(tmp_path / "write").metadata.inner_codecs
+    assert [codec["name"] for codec in inner] == names
+    found = zarr.open_array(tmp_path / "write", mode="r")[...]
+    np.testing.assert_array_equal(found, np.load(source))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [('{"name": 1', "is no JSON"), ("vlen-utf9", "--serializer vlen-utf9")]
+)
+def test_what_is_no_serializer(source, tmp_path, given, told):
+    done = run("write", source, tmp_path / "o.zarr", "--serializer", given)
+    assert told in done.output
+    assert done.exit_code == 2
+
+
 def interrupted(out):
     """An array of 16 shards of which a run has written 6."""
     n_calls = [0]

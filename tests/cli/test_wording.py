@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import click
-import pytest
+import ast
+import re
+from pathlib import Path
 
+import click
+import dask.array as da
+import pytest
+from click.testing import CliRunner
+
+import shardwrite
 from shardwrite.cli import main
-from shardwrite.cli.wording import in_options
+from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.errors import JournalError, PlanError, SpecError
+
+PACKAGE = Path(shardwrite.__file__).parent
 
 
 def said(error, command="write"):
@@ -41,6 +50,11 @@ def test_what_a_message_is_about(field, value, about):
         ("leave it out, or give shards=", "leave it out, or give --shards"),
         ("use one of ['C', 'F']", "use one of C, F"),
         ("no option is meant by other=True", "no option is meant by other=True"),
+        ("give name=, one of: a/b", "give --name, one of: a/b"),
+        ("give chunks=(4, ...)", "give --chunks (4, ...)"),
+        ("with dtype=... of the file", "with --dtype ... of the file"),
+        ("say it with f(chunks=..., dtype=g(shape=1)) instead",) * 2,
+        ('call shardwrite.f("x", shards=4) once',) * 2,
     ],
 )
 def test_remedies_name_options(remedy, options):
@@ -82,3 +96,72 @@ def test_notes_are_kept():
     error = SpecError("why", field="shards", value=1, remedy="what")
     error.add_note("this is the array 'a'; exclude='a' leaves it out")
     assert said(error, "shard").endswith("\nthis is the array 'a'; --exclude a leaves it out")
+
+
+def texts():
+    """Texts of the package with more than one word, except docstrings and the help of options."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        others = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                others.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg == "help":
+                others.update(ast.walk(node))
+            elif isinstance(node, ast.JoinedStr):
+                others.update(part for part in ast.walk(node) if isinstance(part, ast.Constant))
+        for node in ast.walk(tree):
+            text = ""
+            if isinstance(node, ast.JoinedStr):
+                pieces = [p.value if isinstance(p, ast.Constant) else "{}" for p in node.values]
+                text = "".join(pieces)
+            elif isinstance(node, ast.Constant) and node not in others:
+                text = node.value if isinstance(node.value, str) else ""
+            if " " in text:
+                yield f"{path.name}:{node.lineno}", text
+
+
+def commands(group=main):
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        else:
+            yield command
+
+
+HALF = re.compile(r"Ellipsis|\w\((?:[^()]|\([^()]*\))*--[a-z]|--[a-z-]+[A-Z({]")
+"""What is left of Python if only a part of it is translated."""
+
+
+def test_no_text_is_translated_by_half():
+    every, found = list(commands()), [pair for pair in texts() if "=" in pair[1]]
+    assert len(every) > 30
+    assert len(found) > 100
+    wrong = {
+        f"{place}: {told}"
+        for place, text in found
+        if not HALF.search(text)
+        for told in {text_in_options(text, command) for command in every}
+        if HALF.search(told)
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("command", ["update", "erase", "repair"])
+def test_shards_of_hdf5_in_the_words_of_a_command(command):
+    text = next(text for _, text in texts() if "give drop_hdf5=True to write_region" in text)
+    told = text_in_options(text, main.get_command(click.Context(main), command))
+    assert "(from Python, shardwrite.Hdf5(dataset=...) if the dataset has another name" in told
+    assert "give --drop-hdf5 to shardwrite update" in told
+    assert "drop_hdf5" not in told
+    assert "write_region" not in told
+
+
+def test_verify_names_its_option(tmp_path):
+    layout = {"shards": 4, "chunks": 2, "format": "transformer-2022"}
+    da.zeros(4).to_sharded_zarr(tmp_path / "x", name="a/b", **layout)
+    told = CliRunner().invoke(main, ["verify", str(tmp_path / "x")])
+    assert told.exit_code
+    assert "give --name, one of: a/b" in " ".join(told.output.split())
+    assert not CliRunner().invoke(main, ["verify", str(tmp_path / "x"), "--name", "a/b"]).exit_code

@@ -577,6 +577,32 @@ def test_a_codec_inside_a_sharding_that_cannot_encode_is_refused():
     assert refused(parse_metadata, text, writing=True).field == "codecs"
 
 
+@pytest.mark.parametrize("codecs", [[], [CRC], [{"name": "transpose", "configuration": {}}, CRC]])
+@pytest.mark.parametrize("field", ["codecs", "index_codecs"])
+def test_a_list_in_which_no_codec_makes_bytes_is_refused(codecs, field):
+    """At every level, with the list; and with one more codec, it is taken."""
+    inner = {"chunk_shape": [2, 2], "codecs": [LITTLE], "index_codecs": [LITTLE]}
+    broken = {"name": "sharding_indexed", "configuration": {**inner, field: codecs}}
+    around = {**inner, "chunk_shape": [4, 4], "codecs": [broken]}
+    nested = {"name": "sharding_indexed", "configuration": around}
+    wanted = 'no codec here makes bytes of an array; put one that does into the list, such as "byt'
+    for whole in ([broken], [nested], [nested, CRC]):
+        error = refused(parse_metadata, with_codecs(lambda _, whole=whole: whole))
+        assert (error.field, error.value) == (field, codecs)
+        assert wanted in str(error)
+    assert wanted in str(refused(parse_metadata, with_codecs(lambda _: codecs)))
+    inner[field] = [LITTLE, *(codec for codec in codecs if codec["name"] == "crc32c")]
+    mended = {"name": "sharding_indexed", "configuration": inner}
+    make(serializer=mended, shards=None, chunks=(8, 4))
+
+
+def test_an_empty_list_in_a_sharding_is_told_to_its_writer():
+    sharding = {"chunk_shape": [2, 2], "codecs": [], "index_codecs": [LITTLE]}
+    given = {"name": "sharding_indexed", "configuration": sharding}
+    error = refused(make, serializer=given, shards=None, chunks=(8, 4))
+    assert str(error).startswith("codecs=[]: no codec here makes bytes of an array")
+
+
 def test_the_name_that_the_proposal_gave_to_bytes():
     """The document of ZEP 2 calls the codec `endian`."""
     big = [{"name": "endian", "configuration": {"endian": "big"}}]

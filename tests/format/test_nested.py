@@ -12,9 +12,25 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import (
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    VLenUTF8Codec,
+    ZstdCodec,
+)
 
-from shardwrite import CodecError, CorruptShardError, open_sharded, verify, write_region
+from shardwrite import (
+    CodecError,
+    CorruptShardError,
+    ShardwriteError,
+    SpecError,
+    open_sharded,
+    verify,
+    write_region,
+)
 from shardwrite.format.metadata import parse_metadata
 
 SHAPE = (24, 40)
@@ -170,3 +186,27 @@ def test_inner_shards_that_cannot_be(chunks):
     )
     with pytest.raises(CodecError, match="cannot be cut"):
         metadata.pipeline  # noqa: B018 (builds it)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("shards", [None, 8])
+def test_objects_that_are_text_are_written_where_a_sharding_says_how(tmp_path, levels, shards):
+    data = np.array([[f"{i}" * (i % 3), "é"] for i in range(8)], dtype=object)
+    within = ShardingCodec(chunk_shape=(1, 2), codecs=[VLenUTF8Codec(), ZstdCodec()])
+    if levels == 2:
+        within = ShardingCodec(chunk_shape=(2, 2), codecs=[within])
+    layout = {"shards": shards and (shards, 2), "chunks": (4, 2), "serializer": within}
+    da.from_array(data, chunks=3).to_sharded_zarr(tmp_path / "x", **layout)
+    assert zarr.open_array(tmp_path / "x", mode="r")[...].tolist() == data.tolist()
+    assert open_sharded(tmp_path / "x")[:, :].tolist() == data.tolist()
+    assert verify(tmp_path / "x", deep=True).is_good
+    layout["serializer"] = ShardingCodec(chunk_shape=(1, 2), codecs=[BytesCodec()])
+    with pytest.raises(SpecError, match='give serializer="vlen-utf8" or "vlen-bytes"'):
+        da.from_array(data, chunks=3).to_sharded_zarr(tmp_path / "y", **layout)
+
+
+def test_objects_that_are_no_text_are_refused(tmp_path):
+    within = ShardingCodec(chunk_shape=(2,), codecs=[VLenUTF8Codec()])
+    data = da.from_array(np.array(["a", 5, "b", "c"], dtype=object), chunks=2)
+    with pytest.raises(ShardwriteError):
+        data.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2, serializer=within)

@@ -180,6 +180,73 @@ test_round_trips = tried(20, DRAWN, check_round_trips)
 test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 
+def named_as_in_the_proposal(codecs):
+    """Codecs with the name that the proposal of the sharding codec gives to `bytes`."""
+    for codec in codecs:
+        inner = codec.get("configuration", {})
+        named_as_in_the_proposal(inner.get("codecs", []))
+        named_as_in_the_proposal(inner.get("index_codecs", []))
+        codec["name"] = "endian" if codec["name"] == "bytes" else codec["name"]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("compressors", ["keep", "zstd"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_other_readers_know_the_codecs_of_a_new_array(tmp_path, is_nested, compressors, in_place):
+    source, made, data = tmp_path / "x", tmp_path / "y", np.arange(64).reshape(8, 8)
+    within = zarr.codecs.ShardingCodec(chunk_shape=(1, 1), codecs=[zarr.codecs.BytesCodec()])
+    da.from_array(data).to_sharded_zarr(
+        source,
+        shards=4,
+        chunks=2,
+        compressors=None,
+        serializer=within if is_nested else {"name": "bytes", "configuration": {"endian": "big"}},
+    )
+    document = json.loads((source / "zarr.json").read_text())
+    named_as_in_the_proposal(document["codecs"])
+    (source / "zarr.json").write_text(json.dumps(document))
+    if in_place:
+        shardwrite.reshard(source, shards=8, compressors=compressors)
+        made = source
+    else:
+        shardwrite.reshard(source, made, shards=8, compressors=compressors)
+    assert '"name": "endian"' not in (made / "zarr.json").read_text()
+    np.testing.assert_array_equal(zarr.open_array(made, mode="r")[...], data)
+    np.testing.assert_array_equal(by_tensorstore(made), data)
+
+
+def test_other_compressors_take_shards_out_of_shards(tmp_path):
+    """All readers take what comes out, and a sharding may stand between transpositions."""
+    data = np.arange(16 * 8).reshape(16, 8)
+    turned = {"name": "transpose", "configuration": {"order": [1, 0]}}
+    plain = {"name": "bytes", "configuration": {"endian": "big"}}
+    index = [{"name": "bytes", "configuration": {"endian": "little"}}]
+
+    def within(chunks, *codecs):
+        settings = {"chunk_shape": chunks, "codecs": codecs, "index_codecs": index}
+        return {"name": "sharding_indexed", "configuration": settings}
+
+    deep = within([2, 4], turned, within([2, 2], plain), {"name": "crc32c"})
+    da.from_array(data).to_sharded_zarr(
+        tmp_path / "x", shards=8, chunks=(8, 4), filters=[turned], serializer=deep
+    )
+    shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=8, compressors="zstd")
+    (sharding,) = json.loads((tmp_path / "y/zarr.json").read_text())["codecs"]
+    settings = sharding["configuration"]
+    names = [codec["name"] for codec in settings["codecs"]]
+    assert names == ["transpose", "transpose", "bytes", "zstd"]
+    assert settings["chunk_shape"] == [8, 4]
+    for found in (
+        zarr.open_array(tmp_path / "y", mode="r")[...],
+        by_tensorstore(tmp_path / "y"),
+        by_zarrs(tmp_path / "y"),
+    ):
+        np.testing.assert_array_equal(found, data)
+    shardwrite.reshard(tmp_path / "x", tmp_path / "z", shards=16)
+    kept = shardwrite.open_sharded(tmp_path / "z").metadata.inner_codecs
+    assert [codec["name"] for codec in kept] == ["transpose", "sharding_indexed"]
+
+
 def test_nothing_is_decoded(tmp_path, monkeypatch):
     a, values = small(tmp_path)
     make_blind(monkeypatch)

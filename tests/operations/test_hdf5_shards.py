@@ -86,12 +86,17 @@ def values(dtype, fill, shape=SHAPE, seed=0):
 def write(path, x, *, index="end", compressors="auto", fill=0, **keywords):
     big = x.dtype.byteorder == ">"
     serializer = {"name": "bytes", "configuration": {"endian": "big" if big else "little"}}
-    options = {"shards": SHARDS, "chunks": CHUNKS, "strategy": Hdf5(index=index), **keywords}
+    options = {
+        "shards": SHARDS,
+        "chunks": CHUNKS,
+        "strategy": Hdf5(index=index),
+        "serializer": serializer if x.dtype.itemsize > 1 else "auto",
+        **keywords,
+    }
     return da.from_array(x, chunks=(20, 23)).to_sharded_zarr(
         path,
         compressors=compressors,
         fill_value=fill,
-        serializer=serializer if x.dtype.itemsize > 1 else "auto",
         **options,
     )
 
@@ -410,11 +415,40 @@ def test_no_other_strategy_changes_them(array, how):
     before = {file: file.read_bytes() for file in shard_files(array).values()}
     with pytest.raises(SpecError, match="also a file of HDF5") as caught:
         OTHERS[how](array)
-    assert caught.value.fields["field"] == "strategy"
-    assert 'give strategy="hdf5"' in caught.value.fields["remedy"]
+    is_compaction = how == "compact"
+    assert caught.value.fields["field"] == ("store" if is_compaction else "strategy")
+    wanted = "call shardwrite.reshard" if is_compaction else 'give strategy="hdf5"'
+    assert wanted in caught.value.fields["remedy"]
     assert {file: file.read_bytes() for file in shard_files(array).values()} == before
     shardwrite.write_region(values("f4", 0), array, region=..., strategy="hdf5")
     check_zarr(array, values("f4", 0))
+
+
+def test_a_compaction_says_what_helps(array):
+    """Converted, the array has plain shards in which nothing is unused."""
+    with pytest.raises(SpecError, match="each update writes whole files") as caught:
+        shardwrite.compact(array, above=0)
+    assert "strategy" not in str(caught.value)
+    told = CliRunner().invoke(main, ["compact", str(array), "--above", "0"]).output
+    assert "run shardwrite reshard" in " ".join(told.split())
+    assert "=" not in told
+    made = array.with_name("plain")
+    shardwrite.reshard(array, made, shards=SHARDS)
+    assert not any(h5py.is_hdf5(file) for file in shard_files(made).values())
+    assert shardwrite.compact(made, above=0).unused_nbytes_before == 0
+
+
+@pytest.mark.parametrize("remedy", ["hdf5", "drop"])
+def test_a_stream_says_what_helps(array, remedy):
+    with pytest.raises(SpecError) as caught:
+        ShardWriter(array)
+    assert "write_region(..., drop_hdf5=True) first" in str(caught.value)
+    x = np.concatenate([values("f4", 0), np.ones((8, SHAPE[1]), "f4")])
+    if remedy == "drop":
+        shardwrite.write_region(values("f4", 0), array, region=..., drop_hdf5=True)
+    with ShardWriter(array, strategy="hdf5" if remedy == "hdf5" else "auto") as writer:
+        writer.append(np.ones((8, SHAPE[1]), "f4"))
+    check_zarr(array, x)
 
 
 def test_a_task_looks_at_each_shard(tmp_path):
@@ -545,6 +579,54 @@ def test_what_hdf5_has_no_counterpart_of_is_refused_by_name(tmp_path, keywords, 
         write(tmp_path / "x", values("f4", 0), **keywords)
     assert (caught.value.fields["field"], caught.value.fields["value"]) == (field, value)
     assert not (tmp_path / "x").exists()
+
+
+NAMED = ["zstd", "numcodecs.zlib", "blosc", "numcodecs.bz2", "numcodecs.shuffle"]
+
+
+@pytest.mark.parametrize("codec", [*NAMED, "numcodecs.fletcher32"])
+@pytest.mark.parametrize("dtype", ["u1", "f8"])
+def test_codecs_that_a_refusal_names_are_taken(tmp_path, codec, dtype):
+    x = values(dtype, 0)
+    with pytest.raises(SpecError) as caught:
+        write(tmp_path / "x", x, compressors=["gzip"])
+    remedy = caught.value.fields["remedy"]
+    assert f'"{codec}"' in remedy
+    assert "no crc32c" in remedy
+    write(tmp_path / "x", x, compressors=codec)
+    check_hdf5(tmp_path / "x", x)
+    write(tmp_path / "y", x, compressors=[codec, "numcodecs.fletcher32"])
+    check_hdf5(tmp_path / "y", x)
+
+
+def test_shards_within_shards_are_refused_with_a_remedy(tmp_path):
+    x = values("f4", 0)
+    inner = zarr.codecs.ShardingCodec(chunk_shape=IN_CHUNKS, codecs=[zarr.codecs.BytesCodec()])
+    with pytest.raises(SpecError, match="one level of chunks only; leave out serializer="):
+        write(tmp_path / "x", x, serializer=inner)
+    write(tmp_path / "x", x, serializer=inner, strategy="fixed-order")
+    with pytest.raises(SpecError, match='give compressors="zstd" to shardwrite'):
+        shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=(4, 4), strategy="hdf5")
+    shardwrite.reshard(
+        tmp_path / "x", tmp_path / "y", shards=(4, 4), strategy="hdf5", compressors="zstd"
+    )
+    check_hdf5(tmp_path / "y", x)
+
+
+def test_transposed_chunks_are_refused_with_a_remedy(tmp_path):
+    x = values("f4", 0)
+    turned = [{"name": "transpose", "configuration": {"order": [1, 0]}}]
+    with pytest.raises(SpecError, match="leave out filters="):
+        write(tmp_path / "x", x, filters=turned)
+    write(tmp_path / "x", x, filters=turned, strategy="fixed-order")
+    with pytest.raises(SpecError, match="must be written again from its values"):
+        shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=SHARDS, strategy="hdf5")
+    write(tmp_path / "y", shardwrite.open_sharded(tmp_path / "x")[...])
+    check_hdf5(tmp_path / "y", x)
+    given = [*("--shards", "32,16"), *("--chunks", "8,4"), *("--strategy", "hdf5")]
+    done = CliRunner().invoke(main, ["write", str(tmp_path / "x"), str(tmp_path / "z"), *given])
+    assert not done.exit_code, done.output
+    check_hdf5(tmp_path / "z", x)
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", "U4", "S3"])
