@@ -62,6 +62,9 @@ _ADOPT = "tests/operations/test_adopt.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
+    "or remove the scale and its entry in info yourself": (
+        "tests/operations/test_scales_stay.py::test_the_remedies"
+    ),
     "Finish it by the same call, or give it up with abandon": (
         f"{_IN_PLACE}::test_a_run_that_has_not_ended_comes_first"
     ),

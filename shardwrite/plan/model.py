@@ -246,7 +246,7 @@ class PlanFacts:
 
     @property
     def _sealing_nbytes(self) -> int:
-        """Bytes of the indexes that a task holds of a volume: of one shard, or of many small ones."""
+        """Bytes of indexes of a volume that a task holds: of one shard, or of many small ones."""
         each, grid = sealing_nbytes_of(self.metadata), self.metadata.grid
         shard_nbytes = math.prod(grid.shards) * self.metadata.itemsize + each
         groups = zip(self.partition.largest_group, grid.shards, strict=True)

@@ -241,7 +241,7 @@ def test_the_codecs_stay_in_volumes(tmp_path):
         (LABELS, {"encoding": "png"}, "encoding"),
         (IMAGE.astype("float32"), {"encoding": "png"}, "encoding"),
         (IMAGE, {"encoding": "compressed_segmentation"}, "encoding"),
-        (LABELS.astype("int64"), {"encoding": "compressed_segmentation"}, "encoding"),
+        (LABELS.astype("int32"), {"encoding": "compressed_segmentation"}, "encoding"),
         (IMAGE, {"encoding": "compresso"}, "encoding"),
         (IMAGE, {"encoding": ["png"]}, "encoding"),
         (IMAGE, {"encoding": "jpeg", "chunks": (512, 512, 512)}, "chunks"),

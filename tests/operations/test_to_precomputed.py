@@ -617,7 +617,8 @@ BAD = {
         (da.zeros((2, 2)), {"axes": "yx"}),
     ],
     "x.dtype": [
-        (da.zeros((2, 2, 2), dtype=dtype), {}) for dtype in ("bool", "float64", "complex64", "S3")
+        (da.zeros((2, 2, 2), dtype=dtype), {})
+        for dtype in ("bool", "int64", "float64", "complex64", "S3")
     ]
     + [(da.zeros((2, 2, 2), dtype="float32"), {"type": "segmentation"})],
     "x.shape": [(da.zeros((0, 2, 2), dtype="u1"), {})],
@@ -676,6 +677,21 @@ def test_bad_input(tmp_path, field, x, changed):
     assert caught.value.fields["remedy"]
     assert "index_limit" not in caught.value.fields["remedy"], "there is none"
     assert not list(tmp_path.iterdir()), "nothing was written"
+
+
+@pytest.mark.parametrize(("kind", "instead"), [("image", "int32"), ("segmentation", "uint64")])
+def test_int64_is_not_in_the_format(tmp_path, kind, instead):
+    """Neuroglancer and tensorstore do not read it. The error says what they read."""
+    new = {**NEW, "type": kind}
+    signed = source(VALUES.astype("int64"))
+    for call in (
+        lambda: shardwrite.to_precomputed(signed, tmp_path / "v", **new),
+        lambda: shardwrite.plan_precomputed(signed, **new),
+    ):
+        with pytest.raises(SpecError, match=rf'int64.*convert it with astype\("{instead}"\)'):
+            call()
+    shardwrite.to_precomputed(signed.astype(instead), tmp_path / "v", **new)
+    check(tmp_path / "v")
 
 
 def test_other_volumes_are_left_alone(tmp_path):

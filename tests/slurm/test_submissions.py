@@ -404,6 +404,7 @@ def test_a_scale_of_a_volume(cluster, axes):
     found = shardwrite.from_precomputed("volume", axes=axes)
     np.testing.assert_array_equal(found.compute(), values)
     assert shardwrite.verify("volume/4_4_40", deep=True).is_good
+    run("verify", "volume/4_4_40", "--against", "cube.npy")  # whose axes the scale knows
 
 
 @pytest.mark.compat
