@@ -221,6 +221,25 @@ def test_what_does_not_fit_is_refused_before_anything_is_changed(tmp_path, chang
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
 
 
+def test_large_user_blocks_are_for_copies(tmp_path):
+    files = make(tmp_path / "f", block=16384)
+    before = digests(files)
+    for how in ("move", "link"):
+        with pytest.raises(SpecError, match="a user block of 16,384 bytes, and 8192 are the most"):
+            adopt(files, tmp_path / "x", how=how)
+    adopt(files, tmp_path / "x")
+    check(tmp_path / "x")
+    assert digests(files) == before
+
+
+def test_files_with_several_names_are_refused(tmp_path):
+    files = make(tmp_path / "f")
+    os.link(files[1], tmp_path / "other.h5")
+    with pytest.raises(SpecError, match="has 2 names .hard links., and would change under each of"):
+        adopt(files, tmp_path / "x", how="move")
+    adopt(files, tmp_path / "x")
+
+
 def test_files_and_places_that_are_refused(tmp_path):
     home = tmp_path / "f"
     files = make(home)
