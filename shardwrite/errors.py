@@ -253,7 +253,15 @@ class CodecError(ShardwriteError):
         return f"{self.fields['key']}, region [{box}]: {self.message}"
 
     def located(self, key: str, region: Sequence[tuple[int, int]]) -> CodecError:
-        """Copy of the error that names a shard and the region of an inner chunk in it."""
+        """Copy of the error that names a shard and the region of an inner chunk in it.
+
+        Parameters
+        ----------
+        key : str
+            Key of the shard.
+        region : sequence of (int, int)
+            Region of the inner chunk in the array.
+        """
         return CodecError(self.message, codec=self.fields["codec"], key=key, region=region)
 
 

@@ -37,8 +37,11 @@ def refuse_volume(place: Place) -> None:
         return
     remedy = "shardwrite has written none of its scales: read it by shardwrite.from_precomputed"
     if keys:
-        is_path = isinstance(place, Directory) or "://" in place.label
-        above = f"{place.label.rstrip('/')}/" if is_path else f"{place.name}/".lstrip("/")
+        label = place.label
+        is_url = "://" in label and not label.startswith("memory:")  # which no call can open
+        is_path = isinstance(place, Directory) or is_url
+        above = label if is_path else place.name
+        above += "" if above.endswith("/") or not above else "/"
         told = ", ".join(f"{above}{key}" for key in keys[:_NAMED])
         remedy = f"give {'the path of a scale' if is_path else 'name=, one of'}: {told}"
     raise SpecError(
