@@ -88,7 +88,7 @@ COVERED: dict[str, str] = {
     "give the name of the dataset that all files have": (
         f"{_ADOPT}::test_files_and_places_that_are_refused"
     ),
-    "give drop_hdf5=True to write_region or erase": (
+    "For plain shards, give drop_hdf5=True to ": (
         "tests/operations/test_hdf5_shards.py::test_a_shard_is_dropped_only_by_a_word"
     ),
     "write the volume again, under another key": f"{_VOLUMES}::test_updates_are_refused",

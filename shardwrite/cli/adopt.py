@@ -10,7 +10,7 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine
-from shardwrite.cli.completion import directories, files
+from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import dry_run_option, engine_options, json_option
 from shardwrite.cli.terminal import echo
@@ -42,6 +42,13 @@ __all__ = ["adopt"]
     is_flag=True,
     help="Give the files a second name in ARRAY, and copy nothing. They change under both names.",
 )
+@click.option(
+    "--strategy",
+    "way",  # the setting `strategy` is not its default
+    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
+    help="How the shards of copies are written: fixed-order, append-only, C, F, morton, hdf5 or "
+    "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
+)
 @dry_run_option
 @engine_options
 @json_option
@@ -54,6 +61,7 @@ def adopt(
     grid: int | tuple[int, ...] | None,
     move: bool,
     link: bool,
+    way: str | None,
     dry_run: bool,
     threads: int | None,
     workers: int | None,
@@ -71,6 +79,8 @@ def adopt(
     """
     if move and link:
         raise click.UsageError("give --move or --link, not both")
+    if way is not None and (move or link):
+        raise click.UsageError("--strategy is for copies, without --move and --link")
     how = "move" if move else "link" if link else "copy"
     counts = (grid,) if isinstance(grid, int) else grid
     given: dict[str, Any] = {"dataset": dataset, "axis": axis, "grid": counts, "how": how}
@@ -78,8 +88,8 @@ def adopt(
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            done = preview_adopt(paths, array, **given)
+            done = preview_adopt(paths, array, strategy=way, **given)
         else:
             shows = not as_json and how == "copy"
-            done = shardwrite.adopt(paths, array, progress=shows, **given)
+            done = shardwrite.adopt(paths, array, progress=shows, strategy=way, **given)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

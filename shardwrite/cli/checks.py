@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_written
-from shardwrite.cli.completion import directories, files
+from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
+    drop_hdf5_option,
     dry_run_option,
     engine_options,
     exclusive_option,
@@ -211,6 +212,15 @@ def census(
     "--memory-limit",
     help="Memory of each worker process, such as 4GB. Default: what it may use.",
 )
+@click.option(
+    "--strategy",
+    "way",  # the setting `strategy` is for new shards, and not its default
+    shell_complete=one_of("auto", "fixed-order", "append-only", "C", "F", "morton", "hdf5"),
+    default="auto",
+    help="How shards are written again: auto, fixed-order, append-only, C, F, morton, hdf5 or "
+    "hdf5:NAME. With auto, shards that were HDF5 files become such files.",
+)
+@drop_hdf5_option
 @exclusive_option
 @dry_run_option
 @engine_options
@@ -224,6 +234,8 @@ def repair(
     salvage: bool,
     scan: bool,
     memory_limit: str | None,
+    way: str,
+    drop_hdf5: bool,
     exclusive: bool,
     dry_run: bool,
     threads: int | None,
@@ -248,6 +260,8 @@ def repair(
             deep=not shallow,
             salvage=salvage and not dry_run,
             scan=scan and not dry_run,
+            strategy=way,
+            drop_hdf5=drop_hdf5,
             exclusive=exclusive,
             memory_limit=memory_limit,
             progress=not as_json,

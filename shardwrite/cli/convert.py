@@ -32,6 +32,7 @@ from shardwrite.cli.options import (
     requeue_option,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.operations.previews import preview_loss
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["reshard", "shard", "unshard"]
@@ -48,6 +49,12 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="Remove each file of SRC as soon as the shards with its data "
                 "are durable and were compared with it. There is no way back.",
+            ),
+            click.option(
+                "--drop-hdf5",
+                is_flag=True,
+                help="Without DST or with --consume: give up shards of SRC that are HDF5 files, "
+                "with everything else in them.",
             ),
             click.option(
                 "--while-growing",
@@ -87,6 +94,9 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
     is_one_of_many = is_in_parts(options, has_jobs=has_jobs)
     if strategy != "fixed-order" and (has_jobs or is_one_of_many):
         raise click.UsageError("--strategy goes with no parts and no --cluster")
+    drop_hdf5 = options.pop("drop_hdf5")
+    if drop_hdf5 and (is_one_of_many or (has_jobs and dst is not None)):
+        raise click.UsageError("--drop-hdf5 is for a call without DST or with --consume")
     if is_one_of_many:
         convert_in_parts(src, dst, options)
         return
@@ -111,6 +121,8 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
             stack.enter_context(engine(threads, workers, address))
         if dry_run:
             made = shardwrite.plan_reshard(src, strategy=strategy, dst=dst, **options)
+            if (dst is None or run.get("consume")) and not drop_hdf5:
+                preview_loss(src, made, strategy, is_consumed=dst is not None)
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)
@@ -118,6 +130,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
                 echo(_CONSUMED)
             return
         run["mode"] = "w" if run.pop("overwrite") else "w-"
+        run |= {"drop_hdf5": True} if drop_hdf5 else {}
         convert = (
             convert_with_jobs(given) if has_jobs else partial(shardwrite.reshard, strategy=strategy)
         )

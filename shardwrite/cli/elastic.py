@@ -14,6 +14,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.operations.conversion import Conversion
+from shardwrite.operations.previews import preview_loss
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
@@ -191,11 +192,12 @@ def convert_with_jobs(given: dict[str, Any]) -> Callable[..., Conversion]:
                 shardwrite.prepare_conversion(src, dst, restart=restart, **options)
                 is_done, restart = not runs_at(target), False
             else:
-                layout = {k: v for k, v in options.items() if k not in ("mode", "durability")}
-                is_done = all(
-                    array.how == "skipped"
-                    for array in shardwrite.plan_reshard(src, **layout).arrays
-                )
+                of_run = ("mode", "durability", "drop_hdf5")
+                layout = {k: v for k, v in options.items() if k not in of_run}
+                made = shardwrite.plan_reshard(src, **layout)
+                is_done = all(array.how == "skipped" for array in made.arrays)
+                if not options.get("drop_hdf5"):
+                    preview_loss(src, made, "fixed-order", is_consumed=False)
             if is_done:
                 return shardwrite.reshard(src, dst, restart=restart, recheck=recheck, **options)
         with opened(workers, target, lambda text: echo(f"shardwrite: {text}", err=True)):

@@ -23,7 +23,7 @@ _SECTIONS = {
     "Which arrays": "--include --exclude --min-chunks",
     "Run": (
         "--overwrite --restart --recheck --publish --durability --dry-run --drop-empty --check "
-        "--in-place --casting --requeue --keep-report --run-dir"
+        "--in-place --drop-hdf5 --casting --requeue --keep-report --run-dir"
     ),
     "Parts, for job arrays": "--init --part --finalize --parts --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",

@@ -12,6 +12,7 @@ from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Si
 
 __all__ = [
     "combined",
+    "drop_hdf5_option",
     "dry_run_option",
     "durability_option",
     "engine_options",
@@ -76,7 +77,12 @@ placing_option = click.option(
     shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
     default="fixed-order",
     help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
-    "hdf5, which makes each shard a file of HDF5, too.",
+    "hdf5, which makes each shard a file of HDF5, too, or hdf5:NAME with this name of the dataset.",
+)
+drop_hdf5_option = click.option(
+    "--drop-hdf5",
+    is_flag=True,
+    help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 keeps them so.",
 )
 layout_options = combined(
     click.option(

@@ -12,6 +12,7 @@ from shardwrite.cli.common import command, engine, open_as_dask, requeueing
 from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
+    drop_hdf5_option,
     dry_run_option,
     durability_option,
     engine_options,
@@ -33,7 +34,7 @@ from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 
-_OF_RUNS = ("durability", "exclusive", "restart", "keep_report", "drop_hdf5")
+_OF_RUNS = ("durability", "exclusive", "restart", "keep_report")
 
 
 class Region(Value):
@@ -71,17 +72,13 @@ strategy_option = click.option(
     "--strategy",
     shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
     default="fixed-order",
-    help="How shards that exist are changed: fixed-order, append-only, C, F, morton or hdf5.",
+    help="How shards that exist are changed: fixed-order, append-only, C, F, morton or hdf5. "
+    "hdf5:NAME names the dataset, by default as in the files.",
 )
 in_place_option = click.option(
     "--in-place",
     is_flag=True,
     help="Change shards in place. This writes less, but readers may see a change half done.",
-)
-drop_option = click.option(
-    "--drop-hdf5",
-    is_flag=True,
-    help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 keeps them so.",
 )
 restart_option = click.option(
     "--restart", is_flag=True, help="Give up interrupted updates that stand in the way."
@@ -91,7 +88,7 @@ restart_option = click.option(
 def _strategy(name: str, *, in_place: bool) -> Any:
     if not in_place:
         return name
-    if name == "hdf5":
+    if name.partition(":")[0] == "hdf5":
         raise click.UsageError("--strategy hdf5 writes whole shards, and nothing in place")
     if name == "append-only":
         return shardwrite.AppendOnly(in_place=True)
@@ -119,7 +116,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 )
 @strategy_option
 @in_place_option
-@drop_option
+@drop_hdf5_option
 @durability_option
 @via_option
 @exclusive_option
@@ -176,7 +173,7 @@ def update(
 )
 @strategy_option
 @in_place_option
-@drop_option
+@drop_hdf5_option
 @durability_option
 @exclusive_option
 @restart_option
@@ -202,7 +199,8 @@ def erase(
     how, region = _strategy(strategy, in_place=in_place), options.pop("region")
     with handling_signals(), engine(threads, workers, address):
         if dry_run:
-            made = preview_erase(array, region, name=options["name"], strategy=how)
+            of_plan = {name: options[name] for name in ("name", "drop_hdf5")}
+            made = preview_erase(array, region, strategy=how, **of_plan)
             echo(made.to_json() if as_json else str(made))
             return
         result = shardwrite.erase(array, region, strategy=how, **options)

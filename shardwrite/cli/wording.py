@@ -74,6 +74,8 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"give format and dataset", "give --format and --dataset"),
     (r"correct shape, dtype and offset", "correct --shape, --dtype and --offset"),
     (r"open it with dask and give the dask array", "copy it to a local file first"),
+    (r" to write_region, erase or repair", ""),
+    (r"leave consume out", "leave --consume out"),
     (r"[Mm]ake the same call again", "run the same command again"),
 )
 
@@ -209,12 +211,14 @@ def _without_calls(text: str, names: dict[str, str]) -> str:
             return f"{name}{between}{given}"
 
     text = re.sub(
-        r"""(?<![\w./-])([a-z_]+)=("[^"]*"|'[^']*'|\([^)]*\)|\[[^\]]*\]|[\w.]+)""", value_of, text
+        r"""(?<![\w./-])([a-z_0-9]+)=("[^"]*"|'[^']*'|\([^)]*\)|\[[^\]]*\]|[\w.]+)""",
+        value_of,
+        text,
     )
 
     def name_of(found: re.Match[str]) -> str:
         return names.get(found[1], found[0])
 
-    text = re.sub(r"(?<![\w./-])([a-z_]+)=(?![^\s,;)])", name_of, text)
+    text = re.sub(r"(?<![\w./-])([a-z_0-9]+)=(?![^\s,;)])", name_of, text)
     text = re.sub(r"\[('[^'\]]*'(?:, '[^'\]]*')*)\]", lambda found: found[1].replace("'", ""), text)
-    return re.sub(r"(?<![\w./-])([a-z]+(?:_[a-z]+)+)\b(?![=(./])", name_of, text)
+    return re.sub(r"(?<![\w./-])([a-z]+(?:_[a-z0-9]+)+)\b(?![=(./])", name_of, text)

@@ -32,6 +32,7 @@ __all__ = [
     "block_for",
     "check_fits_hdf5",
     "describe",
+    "for_conversion",
     "for_new_array",
     "signature_places",
 ]
@@ -171,7 +172,7 @@ def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
     index_nbytes = metadata.index_codec.encoded_nbytes
     block_nbytes = block_for(index_nbytes) if location == "start" else 0
     return Hdf5File(
-        strategy.dataset,
+        strategy.name_in_file,
         grid.shards,
         grid.chunks,
         stored,
@@ -197,6 +198,27 @@ def for_new_array(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
     if strategy.index is not None and array.index_location == "end":
         array = replace(array, index_location=strategy.index)
     return array
+
+
+def for_conversion(
+    compressors: Any, index_location: str | None, strategy: Strategy
+) -> tuple[Any, str | None]:
+    """Keywords of a conversion to an array whose shards may be files of HDF5.
+
+    Parameters
+    ----------
+    compressors : codec, sequence of codec, "auto", "keep" or None
+        The compressors; ``"auto"`` is then zstd without the checksum crc32c.
+    index_location : {"end", "start"}, optional
+        Where the index lies. If it is not given, it lies where the strategy says.
+    strategy : Strategy
+        The strategy.
+    """
+    if not isinstance(strategy, Hdf5):
+        return compressors, index_location
+    if isinstance(compressors, str) and compressors == "auto":
+        compressors = _COMPRESSORS
+    return compressors, strategy.index if index_location is None else index_location
 
 
 def check_fits_hdf5(metadata: ArrayMetadata, strategy: Strategy) -> Hdf5File | None:

@@ -16,8 +16,12 @@ from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored
 from shardwrite.format.registry import register_strategy
 from shardwrite.grid import Shape
 
-__all__ = ["Hdf5"]
+__all__ = ["DEFAULT_DATASET", "Hdf5", "dataset_of"]
 
+DEFAULT_DATASET = "data"
+"""Name of the dataset in the shards of a new array, if none is given."""
+
+_LABEL = re.compile(r"hdf5 \((.+)\)", re.DOTALL)
 _MAX_NAME = 1024
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # no name in UTF-8 holds these
 
@@ -35,8 +39,9 @@ class Hdf5:
     index : {"start", "end"}, optional
         Where the shard holds its index: in a user block at the start of the file, or at its end. A
         new array gets this index location. By default it is that of the array.
-    dataset : str
-        Name of the dataset in the file, which may be a path such as ``"raw/data"``.
+    dataset : str, optional
+        Name of the dataset in the file, which may be a path such as ``"raw/data"``. By default, an
+        update keeps the name that the files of the array have. In a new array it is ``"data"``.
 
     Raises
     ------
@@ -51,14 +56,14 @@ class Hdf5:
 
     name: ClassVar[str] = "hdf5"
     index: str | None = None
-    dataset: str = "data"
+    dataset: str | None = None
 
     def __post_init__(self) -> None:
         if self.index not in (None, "start", "end"):
             raise SpecError(
                 "no such place", field="index", value=self.index, remedy='give "start" or "end"'
             )
-        name: Any = self.dataset
+        name: Any = self.name_in_file
         parts = name.split("/") if isinstance(name, str) else [""]
         is_name = all(parts) and not {".", ".."} & set(parts) and _NOT_TEXT.search(name) is None
         if not is_name or len(name) > _MAX_NAME:
@@ -70,9 +75,14 @@ class Hdf5:
             )
 
     @property
+    def name_in_file(self) -> str:
+        """Name of the dataset in new files."""
+        return DEFAULT_DATASET if self.dataset is None else self.dataset
+
+    @property
     def label(self) -> str:
         """Readable name, such as ``hdf5 (data)``."""
-        return f"hdf5 ({self.dataset})"
+        return f"hdf5 ({self.name_in_file})"
 
     @property
     def streaming_order(self) -> str:
@@ -96,7 +106,7 @@ class Hdf5:
 
     def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
-        return {"index": self.index, "dataset": self.dataset}
+        return {"index": self.index, "dataset": self.name_in_file}
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
@@ -131,3 +141,15 @@ class Hdf5:
         placed = place(merged, sequence, base)
         end = base + placed.data_nbytes
         return Revision("rewrite", placed.offsets, merged, placed.sequence, 0, end)
+
+
+def dataset_of(label: str | None) -> str | None:
+    """Name of the dataset in the label of a strategy; None if it is none of files of HDF5.
+
+    Examples
+    --------
+    >>> dataset_of("hdf5 (raw/data)"), dataset_of("fixed-order (C)")
+    ('raw/data', None)
+    """
+    found = _LABEL.fullmatch(label or "")
+    return None if found is None else found[1]

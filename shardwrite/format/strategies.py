@@ -355,6 +355,8 @@ def labelled(label: str) -> Strategy:
 def as_strategy(value: object) -> Strategy:
     """Strategy for a user's argument: an instance, a strategy's name, or an order's name.
 
+    The name ``hdf5:raw/data`` also says how the dataset is called.
+
     Raises
     ------
     SpecError
@@ -364,10 +366,15 @@ def as_strategy(value: object) -> Strategy:
     --------
     >>> as_strategy("morton")
     FixedOrder(order='morton', in_place=False, max_unused=0.25)
+    >>> as_strategy("hdf5:raw/data").label
+    'hdf5 (raw/data)'
     """
     if isinstance(value, str):
         if value in ORDER_ALIASES:
             return FixedOrder(value)
+        name, colon, dataset = value.partition(":")
+        if colon and name == Hdf5.name:
+            return Hdf5(dataset=dataset)
         try:
             found = registered(value)
         except (AttributeError, ImportError) as error:

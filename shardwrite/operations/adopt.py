@@ -64,8 +64,8 @@ def adopt(
         ``"move"`` moves the files into the array. ``"link"`` gives each file a second name there,
         and the file is changed under both names.
     strategy : Strategy or str, optional
-        How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`. Only for
-        ``how="copy"``.
+        How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`, with the
+        name that the dataset has in `files`. Only for ``how="copy"``.
     durability, memory_limit, progress
         See :func:`to_sharded_zarr`. Only for ``how="copy"``; otherwise all is durable.
 
@@ -139,20 +139,21 @@ def preview_adopt(
     axis: int | None,
     grid: Sequence[int] | None,
     how: str,
+    strategy: Any = None,
 ) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything.
 
     Parameters
     ----------
-    files, array, dataset, axis, grid, how
+    files, array, dataset, axis, grid, how, strategy
         See :func:`adopt`.
     """
     call = _call_of(files, dataset, _arrangement(axis, grid), how)
     target = resolve_target(array, None)
     if how == "copy":
         found = look_for_copies(call)
-        found.check_fits_hdf5()
-        return found.told(target.label)
+        made = found.converting(strategy, None, target, active_engine())
+        return found.told(target.label, made.metadata.index_codec.location)
     return replace(look(call, target).told(target.label, how), is_plan=True)
 
 

@@ -13,6 +13,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import as_strategy
 from shardwrite.operations.adopted import Adopted
 from shardwrite.operations.adopting import ELSEWHERE, Call, check_fits
 from shardwrite.operations.converting import Progress
@@ -20,7 +21,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.plan import PlanOptions
 from shardwrite.read.stored_array import stored_at
-from shardwrite.runs.conversion import ConversionOptions, convert_array
+from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -65,7 +66,7 @@ class Copies:
     n_files: int
     nbytes: int
 
-    def told(self, path: str) -> Adopted:
+    def told(self, path: str, index_location: str) -> Adopted:
         """The files as a result that says what would be done."""
         grid = self.joined.whole.grid
         return Adopted(
@@ -75,16 +76,43 @@ class Copies:
             shape=grid.shape,
             shards=self.joined.shards,
             chunks=grid.chunks,
-            index_location="end",
+            index_location=index_location,
             n_shards=self.n_files,
             nbytes=self.nbytes,
             left_out=self.joined.left_out,
             is_plan=True,
         )
 
-    def check_fits_hdf5(self) -> None:
-        """Refuse what the default strategy cannot write; see `check_fits`."""
-        check_fits(self.joined.sharded("end"), self.dataset)
+    def converting(
+        self, strategy: Any, memory_limit: int | str | None, target: Target, engine: Engine
+    ) -> Converting:
+        """Plan the copies.
+
+        Parameters
+        ----------
+        strategy, memory_limit
+            See :func:`shardwrite.adopt`.
+        target : Target
+            Where the new array goes.
+        engine : Engine
+            The engine that runs the tasks.
+
+        Raises
+        ------
+        SpecError
+            If the strategy cannot write them.
+        PlanError
+            If the plan does not fit into the memory.
+        """
+        if strategy is None:
+            check_fits(self.joined.sharded("end"), self.dataset)
+        chosen = Hdf5() if strategy is None else as_strategy(strategy)
+        if isinstance(chosen, Hdf5) and chosen.dataset is None:
+            chosen = replace(chosen, dataset=self.dataset)
+        options = PlanOptions(strategy=chosen, memory_limit=memory_limit)
+        layout = ConversionOptions(shards=self.joined.chunks_per_part)
+        source = stored_at(InStore(self.store))
+        return convert_array(source, engine, layout, options, target.store)
 
 
 def look_for_copies(call: Call) -> Copies:
@@ -151,18 +179,13 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
         If a file has no chunks that can be copied, or the files do not fit each other.
     """
     found = look_for_copies(call)
-    if how.strategy is None:
-        found.check_fits_hdf5()
-    strategy = Hdf5(dataset=found.dataset) if how.strategy is None else how.strategy
-    options = PlanOptions(strategy=strategy, memory_limit=how.memory_limit)
+    made = found.converting(how.strategy, how.memory_limit, target, engine)
     run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
-    source = stored_at(InStore(found.store))
-    layout = ConversionOptions(shards=found.joined.chunks_per_part)
-    made = convert_array(source, engine, layout, options, target.store)
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
         (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
     is_skipped = not result.seconds  # the run had ended before
-    return replace(found.told(target.label), is_plan=False, is_skipped=is_skipped)
+    told = found.told(target.label, made.metadata.index_codec.location)
+    return replace(told, is_plan=False, is_skipped=is_skipped)
 
 
 def _refused(path: str, why: str, remedy: str = DECODE) -> SpecError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
+from shardwrite.grid import unravel
 from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.scattered import refuse_waiting
@@ -23,22 +25,18 @@ from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.hdf5_shards import is_hdf5_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.hdf5_kept import shards_at_ends
 from shardwrite.runs.job import Job, intent_of
-from shardwrite.runs.needs import with_remedy_of_hdf5
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Compaction", "compact", "looked_at", "unused"]
-
-_OF_HDF5 = (
-    "leave such arrays as they are, since each update writes whole files. For an array of plain "
-    "shards without unused space, call shardwrite.reshard (shardwrite reshard)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,13 +230,10 @@ def compact(
         seconds = 0.0
         # An interrupted compaction must be ended, even if no shard is left to rewrite.
         if wasteful.any() or tidied_run(job.target) is not None:
-            with (
-                reporting(
-                    progress,
-                    int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
-                ) as on_report,
-                with_remedy_of_hdf5(_OF_HDF5, "store", target.label),
-            ):
+            with reporting(
+                progress,
+                int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
+            ) as on_report:
                 seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(
@@ -256,9 +251,31 @@ def compact(
 def looked_at(
     target: Target, array: ShardedArray, above: float
 ) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
-    """Facts about all shards, and a mask of those with too many unused bytes."""
-    table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
-    return table, unused(table) > above * table.stored_nbytes
+    """Facts about all shards, and a mask of those with too many unused bytes.
+
+    Raises
+    ------
+    SpecError
+        If one of these is a file of HDF5, or the first or the last shard of the array is.
+    CorruptShardError
+        If a shard is bad.
+    """
+    metadata = array.metadata
+    table = _inspected(target, array, np.arange(metadata.grid.n_shards))
+    wasteful = unused(table) > above * table.stored_nbytes
+    ranks = map(int, np.flatnonzero(wasteful))
+    among = (unravel(rank, metadata.grid.counts) for rank in ranks)
+    for at in itertools.chain(shards_at_ends(metadata.grid), among):
+        if is_hdf5_at(metadata, target.store, at):
+            raise SpecError(
+                f"the shard {metadata.shard_key(at)!r} is also a file of HDF5. Bytes that are not "
+                "chunks are the rest of that file, and no waste",
+                field="store",
+                value=target.label,
+                remedy="leave the array as it is: each update writes such a file anew. For plain "
+                "shards, convert it into another place by shardwrite.reshard",
+            )
+    return table, wasteful
 
 
 def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:

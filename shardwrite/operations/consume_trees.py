@@ -37,7 +37,7 @@ from shardwrite.operations.consuming import (
     refused,
 )
 from shardwrite.operations.conversion import ConvertedArray
-from shardwrite.operations.converting import Call, One, plan_all
+from shardwrite.operations.converting import Call, One, plan_all, refuse_loss_of
 from shardwrite.operations.hierarchy import consolidate, make_groups
 from shardwrite.operations.in_place import INTO, give_back, taken_over
 from shardwrite.operations.unfinished import refuse_runs
@@ -105,6 +105,7 @@ def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     made = plan_all(tree, call, engine)
     targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
     _check(path, tree, made, targets, call)
+    refuse_loss_of([source for _, source in tree.arrays], call)
     layout = {f"{group.name}/": "group" for group in tree.groups}
     layout |= {one.name: digest_of(one.planned, call) for one in made}
     with InPlace.begun(path, {**layout, INTO: new.label}) as work:

@@ -47,6 +47,7 @@ def shard(
     source_id: str | None = None,
     consume: bool = False,
     while_growing: int | str | None = None,
+    drop_hdf5: bool = False,
     progress: Progress = False,
 ) -> Conversion:
     """Put the chunks of an existing array into shards, and copy them as they are.
@@ -112,6 +113,10 @@ def shard(
         are all there, and after which another one has begun, and all steps before it. Make the
         same call again to convert what has come since. When `src` is whole, make the call without
         this keyword. Then `dst` appears. The shape of `src` must not change meanwhile.
+    drop_hdf5 : bool
+        Allow a conversion in place, or with `consume`, of an array whose shards are also HDF5
+        files. They are removed, with everything else that they hold. Without it, only the strategy
+        :class:`Hdf5` converts such an array, and the new files hold only its dataset.
 
     Returns
     -------
@@ -178,6 +183,7 @@ def shard(
         source_id=source_id,
         consume=consume,
         while_growing=while_growing,
+        drop_hdf5=drop_hdf5,
         progress=progress,
     )
 
@@ -250,6 +256,7 @@ def reshard(
     source_id: str | None = None,
     consume: bool = False,
     while_growing: int | str | None = None,
+    drop_hdf5: bool = False,
     progress: Progress = False,
 ) -> Conversion:
     """Write an existing array with other shards, inner chunks or codecs.
@@ -279,7 +286,7 @@ def reshard(
         See :func:`shard`.
     min_chunks : int, optional
         See :func:`shard`. By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.
-    source_id, consume, while_growing
+    source_id, consume, while_growing, drop_hdf5
         See :func:`shard`.
     strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
         See :func:`to_sharded_zarr`.
@@ -331,6 +338,7 @@ def reshard(
         source_id=source_id,
         consume=consume,
         while_growing=while_growing,
+        drop_hdf5=drop_hdf5,
         progress=progress,
     )
     return convert_tree(src, call, active_engine())

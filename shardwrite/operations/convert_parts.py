@@ -334,7 +334,7 @@ def finalize_conversion(
 
 
 def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str]) -> None:
-    never = ("dst", "is_store", "consume", "while_growing", *without)
+    never = ("dst", "is_store", "consume", "while_growing", "drop_hdf5", *without)
     known = [name for name in signature(call_of).parameters if name not in never]
     refuse_unknown(function, given, known)
 

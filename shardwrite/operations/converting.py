@@ -14,10 +14,12 @@ from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.manifest import Manifest
 from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
+from shardwrite.operations.hdf5_sources import refuse_loss, with_name
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.survey import survey
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
@@ -38,6 +40,7 @@ __all__ = [
     "convert_all",
     "plan_all",
     "planned",
+    "refuse_loss_of",
 ]
 
 Progress = bool | Callable[[GroupReport], None]
@@ -104,6 +107,12 @@ class Call:
     progress: Progress
     consume: bool = False
     while_growing: int | str | None = None
+    drop_hdf5: bool = False
+
+    @property
+    def removes_source(self) -> bool:
+        """Whether nothing is left of the source where it was."""
+        return self.consume or self.dst is None
 
 
 def call_of(
@@ -132,6 +141,7 @@ def call_of(
     source_id: str | None = None,
     consume: bool = False,
     while_growing: int | str | None = None,
+    drop_hdf5: bool = False,
     progress: Progress = False,
 ) -> Call:
     """Check the keywords of :func:`shardwrite.reshard`, and make one value of them.
@@ -145,8 +155,9 @@ def call_of(
         raise SpecError(
             "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
         )
-    if not isinstance(consume, bool):
-        raise SpecError("not a choice", field="consume", value=consume, remedy="give True or False")
+    for field, flag in (("consume", consume), ("drop_hdf5", drop_hdf5)):
+        if not isinstance(flag, bool):
+            raise SpecError("not a choice", field=field, value=flag, remedy="give True or False")
     if while_growing is not None and (consume or dst is None):
         raise SpecError(
             "an array that is still written cannot be "
@@ -181,6 +192,7 @@ def call_of(
         progress,
         consume,
         while_growing,
+        drop_hdf5,
     )
 
 
@@ -253,7 +265,8 @@ def plan_all(tree: Hierarchy, call: Call, engine: Engine) -> list[One]:
                 manifest=what.manifest,
             )
         try:
-            made.append(One(name, convert_array(source, engine, what, call.options, into), kept))
+            options = with_name(source, call.options) if call.removes_source else call.options
+            made.append(One(name, convert_array(source, engine, what, options, into), kept))
         except ShardwriteError as error:
             if name:
                 error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
@@ -288,6 +301,13 @@ def planned(one: One, engine: Engine) -> PlannedArray:
         memory_nbytes=planned.memory_nbytes,
         notes=(*planned.plan.notes, *([f"shards kept: {one.kept}"] if one.kept else [])),
     )
+
+
+def refuse_loss_of(sources: Sequence[StoredArray], call: Call) -> None:
+    """Refuse a call after which files of HDF5 are gone that are shards; see `refuse_loss`."""
+    if call.removes_source and not call.drop_hdf5:
+        is_sharded = call.wanted.options.shards is not None
+        refuse_loss(sources, call.options, is_sharded=is_sharded, is_consumed=call.consume)
 
 
 HAS_LAYOUT = "it has this layout already"

@@ -47,7 +47,7 @@ from shardwrite.journal import (
     withdraw,
 )
 from shardwrite.operations.conversion import ConvertedArray
-from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
+from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all, refuse_loss_of
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
@@ -267,6 +267,7 @@ def convert_in_place(
             abandon_in_place(tree.place)
         return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
     path = _check(tree, call)
+    refuse_loss_of([source for _, source in tree.arrays], call)
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
         abandon_in_place(tree.place)

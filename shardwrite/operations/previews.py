@@ -10,20 +10,31 @@ from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError
 from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
+from shardwrite.operations.conversion import ConversionPlan
+from shardwrite.operations.hdf5_sources import refuse_loss
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import Plan
+from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
+from shardwrite.read.hierarchy import open_hierarchy
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.given import take
+from shardwrite.sources.opening import place_of
 
-__all__ = ["Abandoned", "preview_abandon", "preview_compact", "preview_erase", "preview_part"]
+__all__ = [
+    "Abandoned",
+    "preview_abandon",
+    "preview_compact",
+    "preview_erase",
+    "preview_loss",
+    "preview_part",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +56,48 @@ class Abandoned:
     is_scale: bool = False
 
 
-def preview_erase(store: Any, region: Any, *, name: str | None, strategy: Any) -> Plan:
+def preview_erase(
+    store: Any, region: Any, *, name: str | None, strategy: Any, drop_hdf5: bool = False
+) -> Plan:
     """Plan how a region would be erased. It raises what :func:`erase` would raise before it writes.
 
     Parameters
     ----------
-    store, region, name, strategy
+    store, region, name, strategy, drop_hdf5
         See :func:`erase`.
     """
     nothing, where = nothing_in(store, region, name)
-    return plan_region(nothing, store, where, name=name, casting="no", strategy=strategy)
+    how = {"strategy": strategy, "drop_hdf5": drop_hdf5}
+    return plan_region(nothing, store, where, name=name, casting="no", **how)
+
+
+def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: bool) -> None:
+    """Refuse a conversion after which files of HDF5 are gone that are shards of its source.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python
+        The source, which the conversion replaces or removes.
+    made : ConversionPlan
+        What the conversion would do.
+    strategy : Strategy or str
+        The strategy that was asked for.
+    is_consumed : bool
+        Whether what is made of it lies in another place.
+
+    Raises
+    ------
+    SpecError
+        If a shard is such a file, and would be gone.
+    """
+    if all(one.how == "skipped" for one in made.arrays):
+        return
+    names = {one.name for one in made.arrays}
+    tree = open_hierarchy(place_of(src), lambda name: name in names)
+    sources = [source for _, source in tree.arrays]
+    is_sharded = any(one.shards is not None for one in made.arrays)
+    options = PlanOptions(strategy=strategy)
+    refuse_loss(sources, options, is_sharded=is_sharded, is_consumed=is_consumed)
 
 
 def preview_compact(store: Any, *, name: str | None, above: float) -> Compaction:

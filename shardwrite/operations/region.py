@@ -62,12 +62,13 @@ def plan_region(
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     run_dir: Any = None,
     via: Any = None,
+    drop_hdf5: bool = False,
 ) -> Plan:
     """Plan to write an array into a region of an existing array, without writing anything.
 
     Parameters
     ----------
-    x, store, region, name, axis, strategy, casting, write_empty_chunks
+    x, store, region, name, axis, strategy, casting, write_empty_chunks, drop_hdf5
         See :func:`write_region`.
     memory_limit, source_id, max_graph_tasks, run_dir, via
         See :func:`to_sharded_zarr`.
@@ -81,7 +82,8 @@ def plan_region(
     Raises
     ------
     SpecError
-        If there is no sharded array, or an argument does not fit.
+        If there is no sharded array, or an argument does not fit. Also if a shard is an HDF5 file,
+        and would not stay one.
     PlanError
         If the plan does not fit into memory.
     JournalError
@@ -105,7 +107,7 @@ def plan_region(
     )
     where = Where(region, axis, casting)
     target = target_via(resolve_target(store, name, run_dir), via)
-    _, made = region_plan(x, target, where, active_engine(), options)
+    _, made = region_plan(x, target, where, active_engine(), options, drop_hdf5=drop_hdf5)
     return with_traffic(made, target_of_update(target, made))
 
 
@@ -230,7 +232,8 @@ def write_region(
     drop_hdf5 : bool
         Make plain shards of those shards in the region that are also HDF5 files. Without it, only
         the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy must
-        write whole shards, as ``"fixed-order"`` does.
+        write whole shards, as ``"fixed-order"`` does. With :class:`Hdf5`, the dataset in the new
+        files may have another name.
     source_id : str, optional
         Identifier of the source. An update that is finished is not done again by a call with the
         same identifier.
@@ -327,7 +330,7 @@ def region_job(
     SpecError, PlanError, JournalError
         As in :func:`shardwrite.runs.region_plan.region_plan`.
     """
-    source, made = region_plan(x, target, where, engine, options)
+    source, made = region_plan(x, target, where, engine, options, drop_hdf5=run.drop_hdf5)
     into = replace(run, mode="r+", publish="last")
     chunks = ArrayChunks(source, made.region)
     return source, Job(chunks, made, target_of_update(target, made), into)

@@ -25,13 +25,17 @@ from typing import Any
 import numpy as np
 
 import shardwrite._dask as dask
+from shardwrite.config.table import STRATEGY
+from shardwrite.config.values import value_of
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import as_strategy
-from shardwrite.grid import ravel
+from shardwrite.format.strategy import Strategy
+from shardwrite.grid import Shape, ravel
 from shardwrite.journal import (
     Ledger,
     RunDirectory,
@@ -58,11 +62,13 @@ from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import counted, table_text
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.hdf5_shards import fits_hdf5
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.given import take_written
+from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
@@ -229,10 +235,11 @@ def repair(
     deep: bool = True,
     salvage: bool = False,
     scan: bool = False,
-    strategy: Any = "fixed-order",
+    strategy: Any = "auto",
     durability: str | None = None,
     run_dir: Any = None,
     exclusive: bool = False,
+    drop_hdf5: bool = False,
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Repair:
@@ -264,10 +271,15 @@ def repair(
     scan : bool
         If there is no such run, search torn shards backwards for an index with a correct checksum,
         and cut them back to it. The report says that the shard is then in an earlier state.
-    strategy, durability, run_dir, memory_limit, progress
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
+        How the shards are written. ``"auto"`` writes HDF5 files where the shards were such files,
+        by :class:`Hdf5`. Elsewhere it is the default of :func:`to_sharded_zarr`.
+    durability, run_dir, memory_limit, progress
         See :func:`to_sharded_zarr`.
     exclusive : bool
         See :func:`write_region`.
+    drop_hdf5 : bool
+        Allow `strategy` to make plain shards of HDF5 files; see :func:`write_region`.
 
     Returns
     -------
@@ -277,7 +289,8 @@ def repair(
     Raises
     ------
     SpecError
-        If there is no sharded array, or `x` has another shape or dtype. With `scan`, also if a bad
+        If there is no sharded array, or `x` has another shape or dtype. Also if a bad shard was an
+        HDF5 file, and `strategy` would make something else of it. With `scan`, also if a bad
         shard's index has no checksum or lies at the start.
     PlanError
         If the plan does not fit into memory.
@@ -311,7 +324,8 @@ def repair(
         if x is not None:
             x = take_written(x, array.metadata, "x")
         if not is_look:
-            check_updatable(target.store, as_strategy(strategy))
+            usual = as_strategy(value_of(STRATEGY) if strategy == "auto" else strategy)
+            check_updatable(target.store, usual)
             check_unshared(target)
             require_trusted(target)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
@@ -325,6 +339,10 @@ def repair(
         )
         salvaged: tuple[str, ...] = ()
         report = before
+        if x is not None:  # before anything is moved
+            asked = None if strategy == "auto" else usual
+            bad = [problem.index for problem in (*before.problems, *before.changed)]
+            usual = _keeping_hdf5(target, array, asked, bad, drops=drop_hdf5) or usual
         if salvage or scan:
             torn = find_torn(
                 array, target, [problem.index for problem in before.problems], ledger, scan=scan
@@ -354,7 +372,7 @@ def repair(
                 give_up(run)  # all of its shards are good by now
             remove_left_spool(target, array.metadata, run_dir)
             return found
-        how = _How(strategy, durability, run_dir, memory_limit, progress)
+        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5)
         written, result = _write_again(x, replace(opened, target=target), report, tasks, how)
         return replace(found, tasks=written, result=result)
 
@@ -368,6 +386,53 @@ class _How:
     run_dir: Any
     memory_limit: int | str | None
     progress: bool | Callable[[GroupReport], None]
+    drop_hdf5: bool
+
+
+def _keeping_hdf5(
+    target: Target,
+    array: ShardedArray,
+    asked: Strategy | None,
+    bad: Sequence[Shape],
+    *,
+    drops: bool,
+) -> Strategy | None:
+    """The strategy by which bad shards are written again, so that files of HDF5 stay such files.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    array : ShardedArray
+        The same, opened.
+    asked : Strategy, optional
+        The strategy that the user has given. By default, the shards tell.
+    bad : sequence of tuple of int
+        Positions of the bad shards.
+    drops : bool
+        Whether files of HDF5 may be dropped.
+
+    Returns
+    -------
+    Strategy or None
+        None if the user has given none, and no file of HDF5 is among the shards.
+
+    Raises
+    ------
+    SpecError
+        If the strategy that was given would make something else of such a file.
+    """
+    metadata = array.metadata
+    if not bad or not fits_hdf5(metadata):
+        return asked
+    known = KnownShards.of(target, metadata)
+    looked_at = [*bad, *shards_at_ends(metadata.grid)]
+    if asked is None:
+        if drops or not any(known.is_file(index) for index in looked_at):
+            return None
+        asked = Hdf5()
+        check_updatable(target.store, asked)
+    return keeping_hdf5(known, asked, looked_at, drops=drops)
 
 
 def _write_again(
@@ -397,7 +462,7 @@ def _write_again(
         return ledger_of(array, inspect_shards(engine, array, there, deep=False))
 
     metadata = parse_metadata(array.metadata.text, writing=True)
-    options = RunOptions(mode="r+", durability=how.durability)
+    options = RunOptions(mode="r+", durability=how.durability, drop_hdf5=how.drop_hdf5)
     if isinstance(metadata.placed, ScatteredChunks):
         result = gather_again(
             x,

@@ -15,7 +15,11 @@ __all__ = ["shard_store", "unshard_store"]
 
 @public
 def shard_store(
-    path: Any, shard_shape: int | Sequence[int] = 8, *, manifest: Manifest = None
+    path: Any,
+    shard_shape: int | Sequence[int] = 8,
+    *,
+    manifest: Manifest = None,
+    drop_hdf5: bool = False,
 ) -> Conversion:
     """Put all arrays of a store into shards, in place, and note that in the store's attributes.
 
@@ -32,6 +36,8 @@ def shard_store(
         sequence, arrays with another number of dimensions keep the shards that they have, and the
         result says so.
     manifest : {"nonempty_chunks"}, optional
+        See :func:`shard`.
+    drop_hdf5 : bool
         See :func:`shard`.
 
     Returns
@@ -64,11 +70,11 @@ def shard_store(
     >>> zarr.open_group(path).attrs["notes"][:29]
     'Arrays of this store are shar'
     """
-    return reshard(path, shard_shape, manifest=manifest)
+    return reshard(path, shard_shape, manifest=manifest, drop_hdf5=drop_hdf5)
 
 
 @public
-def unshard_store(path: Any) -> Conversion:
+def unshard_store(path: Any, *, drop_hdf5: bool = False) -> Conversion:
     """Make one file of each chunk of a store again, in place, and remove the note on sharding.
 
     It is the same as ``reshard(path, None)``. Arrays without shards stay as they are.
@@ -77,6 +83,8 @@ def unshard_store(path: Any) -> Conversion:
     ----------
     path : str or path
         The array, or the group with all that it holds.
+    drop_hdf5 : bool
+        See :func:`shard`.
 
     Returns
     -------
@@ -102,4 +110,4 @@ def unshard_store(path: Any) -> Conversion:
     >>> shardwrite.unshard_store(path).is_skipped
     True
     """
-    return reshard(path, None)
+    return reshard(path, None, drop_hdf5=drop_hdf5)

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from shardwrite.encode.reader import Ranges
@@ -17,9 +17,25 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
+from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.stores import Store
 
-__all__ = ["is_hdf5", "is_hdf5_at", "refuse_hdf5", "refuse_hdf5_among"]
+__all__ = [
+    "HOW_TO_CHANGE",
+    "fits_hdf5",
+    "is_hdf5",
+    "is_hdf5_at",
+    "other_name",
+    "refuse_hdf5",
+    "refuse_hdf5_among",
+]
+
+HOW_TO_CHANGE = (
+    'give strategy="hdf5", which keeps such files. For plain shards, give drop_hdf5=True to '
+    "write_region, erase or repair, with a strategy that writes whole shards, such as "
+    '"fixed-order"'
+)
+"""What can be done where a strategy would make plain shards of files of HDF5."""
 
 _FIRST_NBYTES = LOOKED_AT + len(SIGNATURE)
 
@@ -53,17 +69,34 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
     Raises
     ------
     SpecError
-        If the shard is such a file, and the strategy is not `Hdf5`.
+        If the shard is such a file, and the strategy is not `Hdf5`. Or if the strategy would give
+        the dataset in the file another name.
     """
-    if not isinstance(strategy, Hdf5) and _fits(metadata) and is_hdf5(metadata, source):
+    if not fits_hdf5(metadata) or not is_hdf5(metadata, source):
+        return
+    if not isinstance(strategy, Hdf5):
         raise SpecError(
             f"the shard {key!r} is also a file of HDF5, and would not be one afterwards",
             field="strategy",
             value=strategy.label,
-            remedy='give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has '
-            'another name than "data". For plain shards, give drop_hdf5=True to write_region or '
-            'erase (--drop-hdf5), with a strategy that writes whole shards, such as "fixed-order"',
+            remedy=HOW_TO_CHANGE,
         )
+    name = strategy.dataset
+    names = dataset_names(source, metadata.grid.chunks, [name])
+    if name is not None and names and name not in names:
+        raise other_name(strategy, names, f"in the shard {key!r}")
+
+
+def other_name(strategy: Hdf5, names: Sequence[str], where: str) -> SpecError:
+    """The error about a strategy that would give a dataset another name."""
+    return SpecError(
+        f"the dataset {where} is {' or '.join(map(repr, names))}, and would become "
+        f"{strategy.name_in_file!r}",
+        field="strategy.dataset",
+        value=strategy.dataset,
+        remedy='give strategy="hdf5", which keeps the name. To write files with another name in '
+        "place of these, also give drop_hdf5=True to write_region, erase or repair",
+    )
 
 
 def refuse_hdf5_among(
@@ -79,7 +112,7 @@ def refuse_hdf5_among(
     SpecError
         If one of these shards is such a file, and the strategy is not `Hdf5`.
     """
-    if isinstance(strategy, Hdf5) or not _fits(metadata):
+    if not fits_hdf5(metadata):
         return
     for index in indices:
         key = metadata.shard_key(index)
@@ -92,7 +125,7 @@ def refuse_hdf5_among(
 
 def is_hdf5_at(metadata: ArrayMetadata, store: Store, index: Shape) -> bool:
     """Whether the shard at a position of the shard grid is a file of HDF5; see `refuse_hdf5`."""
-    if not _fits(metadata):
+    if not fits_hdf5(metadata):
         return False
     with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
         reader = store.open(metadata.shard_key(index))
@@ -103,7 +136,7 @@ def is_hdf5_at(metadata: ArrayMetadata, store: Store, index: Shape) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _fits(metadata: ArrayMetadata) -> bool:
+def fits_hdf5(metadata: ArrayMetadata) -> bool:
     """Whether shards of an array can be files of HDF5."""
     try:
         describe(metadata, Hdf5())

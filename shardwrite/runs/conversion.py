@@ -10,6 +10,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
+from shardwrite.format.hdf5_file import for_conversion
 from shardwrite.format.manifest import Manifest, check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
@@ -162,6 +163,8 @@ def convert_array(
     told = source.told
     if told.why_decoded and wanted.compressors == "keep":
         wanted = replace(wanted, compressors="auto")
+    compressors, at = for_conversion(wanted.compressors, wanted.index_location, options.strategy)
+    wanted = replace(wanted, compressors=compressors, index_location=at)
     metadata, notes = _layout(source, wanted)
     check_new(old.grid.shape, old.itemsize, metadata.grid.shards, metadata.grid.chunks)
     passage = None if told.why_decoded else passage_between(old, metadata)

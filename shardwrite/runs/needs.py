@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwrite.engines import Engine
@@ -20,19 +18,11 @@ from shardwrite.stores import Capability, Staged, Store, Unguarded, require
 from shardwrite.write.hdf5_layout import require_h5py
 
 __all__ = [
-    "FOR_STREAMS",
     "check_kind",
     "check_needs",
     "check_unshared",
     "check_updatable",
-    "with_remedy_of_hdf5",
 ]
-
-FOR_STREAMS = (
-    'give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has another name than '
-    '"data". For plain shards, write these parts with write_region(..., drop_hdf5=True) first'
-)
-"""Remedy of a stream into shards that are also files of HDF5."""
 
 
 def check_needs(job: Job, engine: Engine) -> None:
@@ -144,30 +134,6 @@ def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> Non
     if grid.n_shards:
         ends = {(0,) * grid.ndim, tuple(n - 1 for n in grid.counts)}
         refuse_hdf5_among(metadata, strategy, store, sorted(ends))
-
-
-@contextlib.contextmanager
-def with_remedy_of_hdf5(remedy: str, field: str, value: object) -> Iterator[None]:
-    """In this context, the error about shards that are files of HDF5 has another remedy.
-
-    Parameters
-    ----------
-    remedy : str
-        What the user can do.
-    field, value : str and object
-        What the error is about in the call of the user.
-
-    Raises
-    ------
-    SpecError
-        If there is such an error.
-    """
-    try:
-        yield
-    except SpecError as error:
-        if "is also a file of HDF5" not in error.message:
-            raise
-        raise SpecError(error.message, field=field, value=value, remedy=remedy) from None
 
 
 def _check_library(strategy: Strategy) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
 from shardwrite.runs.fitting import fitted, scalar
 from shardwrite.runs.given import Given, take
+from shardwrite.runs.hdf5_kept import for_update
 from shardwrite.runs.needs import check_updatable
 
 __all__ = [
@@ -64,6 +65,8 @@ def region_plan(
     where: Where,
     engine: Engine,
     options: PlanOptions,
+    *,
+    drop_hdf5: bool = False,
 ) -> tuple[dask.array.Array, Plan]:
     """Plan how `x` would be written into a region of an existing array.
 
@@ -79,6 +82,8 @@ def region_plan(
         The engine that will run the tasks.
     options : PlanOptions
         Keywords that control the plan.
+    drop_hdf5 : bool
+        Whether shards that are files of HDF5 may become plain shards.
 
     Returns
     -------
@@ -91,7 +96,7 @@ def region_plan(
     ------
     SpecError
         If there is no array, if it cannot be updated with this strategy, or if an argument is not
-        valid or does not fit the array.
+        valid or does not fit the array. Or if a shard is a file of HDF5, and would not stay one.
     PlanError
         If the plan exceeds the memory or the number of tasks.
     JournalError
@@ -139,6 +144,8 @@ def region_plan(
             remedy=f"give a region of one element or more, inside of {metadata.grid.shape}",
         )
     check_region(box, metadata.grid.shards)
+    strategy = for_update(target, metadata, options.strategy, box, drops=drop_hdf5)
+    options = replace(options, strategy=strategy)
     part, inside = metadata.part(box)
     made = make_plan(
         part,

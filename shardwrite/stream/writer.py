@@ -32,13 +32,8 @@ from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
-from shardwrite.runs.needs import (
-    FOR_STREAMS,
-    check_kind,
-    check_unshared,
-    check_updatable,
-    with_remedy_of_hdf5,
-)
+from shardwrite.runs.hdf5_kept import for_update
+from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
 from shardwrite.stores import Capability, Store
@@ -199,8 +194,7 @@ class ShardWriter:
         check_can_update(self._metadata, self._strategy)
         check_updatable(self._target.store, self._strategy)
         check_unshared(self._target)
-        with with_remedy_of_hdf5(FOR_STREAMS, "strategy", self._strategy.label):
-            check_kind(self._metadata, self._strategy, self._target.store)
+        self._strategy = for_update(self._target, self._metadata, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
         if n_threads is not None and (
             isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1
