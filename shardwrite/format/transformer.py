@@ -331,7 +331,7 @@ def compressors_of_2022(given: Any) -> Any:
 
 def _unknown_compressors(names: Sequence[object]) -> SpecError:
     known = ", ".join(f'"{name}"' for name in _CODECS)
-    remedy = f"give one of {known}, or None; crc32c and zstd were not known"
+    remedy = f"give one of {known}, or compressors=None; crc32c and zstd were not known"
     return _refused(f"not in the format {FORMAT}", "compressors", names, remedy)
 
 

@@ -16,6 +16,7 @@ from zarr.dtype import data_type_registry
 
 from shardwrite.codecs.documents import JSON, Codec, Document
 from shardwrite.errors import SpecError
+from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENTS_OF_V2
 
 __all__ = ["Translation", "Words", "translated"]
 
@@ -66,7 +67,7 @@ class Words:
     fields: Mapping[str, str]
 
 
-_V2 = Words(".zarray", ".zattrs", {})
+_V2 = Words(DOCUMENTS_OF_V2[0], ATTRIBUTES_OF_V2, {})
 
 
 def translated(found: Any, attributes: Any, words: Words = _V2) -> Translation:

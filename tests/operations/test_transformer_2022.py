@@ -228,6 +228,10 @@ def test_each_compressor_that_is_named_is_accepted(tmp_path, how):
         assert document.get("compressor", {}).get("codec") == uri
         np.testing.assert_array_equal(read(x), VALUES)
         assert shardwrite.verify(x, deep=True).is_good
+    if how == "command line":
+        arguments = ["plan", str(tmp_path / "v.npy"), str(tmp_path / "new"), *layout]
+        found = CliRunner().invoke(main, [*arguments, "--compressors", "zstd"])
+        assert '"lz4", "lzma", or --compressors none' in found.output
     for wrong in ("nope", "crc32c", ["gzip", "zstd"]):
         with pytest.raises(SpecError, match="not in the format transformer-2022; give one of"):
             shardwrite.plan(da.from_array(VALUES), **{**NEW, "compressors": wrong})
