@@ -281,7 +281,7 @@ def reshard(
         the inner chunks stay.
     compressors : codec, sequence of codec, "auto", "keep" or None
         Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
-        they are.
+        they are. With others, an array of shards within shards gets a single level of shards.
     checksum, index_location, dimension_names, manifest, check, drop_empty, include, exclude
         See :func:`shard`.
     min_chunks : int, optional

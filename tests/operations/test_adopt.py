@@ -235,9 +235,7 @@ def test_large_user_blocks_are_for_copies(tmp_path):
 def test_files_with_several_names_are_refused(tmp_path):
     files = make(tmp_path / "f")
     os.link(files[1], tmp_path / "other.h5")
-    with pytest.raises(
-        SpecError, match=r"has 2 names .hard links., and would change under each of"
-    ):
+    with pytest.raises(SpecError, match="and would change under each of them"):
         adopt(files, tmp_path / "x", how="move")
     adopt(files, tmp_path / "x")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -280,6 +282,28 @@ def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):
     assert "#SBATCH --partition=main" in done.output
     assert f"SRC={tmp_path}/x.npy" in done.output
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npy"]
+
+
+@pytest.mark.parametrize(
+    "given", ["bytes", '{"name": "bytes", "configuration": {"endian": "big"}}']
+)
+def test_a_serializer_reaches_the_script(given):
+    arguments = [
+        "slurm",
+        "script",
+        "allocation",
+        *PLACEHOLDERS,
+        "--nodes",
+        "2",
+        "--serializer",
+        given,
+    ]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    (options,) = re.findall(r"^OPTIONS=\((.*)\)$", done.output, re.MULTILINE)
+    words = shlex.split(options)
+    found = json.loads(words[words.index("--serializer") + 1])
+    assert found == (given if given == "bytes" else json.loads(given))
 
 
 @pytest.mark.parametrize("make", [array_script, finalize_script])
