@@ -82,7 +82,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             remedy=HOW_TO_CHANGE,
         )
     name = strategy.name_in_file
-    names = dataset_names(source, metadata.grid.chunks, [name])
+    names = dataset_names(source, metadata.grid.chunks, [name], is_enough=True)
     if names and name not in names:
         raise other_name(strategy, names, f"in the shard {key!r}")
 
