@@ -59,6 +59,7 @@ _IN_PLACE = "tests/operations/test_in_place.py"
 _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
 _ADOPT = "tests/operations/test_adopt.py"
+_HDF5 = "tests/operations/test_hdf5_kept.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
@@ -88,6 +89,9 @@ COVERED: dict[str, str] = {
     "give the name of the dataset that all files have": (
         f"{_ADOPT}::test_files_and_places_that_are_refused"
     ),
+    "--strategy is for copies": f"{_HDF5}::test_the_name_on_the_command_line",
+    "--drop-hdf5 is for a call without DST": f"{_HDF5}::test_conversions_on_the_command_line",
+    "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",
     "For plain shards, give drop_hdf5=True to ": (
         "tests/operations/test_hdf5_shards.py::test_a_shard_is_dropped_only_by_a_word"
     ),

@@ -26,7 +26,6 @@ from shardwrite.operations.consuming import (
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One, refuse_loss_of
-from shardwrite.operations.hdf5_sources import with_name
 from shardwrite.operations.in_place import INTO, taken_over
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
@@ -60,8 +59,7 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
     """
 
     def plan(source: StoredArray, into: Store) -> Converting:
-        options = with_name(source, call.options)
-        made = convert_array(source, engine, call.wanted.options, options, into)
+        made = convert_array(source, engine, call.wanted.options, call.options, into)
         check_copied(One("", made))
         refuse_loss_of([source], call)
         return made

@@ -265,7 +265,7 @@ def plan_all(tree: Hierarchy, call: Call, engine: Engine) -> list[One]:
                 manifest=what.manifest,
             )
         try:
-            options = with_name(source, call.options) if call.removes_source else call.options
+            options = with_name(source, call.options) if call.dst is None else call.options
             made.append(One(name, convert_array(source, engine, what, options, into), kept))
         except ShardwriteError as error:
             if name:

@@ -27,7 +27,7 @@ _AT_A_TIME = 1024
 
 
 def with_name(source: StoredArray, options: PlanOptions) -> PlanOptions:
-    """Options of a conversion that replaces an array, with the name of the dataset in its files.
+    """Options of a conversion in place, with the name of the dataset in the files of the array.
 
     Parameters
     ----------

@@ -428,7 +428,7 @@ def _keeping_hdf5(
     known = KnownShards.of(target, metadata)
     looked_at = [*bad, *shards_at_ends(metadata.grid)]
     if asked is None:
-        if drops or not any(known.is_file(index) for index in looked_at):
+        if drops or not any(known.is_hdf5(index) for index in looked_at):
             return None
         asked = Hdf5()
         check_updatable(target.store, asked)

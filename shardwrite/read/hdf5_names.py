@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 
-from shardwrite.encode.reader import Ranges
+from shardwrite.encode.reader import Loaded, Ranges
 from shardwrite.errors import StoreError
 from shardwrite.grid import Shape
 
 __all__ = ["dataset_names"]
 
+_SMALL_NBYTES = 65536  # files that are read at once
 
-def dataset_names(source: Ranges, chunks: Shape, among: Iterable[str | None] = ()) -> list[str]:
+
+def dataset_names(
+    source: Ranges, chunks: Shape, among: Iterable[str | None] = (), *, is_enough: bool = False
+) -> list[str]:
     """Names of the datasets in a file of HDF5 that may hold the chunks of a shard.
 
     A dataset may have several names, of which only one is found by a look through the file.
@@ -25,6 +29,8 @@ def dataset_names(source: Ranges, chunks: Shape, among: Iterable[str | None] = (
         Shape of an inner chunk.
     among : iterable of str or None
         Further names, which are looked up. Those that the file has come first.
+    is_enough : bool
+        Whether no others are looked for if the file has one of these.
 
     Returns
     -------
@@ -42,9 +48,11 @@ def dataset_names(source: Ranges, chunks: Shape, among: Iterable[str | None] = (
             found.append(name)
 
     try:
-        with h5py.File(_Seekable(source), "r") as file:
+        whole = Loaded(source) if source.nbytes <= _SMALL_NBYTES else source
+        with h5py.File(_Seekable(whole), "r") as file:
             known = [name for name in among if isinstance(file.get(name or "/"), h5py.Dataset)]
-            file.visititems(visit)
+            if not (known and is_enough):
+                file.visititems(visit)
     except StoreError:
         raise
     except (OSError, RuntimeError, ValueError, KeyError):

@@ -81,9 +81,9 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             value=strategy.label,
             remedy=HOW_TO_CHANGE,
         )
-    name = strategy.dataset
-    names = dataset_names(source, metadata.grid.chunks, [name])
-    if name is not None and names and name not in names:
+    name = strategy.name_in_file
+    names = dataset_names(source, metadata.grid.chunks, [name], is_enough=True)
+    if names and name not in names:
         raise other_name(strategy, names, f"in the shard {key!r}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hdf5_strategy import Hdf5, dataset_of
+from shardwrite.format.hdf5_strategy import DEFAULT_DATASET, Hdf5, dataset_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
@@ -72,7 +72,7 @@ class KnownShards:
                 return dataset_names(reader, chunks, [wanted, *self._noted]) or None
         return None
 
-    def is_file(self, index: Shape) -> bool:
+    def is_hdf5(self, index: Shape) -> bool:
         """Whether a shard is a file of HDF5, or should be one if it cannot be read."""
         names = self.names_at(index)
         if names is None:
@@ -270,7 +270,7 @@ def _named(known: KnownShards, strategy: Hdf5, indices: Iterable[Shape], *, drop
         chosen, where = name, here
     if strategy.dataset is not None:
         return strategy
-    return replace(strategy, dataset=chosen or known.noted)
+    return replace(strategy, dataset=chosen or known.noted or DEFAULT_DATASET)
 
 
 def _beside(index: Shape, grid: ShardGrid) -> Iterator[Shape]:

@@ -348,14 +348,15 @@ def _as_zarr(path):
     return zarr.open_array(path, mode="r")
 
 
-def test_conversions_by_hdf5_keep_the_name(tmp_path):
+def test_conversions_in_place_by_hdf5_keep_the_name(tmp_path):
     path = adopted(tmp_path)
     shardwrite.reshard(path, None, (4, 4), strategy="hdf5")
     assert names(path) == ["t"]
-    shardwrite.reshard(path, tmp_path / "new", (2, 4), strategy="hdf5", consume=True)
+    shardwrite.reshard(path, tmp_path / "other", (2, 4), strategy="hdf5")
+    assert names(tmp_path / "other") == ["data"]  # as in all new arrays
+    shardwrite.reshard(path, tmp_path / "new", (2, 4), strategy="hdf5:t", consume=True)
     assert names(tmp_path / "new") == ["t"]
-    shardwrite.reshard(tmp_path / "new", tmp_path / "other", (4, 4), strategy="hdf5")
-    assert names(tmp_path / "other") == ["data"]
+    assert not path.exists()
 
 
 def test_conversions_on_the_command_line(tmp_path):
