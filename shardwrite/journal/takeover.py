@@ -201,9 +201,9 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
 
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
-        if is_there(over.document_path):  # otherwise the removal has begun already
+        metadata = _metadata_left(over)
+        if metadata is not None:
             confirm(over.target)
-            metadata = metadata_of(over)
             store = over.target.store
             for token in listed(over.path, TOKEN):
                 token.unlink(missing_ok=True)
@@ -221,6 +221,18 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
         _remove(over.path, over.proof)
         discard_drafts(over.target)
         remove_empty(over.target)
+
+
+def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:
+    """Metadata of a run that is to be settled; None if its removal has begun, here or elsewhere."""
+    if not is_there(over.document_path):
+        return None
+    try:
+        return metadata_of(over)
+    except StoreError:
+        if is_there(over.document_path):
+            raise
+        return None  # another process has removed the document meanwhile
 
 
 def remove_orphans(target: Target) -> None:

@@ -272,8 +272,8 @@ def looked_at(
                 "chunks are the rest of that file, and no waste",
                 field="store",
                 value=target.label,
-                remedy="leave the array as it is: each update writes such a file anew. For plain "
-                "shards, convert it into another place by shardwrite.reshard",
+                remedy="leave the array as it is: each update writes such a file anew. For an "
+                "array of plain shards, call shardwrite.reshard (shardwrite reshard)",
             )
     return table, wasteful
 

@@ -12,7 +12,7 @@ import zarr
 
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.parameters import TYPE
 from shardwrite.grid import Box
@@ -76,9 +76,12 @@ def _refuse_scale(path: str, dataset: str) -> None:
     SpecError
         If it is one. The error says how to name the scale.
     """
-    opened = open_store(path, is_read=True)
-    found = opened.store.at("/".join(filter(None, (opened.path, dataset))))
-    data = found.read_whole(DOCUMENT, read_limit())
+    try:
+        opened = open_store(path, is_read=True)
+        found = opened.store.at("/".join(filter(None, (opened.path, dataset))))
+        data = found.read_whole(DOCUMENT, read_limit())
+    except StoreError:  # why the source was not opened is told
+        return
     try:
         document = {} if data is None else parse_json(data)
         (codec,) = document["codecs"]

@@ -152,8 +152,8 @@ def test_no_text_is_translated_by_half():
 def test_shards_of_hdf5_in_the_words_of_a_command(command):
     text = next(text for _, text in texts() if "give drop_hdf5=True to write_region" in text)
     told = text_in_options(text, main.get_command(click.Context(main), command))
-    assert "(from Python, shardwrite.Hdf5(dataset=...) if the dataset has another name" in told
-    assert "give --drop-hdf5 to shardwrite update" in told
+    assert "give --strategy hdf5, which keeps such files" in told
+    assert "For plain shards, give --drop-hdf5" in told
     assert "drop_hdf5" not in told
     assert "write_region" not in told
 

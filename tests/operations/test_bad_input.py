@@ -133,7 +133,7 @@ ARGUMENTS = {
         {"compressors": {"name": "zstd", "configuration": {"level": "x"}}}, "compressors", "'level': 'x'", '"zstd"',
     ),
     "compression in the index": ({"index_codecs": ["bytes", "zstd"]}, "index_codecs", "['bytes', 'zstd']", '"crc32c"'),
-    "no array->bytes codec in the index": ({"index_codecs": ["crc32c"]}, "index_codecs", "['crc32c']", '"bytes"'),
+    "no array->bytes codec in the index": ({"index_codecs": ["crc32c"]}, "index_codecs", "'crc32c'", '"bytes"'),
     "two array->bytes codecs in the index": ({"index_codecs": ["bytes", "bytes"]}, "index_codecs", "['bytes', 'bytes']", '"bytes"'),
     "two array->bytes codecs, as serializers": ({"serializer": [LITTLE, LITTLE]}, "serializer", "'bytes'", "give one"),
     "two array->bytes codecs, one a filter": ({"filters": [LITTLE]}, "filters", "'bytes'", "array-to-array"),

@@ -427,7 +427,7 @@ def test_no_other_strategy_changes_them(array, how):
 
 def test_a_compaction_says_what_helps(array):
     """Converted, the array has plain shards in which nothing is unused."""
-    with pytest.raises(SpecError, match="each update writes whole files") as caught:
+    with pytest.raises(SpecError, match="each update writes such a file anew") as caught:
         shardwrite.compact(array, above=0)
     assert "strategy" not in str(caught.value)
     told = CliRunner().invoke(main, ["compact", str(array), "--above", "0"]).output
@@ -443,7 +443,7 @@ def test_a_compaction_says_what_helps(array):
 def test_a_stream_says_what_helps(array, remedy):
     with pytest.raises(SpecError) as caught:
         ShardWriter(array)
-    assert "write_region(..., drop_hdf5=True) first" in str(caught.value)
+    assert "give drop_hdf5=True to write_region" in str(caught.value)
     x = np.concatenate([values("f4", 0), np.ones((8, SHAPE[1]), "f4")])
     if remedy == "drop":
         shardwrite.write_region(values("f4", 0), array, region=..., drop_hdf5=True)

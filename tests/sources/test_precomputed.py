@@ -218,7 +218,7 @@ def test_a_run_is_resumed_only_with_the_same_info(tmp_path, values):
         ("scale", {"resolution": [float("nan"), 1, 1]}, "resolution"),
         ("scale", {"resolution": [10**400, 1, 1]}, "resolution"),
         ("scale", {"key": "\ud800"}, "scales"),
-        ("scale", {"size": [2**62, 2, 1], "sharding": None}, "shape"),
+        ("scale", {"size": [2**62, 2, 1], "sharding": None}, "size"),
         ("scale", {"encoding": "jpeg"}, "encoding"),
         ("scale", {"encoding": None}, "encoding"),
         ("scale", {"sharding": {}}, "@type"),
