@@ -97,10 +97,12 @@ def test_a_serializer(source, tmp_path, given, names):
     for command in ("write", "init"):
         done = run(command, source, tmp_path / command, *layout)
         assert done.exit_code == 0, done.output
-    inner = shardwrite.open_sharded(tmp_path / "write").metadata.inner_codecs
-    assert [codec["name"] for codec in inner] == names
-    found = zarr.open_array(tmp_path / "write", mode="r")[...]
-    np.testing.assert_array_equal(found, np.load(source))
+    opened = shardwrite.open_sharded(tmp_path / "write")
+    assert [codec["name"] for codec in opened.metadata.inner_codecs] == names
+    np.testing.assert_array_equal(opened[...], np.load(source))
+    if given != WITHIN:  # which early versions of zarr-python do not read
+        found = zarr.open_array(tmp_path / "write", mode="r")[...]
+        np.testing.assert_array_equal(found, np.load(source))
 
 
 @pytest.mark.parametrize(
