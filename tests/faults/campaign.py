@@ -349,6 +349,8 @@ def rows() -> Iterator[Row]:
     for what, kind in {
         "whose shards are HDF5 files": "hdf5",
         "of the transformer of 2022": "transformer",
+        "of shards within shards": "nested",
+        "with a checksum around each shard": "around",
     }.items():
         for fault, struck in {
             "kill": "SIGKILL before every effect",

@@ -17,16 +17,22 @@ import dask.array as da
 import h5py
 import hdf5plugin  # noqa: F401 (which lets h5py read what zstd encoded)
 import numpy as np
+from zarr.codecs import BytesCodec, ShardingCodec
 
 sys.path.insert(0, str(Path(__file__).parent))
 import struck
 
 import shardwrite
 
-FORMATS = ("hdf5", "hdf5, index first", "transformer")
+FORMATS = ("hdf5", "hdf5, index first", "transformer", "nested", "around")
 OLD = np.arange(1, 1 + 12 * 20, dtype="u2").reshape(12, 20)
 WHERE = (slice(1, 11), slice(3, 19))
 LAYOUT = {"shards": (4, 8), "chunks": (2, 4), "source_id": "values"}
+WITHIN = ShardingCodec(chunk_shape=(1, 2), codecs=[BytesCodec()])
+OF_CODECS = {
+    "nested": {"serializer": WITHIN},
+    "around": {"shards": None, "chunks": (4, 8), "serializer": WITHIN, "compressors": "crc32c"},
+}
 # So little that a run has several tasks. To lay out a first file takes two megabytes.
 MEMORY, MEMORY_OF_HDF5 = "1kB", {"end": "2076kB", "start": "2080kB"}
 
@@ -36,22 +42,23 @@ class Array(struck.Call):
 
     Parameters
     ----------
-    kind : {"hdf5", "hdf5, index first", "transformer"}
-        Its shards are files of HDF5, or those of the storage transformer.
+    kind : {"hdf5", "hdf5, index first", "transformer", "nested", "around"}
+        Its shards are files of HDF5, or those of the storage transformer. Or they hold shards, or a
+        checksum stands around each.
     """
 
     def __init__(self, kind: str) -> None:
         self.states = ["nothing", "an array"]
-        self.is_transformer = kind == "transformer"
+        self.is_transformer, self.is_hdf5 = kind == "transformer", kind.startswith("hdf5")
         self.name = {"name": "x"} if self.is_transformer else {}
         index = "start" if kind.endswith("first") else "end"
-        self.strategy = {} if self.is_transformer else {"strategy": shardwrite.Hdf5(index=index)}
+        self.strategy = {"strategy": shardwrite.Hdf5(index=index)} if self.is_hdf5 else {}
         self.how = {
             **self.name,
             **self.strategy,
-            "memory_limit": MEMORY if self.is_transformer else MEMORY_OF_HDF5[index],
+            "memory_limit": MEMORY_OF_HDF5[index] if self.is_hdf5 else MEMORY,
         }
-        self.new = {**LAYOUT, **self.how}
+        self.new = {**LAYOUT, **OF_CODECS.get(kind, {}), **self.how}
         if self.is_transformer:
             self.new["format"] = "transformer-2022"
 
@@ -93,7 +100,7 @@ class Array(struck.Call):
         found = shardwrite.from_sharded_zarr(root, **self.name).compute()
         np.testing.assert_array_equal(found, wanted)
         assert shardwrite.verify(root, deep=True, **self.name).is_good
-        for path in () if self.is_transformer else sorted((root / "c").rglob("*")):
+        for path in sorted((root / "c").rglob("*")) if self.is_hdf5 else ():
             if path.is_file():
                 i, j = (int(n) for n in path.relative_to(root / "c").parts)
                 part = wanted[4 * i : 4 * i + 4, 8 * j : 8 * j + 8]

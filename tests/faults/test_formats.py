@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
 from harness import summary_of
 
-FORMATS = ("hdf5", "hdf5, index first", "transformer")
+FORMATS = ("hdf5", "hdf5, index first", "transformer", "nested", "around")
 
 
 def run(tmp_path, *arguments):
