@@ -46,12 +46,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'region="append"', "--append AXIS"),
     (r", FixedOrder\(order=\.\.\.\), AppendOnly\(\), Hdf5\(\), an order", " or an order"),
     (r", or import the module that registers the strategy", ""),
-    (
-        r', or shardwrite\.Hdf5\(dataset=\.\.\.\) if the dataset has another name than "data"',
-        ' (from Python, shardwrite.Hdf5(dataset=...) if the dataset has another name than "data")',
-    ),
     (r"call shardwrite\.(\w+) \(shardwrite \1\)", r"run shardwrite \1"),
-    (r"give drop_hdf5=True to ([\w ,]+) \(--drop-hdf5\)", lambda m: _given_drop(m[1])),
     (r'convert it with astype\("[^"]*"\), or allow', "allow"),
     (r'convert it with astype\("([^"]*)"\)', r"convert it to \1 first"),
     (r"convert the source with astype to", "convert SRC first to"),
@@ -82,7 +77,6 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 # A call in Python. It stays as it is, with the keyword before it, if there is one.
 _CALL = re.compile(r"((?:\b[a-z_]+=)?\b[\w.]+\((?:[^()]|\([^()]*\))*\))")
-_COMMANDS = {"write_region": "update"}
 
 
 def in_options(error: BaseException, command: click.Command) -> str:
@@ -172,16 +166,6 @@ def _index(item: Any) -> str:
 
 def _list(text: str) -> str:
     return ",".join(part.strip() for part in text.split(",") if part.strip())
-
-
-def _given_drop(functions: str) -> str:
-    """How the commands that stand for some functions are told to make plain shards."""
-    told = re.sub(r"\w+", lambda m: _command_of(m[0]), functions)
-    return f"give --drop-hdf5 to {told}"
-
-
-def _command_of(word: str) -> str:
-    return word if word in ("or", "and") else f"shardwrite {_COMMANDS.get(word, word)}"
 
 
 def _translated(text: str, names: dict[str, str]) -> str:
