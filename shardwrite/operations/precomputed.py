@@ -175,8 +175,8 @@ def to_precomputed(
         Options for a URL, as in :func:`to_sharded_zarr`.
     axes : str, optional
         Axes of `x`: the letters x, y and z in any order, with c for channels if there are any. By
-        default the names of its dimensions tell them. With ``"zyx"`` or ``"czyx"`` no bytes are
-        transposed.
+        default the names of its dimensions tell them, and they must not say otherwise. With
+        ``"zyx"`` or ``"czyx"`` no bytes are transposed.
     resolution : sequence of float
         Size of a voxel in nanometres, along x, y and z.
     voxel_offset : sequence of int

@@ -170,3 +170,19 @@ def test_ordinary_arrays_are_taken_as_they_are(tmp_path):
     assert not shardwrite.verify(tmp_path / "a", against=CUBE).is_good
     named = xr.DataArray(CUBE, dims=("x", "y", "z"))
     assert not shardwrite.verify(tmp_path / "a", against=named).is_good
+
+
+def test_axes_that_the_names_contradict_are_refused(tmp_path):
+    """Otherwise a repair would follow the names, and transpose the values of a cube."""
+    values = np.arange(8**3, dtype="u2").reshape(8, 8, 8)
+    named = xr.DataArray(values, dims=("z", "y", "x"))
+    new = {"resolution": (4, 4, 40), "chunks": 4}
+    with pytest.raises(SpecError, match="the names of the dimensions say 'zyx'; leave axes out"):
+        shardwrite.to_precomputed(named, tmp_path / "v", axes="xyz", **new)
+    assert not (tmp_path / "v").exists()
+    shardwrite.to_precomputed(named, tmp_path / "v", axes="zyx", **new)
+    shardwrite.to_precomputed(named, tmp_path / "left-out", **new)
+    shardwrite.to_precomputed(values, tmp_path / "without-names", axes="xyz", **new)
+    for name, axes in (("v", "zyx"), ("left-out", "zyx"), ("without-names", "xyz")):
+        found = shardwrite.from_precomputed(tmp_path / name, axes=axes)
+        np.testing.assert_array_equal(found, values)

@@ -175,14 +175,14 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
     axes : object
         The keyword of the user.
     names : sequence of str or None, optional
-        Names of the dimensions, which count if the user gives none.
+        Names of the dimensions. If they are those of axes, the keyword must not say otherwise.
     ndim : int
         Number of axes of the array.
 
     Raises
     ------
     SpecError
-        If they are not those of a volume, or nothing tells them.
+        If they are not those of a volume, or nothing tells them, or the names say otherwise.
     """
     letters = "x, y and z in any order, with c for channels if there are any"
     if axes is None:
@@ -202,6 +202,15 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
         remedy = "give a letter for each axis; select a point of other axes first, such as x[0]"
         raise SpecError(
             f"{len(found)} for an array of {ndim} axes", field="axes", value=value, remedy=remedy
+        )
+    told = named_axes(names, ndim)
+    if told is not None and told != "".join(found):
+        raise SpecError(
+            f"the names of the dimensions say {told!r}",
+            field="axes",
+            value=axes,
+            remedy="leave axes out. If the names are wrong, give the values as an array without "
+            "names",
         )
     return "".join(found)
 
