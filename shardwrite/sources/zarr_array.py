@@ -14,7 +14,7 @@ from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.format.precomputed.parameters import TYPE
+from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
@@ -83,12 +83,10 @@ def _refuse_scale(path: str, dataset: str) -> None:
     except StoreError:  # why the source was not opened is told
         return
     try:
-        document = {} if data is None else parse_json(data)
-        (codec,) = document["codecs"]
-        is_scale = codec["name"] == TYPE
-    except (ValueError, TypeError, KeyError):
+        document = None if data is None else parse_json(data)
+    except ValueError:
         return
-    if is_scale:
+    if isinstance(document, dict) and why_kept(document):
         volume, _, key = "/".join(filter(None, (path.rstrip("/"), dataset))).rpartition("/")
         raise SpecError(
             "it is a scale of a volume of Neuroglancer",
