@@ -240,6 +240,17 @@ def of_mutants(found) -> Numbers:
     )
 
 
+def _of_every_effect(what: str, command: str) -> Iterator[Row]:
+    """Rows of all kills and failing calls, and of power cuts, for a command with a ``{fault}``."""
+    for fault, struck in {
+        "kill": "SIGKILL before every effect",
+        "fail": "every effect fails once",
+    }.items():
+        yield Row(f"{struck} while {what}", 1, 1, command.format(fault=fault), of_bucket_kills)
+    command = command.format(fault="cut") + " --cases {n} --seed {seed}"
+    yield Row(f"power cut while {what}, ext4", 100, 50, command, of_bucket_kills)
+
+
 def rows() -> Iterator[Row]:
     """Every line of the table, in its order."""
     for disk in ("ext4", "xfs"):
@@ -305,31 +316,12 @@ def rows() -> Iterator[Row]:
         name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
-    what = "while a scale is added to a volume of Neuroglancer"
-    yield Row(
-        f"SIGKILL before every effect {what}", 1, 1, "volumes.py --fault kill", of_bucket_kills
-    )
-    yield Row(f"every effect fails once {what}", 1, 1, "volumes.py --fault fail", of_bucket_kills)
-    command = "volumes.py --fault cut --cases {n} --seed {seed}"
-    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
-    what = "while one call writes two scales of a volume of Neuroglancer"
-    for fault, struck in {
-        "kill": "SIGKILL before every effect",
-        "fail": "every effect fails once",
+    for what, options in {
+        "a scale is added to a volume of Neuroglancer": "",
+        "one call writes two scales of a volume of Neuroglancer": " --scales",
+        "encoded chunks of a Zarr array are copied into a volume of Neuroglancer": " --copies",
     }.items():
-        command = f"volumes.py --fault {fault} --scales"
-        yield Row(f"{struck} {what}", 1, 1, command, of_bucket_kills)
-    command = "volumes.py --fault cut --scales --cases {n} --seed {seed}"
-    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
-    what = "while encoded chunks of a Zarr array are copied into a volume of Neuroglancer"
-    for fault, struck in {
-        "kill": "SIGKILL before every effect",
-        "fail": "every effect fails once",
-    }.items():
-        command = f"volumes.py --fault {fault} --copies"
-        yield Row(f"{struck} {what}", 1, 1, command, of_bucket_kills)
-    command = "volumes.py --fault cut --copies --cases {n} --seed {seed}"
-    yield Row(f"power cut {what}, ext4", 100, 50, command, of_bucket_kills)
+        yield from _of_every_effect(what, f"volumes.py --fault {{fault}}{options}")
     for fault, struck in {
         "kill": "SIGKILL before an effect",
         "fail": "an effect fails once",
@@ -352,16 +344,8 @@ def rows() -> Iterator[Row]:
         "of shards within shards": "nested",
         "with a checksum around each shard": "around",
     }.items():
-        for fault, struck in {
-            "kill": "SIGKILL before every effect",
-            "fail": "every effect fails once",
-        }.items():
-            command = f"formats.py --format {kind} --fault {fault}"
-            name = f"{struck} while an array {what} is made or changed"
-            yield Row(name, 1, 1, command, of_bucket_kills)
-        command = f"formats.py --format {kind} --fault cut --cases {{n}} --seed {{seed}}"
-        name = f"power cut while an array {what} is made or changed, ext4"
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        what = f"an array {what} is made or changed"
+        yield from _of_every_effect(what, f"formats.py --format {kind} --fault {{fault}}")
     for fault, what in {
         "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
         "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",
