@@ -28,6 +28,9 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
+sys.path.insert(0, str(Path(__file__).parent))
+from package_texts import texts_in
+
 import shardwrite
 import shardwrite.operations.compact
 import shardwrite.operations.region
@@ -1468,31 +1471,11 @@ def messages() -> Iterator[tuple[str, str]]:
     # These put options for keywords, and options into groups; they have no messages of their own.
     without = {ROOT / "shardwrite" / "cli" / name for name in ("helping.py", "wording.py")}
     for path in sorted(set((ROOT / "shardwrite").rglob("*.py")) - without):
-        tree = ast.parse(path.read_text())
-        others: set[ast.AST] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                others.add(node.value)
-            elif isinstance(node, ast.keyword) and node.arg == "help":
-                others.update(ast.walk(node))
-            elif isinstance(node, ast.JoinedStr):
-                others.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))
-        for node in ast.walk(tree):
-            text = ""
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and node not in others
-            ):
-                text = node.value
-            elif isinstance(node, ast.JoinedStr):
-                text = "".join(
-                    part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
-                )
+        for line, text in texts_in(path):
             if any(piece in text for piece in ONLY_TOLD):
                 continue
-            if " " in text and NAMES_A_REMEDY.search(text) and not SHELL.match(text):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+            if NAMES_A_REMEDY.search(text) and not SHELL.match(text):
+                yield f"{path.relative_to(ROOT)}:{line}", text
 
 
 def test_every_remedy_is_carried_out_by_a_test():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import sys
 from pathlib import Path
 
 import click
 import dask.array as da
 import pytest
 from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from package_texts import texts_in
 
 import shardwrite
 from shardwrite.cli import main
@@ -101,24 +104,8 @@ def test_notes_are_kept():
 def texts():
     """Texts of the package with more than one word, except docstrings and the help of options."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        others = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                others.add(node.value)
-            elif isinstance(node, ast.keyword) and node.arg == "help":
-                others.update(ast.walk(node))
-            elif isinstance(node, ast.JoinedStr):
-                others.update(part for part in ast.walk(node) if isinstance(part, ast.Constant))
-        for node in ast.walk(tree):
-            text = ""
-            if isinstance(node, ast.JoinedStr):
-                pieces = [p.value if isinstance(p, ast.Constant) else "{}" for p in node.values]
-                text = "".join(pieces)
-            elif isinstance(node, ast.Constant) and node not in others:
-                text = node.value if isinstance(node.value, str) else ""
-            if " " in text:
-                yield f"{path.name}:{node.lineno}", text
+        for line, text in texts_in(path):
+            yield f"{path.name}:{line}", text
 
 
 def commands(group=main):
