@@ -10,12 +10,16 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import LOOKED_AT, SIGNATURE, describe, signature_places
 from shardwrite.format.hdf5_groups import has_dataset
 from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.hdf5_superblock import LONGEST, parse_superblock
+from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
@@ -24,6 +28,7 @@ from shardwrite.stores import Store
 
 __all__ = [
     "HOW_TO_CHANGE",
+    "Begun",
     "fits_hdf5",
     "is_hdf5",
     "is_hdf5_at",
@@ -31,6 +36,7 @@ __all__ = [
     "other_name",
     "refuse_hdf5",
     "refuse_hdf5_among",
+    "why_unreadable",
 ]
 
 HOW_TO_CHANGE = (
@@ -75,29 +81,39 @@ def look(metadata: ArrayMetadata, source: Ranges, name: str | None) -> tuple[boo
     has_name : bool
         Whether it surely has a dataset of this name. Where this is False, the library must tell.
     """
-    start = _Start(source)
+    start = Begun(source)
     at = _signature_at(metadata, start)
     if at is None or name is None:
         return at is not None, False
     return True, has_dataset(start.read, at, name, metadata.grid.chunks)
 
 
-class _Start:
-    """An object whose first bytes were read at once; see `Ranges`."""
+class Begun:
+    """An object whose first bytes were read at once; see `Ranges`.
 
-    def __init__(self, source: Ranges) -> None:
+    Parameters
+    ----------
+    source : Ranges
+        The object.
+    first : buffer, optional
+        Its first bytes. By default they are read, as many as are looked at in most files.
+    """
+
+    def __init__(self, source: Ranges, first: Buffer | None = None) -> None:
         self.nbytes, self._source = source.nbytes, source
-        self._first = bytes(source.read(0, min(_FIRST_NBYTES, source.nbytes)))
+        if first is None:
+            first = source.read(0, min(_FIRST_NBYTES, source.nbytes))
+        self._first = memoryview(first).cast("B")
 
     def read(self, offset: int, nbytes: int) -> Buffer:
         """See `Ranges`."""
         if offset + nbytes <= len(self._first):
-            return self._first[offset : offset + nbytes]
+            return bytes(self._first[offset : offset + nbytes])
         left = min(nbytes, self.nbytes - offset)
         return self._source.read(offset, left) if left > 0 else b""
 
 
-def _signature_at(metadata: ArrayMetadata, start: _Start) -> int | None:
+def _signature_at(metadata: ArrayMetadata, start: Begun) -> int | None:
     """Where the signature of HDF5 stands in an object; None if it is no such file."""
     for at in signature_places(metadata):
         if at + len(SIGNATURE) > start.nbytes:
@@ -105,6 +121,53 @@ def _signature_at(metadata: ArrayMetadata, start: _Start) -> int | None:
         if start.read(at, len(SIGNATURE)) == SIGNATURE:
             return at
     return None
+
+
+def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -> str:
+    """Why programs of HDF5 would refuse or spoil a shard that is such a file.
+
+    Only the superblock of the file is looked at, and not by the library.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    source : Ranges
+        The object.
+    index : ShardIndex
+        Its index, which was checked.
+
+    Returns
+    -------
+    str
+        Empty if nothing is wrong, or if the object is no file of HDF5.
+    """
+    if not fits_hdf5(metadata):
+        return ""
+    start = Begun(source)
+    at = _signature_at(metadata, start)
+    table = index.table[~index.is_empty].astype(np.int64)
+    if at is None or ((table[:, 0] <= at) & (at < table.sum(axis=1))).any():
+        return ""  # in a plain shard, these may be the values of an inner chunk
+    try:
+        block = parse_superblock(bytes(start.read(at, LONGEST)), at)
+    except ValueError as error:
+        return f"the file of HDF5 is damaged: {error}"
+    if block.is_open:
+        return (
+            "the file of HDF5 is marked as open: a program writes to it, or was killed while it did"
+        )
+    if block.end > source.nbytes:
+        return (
+            f"the file of HDF5 is cut off: it has {source.nbytes} bytes, and {block.end} by its "
+            "superblock"
+        )
+    if block.end < source.nbytes and metadata.index_codec.location == "end":
+        return (
+            f"the file of HDF5 ends at byte {block.end} by its superblock, and has "
+            f"{source.nbytes} bytes: a program that opens it for writing would cut off the index"
+        )
+    return ""
 
 
 def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: Ranges) -> None:

@@ -12,10 +12,11 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.encode.reader import ShardReader
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.hdf5_shards import why_unreadable
 from shardwrite.stores import Capability, require
 
 __all__ = [
@@ -132,7 +133,8 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
     index : tuple of int
         Position of the shard in the shard grid.
     deep : bool
-        Decode every inner chunk as well.
+        Decode every inner chunk as well. Of a shard that is a file of HDF5, also look whether
+        programs of HDF5 can open it.
 
     Returns
     -------
@@ -156,6 +158,9 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         if deep:
             for rank in shard.present():
                 shard.chunk(rank)
+            why = why_unreadable(metadata, reader, shard.index)
+            if why:
+                raise CorruptShardError(why).located(key=key)
         table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
         return ShardFacts(

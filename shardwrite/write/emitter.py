@@ -37,8 +37,16 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.read.hdf5_shards import is_hdf5_at, refuse_hdf5, refuse_hdf5_among
+from shardwrite.read.hdf5_shards import (
+    Begun,
+    fits_hdf5,
+    is_hdf5,
+    is_hdf5_at,
+    refuse_hdf5,
+    refuse_hdf5_among,
+)
 from shardwrite.stores import (
+    COPIED_NBYTES,
     Capability,
     Described,
     ObjectReader,
@@ -307,7 +315,7 @@ class Emitter:
         return written
 
     def whole(self, reader: ObjectReader, table: ShardIndex) -> Written:
-        """Copy an object of another array as it is.
+        """Copy an object of another array as it is. A file of HDF5 is protected, as new ones are.
 
         Parameters
         ----------
@@ -317,7 +325,15 @@ class Emitter:
             Its index, which was checked.
         """
         writer = self._create()
-        copy_bytes(reader, writer, reader.nbytes)
+        nbytes = min(COPIED_NBYTES, reader.nbytes)
+        first = reader.read(0, nbytes)
+        writer.write([first])
+        metadata = self.spec.metadata
+        if _can_protect(type(writer)) and fits_hdf5(metadata):
+            if is_hdf5(metadata, Begun(reader, first)):
+                _protect(writer)
+        del first  # as much memory as one further piece takes
+        copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
         checksum = table.checksum
         self._publish(writer, checksum)
         return Written(reader.nbytes, checksum, table.n_present)
