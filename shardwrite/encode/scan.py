@@ -12,7 +12,7 @@ from shardwrite.encode.reader import Ranges, ShardReader
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["scan_for_end", "shard_up_to"]
+__all__ = ["decodes", "scan_for_end", "shard_up_to"]
 
 _ENTRY_NBYTES = 16
 _WINDOW_NBYTES = 4 * 2**20
@@ -62,13 +62,13 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
         for at in _candidates(window, source.nbytes).tolist():
             end = int(start + at + codec.encoded_nbytes)
             shard = shard_up_to(metadata, source, end)
-            if shard is not None and _decodes(shard):
+            if shard is not None and decodes(shard):
                 return end
         stop = start
     return None
 
 
-def _decodes(shard: ShardReader) -> bool:
+def decodes(shard: ShardReader) -> bool:
     """Whether all inner chunks of a shard decode."""
     try:
         for rank in shard.present():

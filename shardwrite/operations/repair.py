@@ -126,7 +126,8 @@ class Repair:
     quarantined : tuple of str
         Paths of the copies of bad shards.
     salvaged : tuple of str
-        One text for each shard that was cut back to an earlier state, and how that was found.
+        One text for each shard that was cut back to an earlier state, and how that was found. Or
+        for each HDF5 file that got a new index.
     result : WriteResult or None
         Result of writing the shards; None if none was written.
     is_look : bool
@@ -137,7 +138,8 @@ class Repair:
         Keys of good shards that another program has changed since they were written here. With a
         source they are in `tasks`.
     warnings : tuple of str
-        Warnings about the files beside the array; see :class:`Report`. Only if `is_look`.
+        If `is_look`, warnings about the files beside the array; see :class:`Report`. Of a salvage,
+        one text for each HDF5 file that it could not mend, and why.
     """
 
     path: str
@@ -270,7 +272,9 @@ def repair(
         in its journal.
     scan : bool
         If there is no such run, search torn shards backwards for an index with a correct checksum,
-        and cut them back to it. The report says that the shard is then in an earlier state.
+        and cut them back to it. The report says that the shard is then in an earlier state. A shard
+        that is an HDF5 file is not cut. If HDF5 opens it, it gets a new index; this needs a
+        directory.
     strategy : FixedOrder, AppendOnly, Hdf5 or str
         How the shards are written. ``"auto"`` writes HDF5 files where the shards were such files,
         by :class:`Hdf5`. Elsewhere it is the default of :func:`to_sharded_zarr`.
@@ -337,7 +341,7 @@ def repair(
             if is_look
             else verify(store, name=name, run_dir=run_dir, deep=deep)
         )
-        salvaged: tuple[str, ...] = ()
+        salvaged, left = tuple[str, ...](), tuple[str, ...]()
         report = before
         if x is not None:  # before anything is moved
             asked = None if strategy == "auto" else usual
@@ -347,10 +351,11 @@ def repair(
             torn = find_torn(
                 array, target, [problem.index for problem in before.problems], ledger, scan=scan
             )
-            if torn:
-                salvaged = salvage_shards(
-                    target, array.metadata, torn, run if ledger is not None else None, ledger
-                )
+            if x is None:
+                left = torn.left
+            if torn.shards:
+                making = run if ledger is not None else None
+                salvaged = salvage_shards(target, array.metadata, torn.shards, making, ledger)
                 report = verify(store, name=name, run_dir=run_dir, deep=deep)
         tasks = _tasks(array, report, with_changed=x is not None)
         found = Repair(
@@ -361,7 +366,7 @@ def repair(
             salvaged=salvaged,
             is_look=is_look,
             changed=tuple(problem.key for problem in report.changed),
-            warnings=report.warnings if is_look else (),
+            warnings=report.warnings if is_look else left,
             n_uploads=n_uploads,
         )
         is_open = run is not None and not run.makes_array

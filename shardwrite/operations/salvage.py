@@ -5,6 +5,9 @@ therefore be undone: the shard is cut to the size that a journal recorded. Witho
 file is searched backwards for an index with a correct checksum. Such a search does not tell how old
 the state is that it finds.
 
+A shard that is a file of HDF5 is not cut, since HDF5 could not read it afterwards. It gets a new
+index instead (:mod:`shardwrite.operations.hdf5_salvage`), or stays as it is.
+
 A salvage commits like every other change: it holds a lease, keeps a journal, and checks its token
 before each rename.
 
@@ -24,9 +27,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from shardwrite.encode.reader import ShardReader
+from shardwrite.encode.reader import Ranges, ShardReader
 from shardwrite.encode.scan import scan_for_end, shard_up_to
-from shardwrite.errors import IncompleteError, JournalError, RunEndedError, StoreError
+from shardwrite.errors import (
+    CorruptShardError,
+    IncompleteError,
+    JournalError,
+    RunEndedError,
+    StoreError,
+)
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
@@ -45,19 +54,49 @@ from shardwrite.journal import (
     recover_changes,
     taking_part,
 )
+from shardwrite.operations.hdf5_salvage import Reindexed, index_again
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
+from shardwrite.runs.hdf5_kept import KnownShards
 from shardwrite.runs.receipts import updated_receipt
-from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes
+from shardwrite.stores import (
+    ObjectReader,
+    Protectable,
+    Store,
+    Transaction,
+    as_store_error,
+    copy_bytes,
+)
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
-__all__ = ["find_torn", "salvage_shards"]
+__all__ = ["Torn", "find_torn", "salvage_shards"]
 
 _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
+_BY_HDF5 = "which another program may have changed; all else in the file is as it was"
+_CHANGED = "another program has changed it since the run wrote it"
+_FROM_SOURCE = "Repair it with the source (--source)"
+_BY_THE_RUN = "Run the command that writes the array again with recheck=True (--recheck)"
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """Bad shards, as `find_torn` has found them.
+
+    Attributes
+    ----------
+    shards : tuple of tuple of int
+        Positions of the shards that can be cut, or get a new index.
+    left : tuple of str
+        One text for each file of HDF5 that must stay as it is, which says why.
+    """
+
+    shards: tuple[Shape, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def find_torn(
@@ -67,7 +106,7 @@ def find_torn(
     ledger: Ledger | None,
     *,
     scan: bool,
-) -> list[Shape]:
+) -> Torn:
     """Bad shards that can be cut back to a whole state. Nothing is changed.
 
     Parameters
@@ -86,8 +125,8 @@ def find_torn(
 
     Returns
     -------
-    list of tuple of int
-        Positions of the shards that can be cut.
+    Torn
+        The shards that can be cut, and the files of HDF5 that cannot be mended.
 
     Raises
     ------
@@ -95,19 +134,52 @@ def find_torn(
         If a search would prove nothing; see `scan_for_end`.
     """
     if ledger is None and not scan:
-        return []
-    return [index for index in bad if _can_be_cut(array, target, index, ledger)]
+        return Torn()
+    known = KnownShards.of(target, array.metadata)
+    shards, left = list[Shape](), list[str]()
+    for index in bad:
+        key = array.metadata.shard_key(index)
+        found = _mended(array, target, index, ledger, known)
+        if isinstance(found, str):
+            how = _FROM_SOURCE if ledger is None else _BY_THE_RUN
+            left.append(f"{key} is a file of HDF5, and stays as it is: {found}. {how}")
+        elif found is not None:
+            shards.append(index)
+    return Torn(tuple(shards), tuple(left))
 
 
-def _can_be_cut(array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None) -> bool:
+def _mended(
+    array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None, known: KnownShards
+) -> int | Reindexed | str | None:
     key = array.metadata.shard_key(index)
     if not target.place.has_object(key):
-        return False
+        return None
     reader = array.store.open(key)
     if reader is None:
-        return False
+        return None
     with reader:
-        return _whole_size(array.metadata, reader, index, ledger) is not None
+        return _whole_state(array.metadata, array.store, reader, index, (ledger, known))
+
+
+def _whole_state(
+    metadata: ArrayMetadata,
+    store: Store,
+    reader: ObjectReader,
+    index: Shape,
+    facts: tuple[Ledger | None, KnownShards],
+) -> int | Reindexed | str | None:
+    """How a torn shard becomes whole: the size to which it is cut, or the file with a new index.
+
+    A text says why a file of HDF5 cannot become whole. None if the shard is not torn, or there is
+    no whole state of it.
+    """
+    ledger, known = facts
+    is_file = fits_hdf5(metadata) and is_hdf5(metadata, reader)
+    if is_file and ledger is None:
+        return index_again(metadata, store, index, reader, known)
+    size = _whole_size(metadata, reader, index, ledger)
+    # The file is another one than the journal knows, and what it knows is not there any more.
+    return _CHANGED if is_file and size is not None else size
 
 
 def _whole_size(
@@ -124,7 +196,7 @@ def _whole_size(
     return noted if found is not None and found.index.checksum == ledger.index_crcs[rank] else None
 
 
-def _facts_of(metadata: ArrayMetadata, key: str, reader: ObjectReader, size: int) -> Written:
+def _facts_of(metadata: ArrayMetadata, key: str, reader: Ranges, size: int) -> Written:
     """Journal facts about the shard that the first `size` bytes of an object form."""
     index = ShardReader(metadata, key, reader, size).index
     return Written(size, index.checksum, index.n_present)
@@ -156,7 +228,8 @@ def salvage_shards(
     -------
     tuple of str
         One text for each shard that was cut: its size before and after, and how that size was
-        found. A shard that is whole by now is left as it is.
+        found. Or the dataset of which a file of HDF5 got a new index. A shard that is whole by now
+        is left as it is.
 
     Raises
     ------
@@ -173,14 +246,16 @@ def salvage_shards(
     """
     if making is not None:
         with taking_part(making.path, driver := _name()):
-            salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger)
+            known = KnownShards.of(target, metadata)
+            salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger, known)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
         with _ended_or(directory), taking_part(directory.path, driver := _name()):
-            salvage = _Salvage(target, _spec(target, part, directory, driver), None)
+            known = KnownShards.of(target, metadata)
+            salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
             list_before(directory, part, _box_of(part), target.durability(), driver)
             told = salvage.cut(local)
@@ -287,6 +362,8 @@ class _Salvage:
         writes.
     known : Ledger or None
         Contents of the journal of the run that makes the array; None without such a run.
+    kinds : KnownShards
+        What is known of all shards of the array.
     ledger : Ledger
         State of the shards after the salvage.
     """
@@ -294,6 +371,7 @@ class _Salvage:
     target: Target
     spec: WriteSpec
     known: Ledger | None
+    kinds: KnownShards
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -338,23 +416,32 @@ class _Salvage:
         if reader is None:
             raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
         with reader:
-            size = _whole_size(metadata, reader, index, self.known)
-            if size is None:
+            state = _whole_state(metadata, store, reader, index, (self.known, self.kinds))
+            if state is None:
                 return self._whole(index, key, reader)
+            if isinstance(state, str):
+                raise CorruptShardError(f"cannot be salvaged any more: {state}").located(key=key)
             copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
-            copy_bytes(reader, writer, size)
+            if isinstance(state, Reindexed):
+                state.write(writer)
+                if isinstance(writer, Protectable):
+                    writer.protect(True)
+                facts = _facts_of(metadata, key, state, state.nbytes)
+                how = f"a new index was made from the dataset {state.dataset!r}, {_BY_HDF5}"
+                text = f"{key}: {how}; the file before is {copy}"
+            else:
+                copy_bytes(reader, writer, state)
+                facts = _facts_of(metadata, key, reader, state)
+                how = _BY_SCAN if self.known is None else _BY_JOURNAL
+                text = f"{key}: {reader.nbytes} bytes cut to {state}, {how}; the torn one is {copy}"
 
             def check() -> None:
                 if store.version(key) != reader.version:
                     raise _changed(key)
 
-            facts = _facts_of(metadata, key, reader, size)
             writer.finish(check)
-            how = _BY_SCAN if self.known is None else _BY_JOURNAL
-            told[index] = (
-                f"{key}: {reader.nbytes} bytes cut to {size}, {how}; the torn one is {copy}"
-            )
+            told[index] = text
             return facts
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:

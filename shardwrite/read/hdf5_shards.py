@@ -13,17 +13,17 @@ from functools import lru_cache
 import numpy as np
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.encode.reader import Ranges, ShardReader
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.hdf5_file import LOOKED_AT, SIGNATURE, describe, signature_places
-from shardwrite.format.hdf5_groups import has_dataset
+from shardwrite.format.hdf5_groups import first_chunk
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.hdf5_superblock import LONGEST, parse_superblock
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Shape
-from shardwrite.read.hdf5_names import dataset_names
+from shardwrite.grid import Shape, ravel
+from shardwrite.read.hdf5_names import dataset_names, has_library
 from shardwrite.stores import Store
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "is_hdf5",
     "is_hdf5_at",
     "look",
+    "names_in",
     "other_name",
     "refuse_hdf5",
     "refuse_hdf5_among",
@@ -59,18 +60,20 @@ def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
     source : Ranges
         The object.
     """
-    return look(metadata, source, None)[0]
+    return _signature_at(metadata, Begun(source)) is not None
 
 
-def look(metadata: ArrayMetadata, source: Ranges, name: str | None) -> tuple[bool, bool]:
+def look(metadata: ArrayMetadata, key: str, source: Ranges, name: str | None) -> tuple[bool, bool]:
     """Look at an object of an array, without the library of HDF5.
 
     Parameters
     ----------
     metadata : ArrayMetadata
         The array.
+    key : str
+        Key of the object.
     source : Ranges
-        The object.
+        The same.
     name : str, optional
         Name of a dataset.
 
@@ -79,13 +82,58 @@ def look(metadata: ArrayMetadata, source: Ranges, name: str | None) -> tuple[boo
     is_file : bool
         Whether it starts as a file of HDF5; see `is_hdf5`.
     has_name : bool
-        Whether it surely has a dataset of this name. Where this is False, the library must tell.
+        Whether the dataset of this name surely has the chunks of the shard. Where this is False,
+        the library must tell.
     """
     start = Begun(source)
     at = _signature_at(metadata, start)
     if at is None or name is None:
         return at is not None, False
-    return True, has_dataset(start.read, at, name, metadata.grid.chunks)
+    grid = metadata.grid
+    chunk = first_chunk(start.read, at, name, grid.chunks)
+    index = None if chunk is None else index_of(metadata, key, source)
+    if chunk is None or index is None:
+        return True, False
+    place = tuple(p // c for p, c in zip(chunk.position, grid.chunks, strict=True))
+    if any(i >= n for i, n in zip(place, grid.chunks_per_shard, strict=True)):
+        return True, False
+    # Two datasets of a file have no chunk at the same place.
+    offset, nbytes = index.table[ravel(place, grid.chunks_per_shard)].tolist()
+    return True, (offset, nbytes) == (chunk.offset, chunk.nbytes)
+
+
+def index_of(metadata: ArrayMetadata, key: str, source: Ranges) -> ShardIndex | None:
+    """Index of a shard; None if it is damaged."""
+    try:
+        return ShardReader(metadata, key, source).index
+    except CorruptShardError:
+        return None
+
+
+def names_in(
+    metadata: ArrayMetadata,
+    key: str,
+    source: Ranges,
+    among: Iterable[str | None] = (),
+    *,
+    is_enough: bool = False,
+) -> list[str]:
+    """Names of the dataset that has the chunks of a shard; see `dataset_names`.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    key : str
+        Key of the shard.
+    source : Ranges
+        The same, a file of HDF5. If its index is damaged, the chunks of the dataset need only have
+        the right shape.
+    among, is_enough
+        See `dataset_names`.
+    """
+    index = index_of(metadata, key, source)
+    return dataset_names(source, metadata.grid, index, among, is_enough=is_enough)
 
 
 class Begun:
@@ -124,9 +172,10 @@ def _signature_at(metadata: ArrayMetadata, start: Begun) -> int | None:
 
 
 def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -> str:
-    """Why programs of HDF5 would refuse or spoil a shard that is such a file.
+    """Why programs of HDF5 would refuse or spoil a shard that is such a file, or read other chunks.
 
-    Only the superblock of the file is looked at, and not by the library.
+    The superblock is looked at without the library of HDF5. If the library is installed, it opens
+    the file.
 
     Parameters
     ----------
@@ -167,6 +216,8 @@ def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -
             f"the file of HDF5 ends at byte {block.end} by its superblock, and has "
             f"{source.nbytes} bytes: a program that opens it for writing would cut off the index"
         )
+    if has_library() and not dataset_names(source, metadata.grid, index):
+        return "programs of HDF5 find no dataset in the file whose chunks lie where the index says"
     return ""
 
 
@@ -182,7 +233,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
     if not fits_hdf5(metadata):
         return
     name = strategy.name_in_file if isinstance(strategy, Hdf5) else None
-    is_file, has_name = look(metadata, source, name)
+    is_file, has_name = look(metadata, key, source, name)
     if not is_file or has_name:
         return
     if not isinstance(strategy, Hdf5):
@@ -192,7 +243,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             value=strategy.label,
             remedy=HOW_TO_CHANGE,
         )
-    names = dataset_names(source, metadata.grid.chunks, [name], is_enough=True)
+    names = names_in(metadata, key, source, [name], is_enough=True)
     if names and name not in names:
         raise other_name(strategy, names, f"in the shard {key!r}")
 

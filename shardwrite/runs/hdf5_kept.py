@@ -19,12 +19,12 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.journal import Receipt, read_receipt
 from shardwrite.place.target import Target
-from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import (
     HOW_TO_CHANGE,
     fits_hdf5,
     is_hdf5_at,
     look,
+    names_in,
     other_name,
     refuse_hdf5,
 )
@@ -69,16 +69,16 @@ class KnownShards:
         None if the shard is not there, or cannot be read as such a file.
         """
         with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
-            reader = self.store.open(self.metadata.shard_key(index))
+            key = self.metadata.shard_key(index)
+            reader = self.store.open(key)
             if reader is not None:
                 stack.push(reader)
-                is_file, has_wanted = look(self.metadata, reader, wanted)
+                is_file, has_wanted = look(self.metadata, key, reader, wanted)
                 if wanted is not None and has_wanted:
                     return [wanted]
                 if not is_file:
                     return []
-                chunks = self.metadata.grid.chunks
-                return dataset_names(reader, chunks, [wanted, *self._noted]) or None
+                return names_in(self.metadata, key, reader, [wanted, *self._noted]) or None
         return None
 
     def is_hdf5(self, index: Shape) -> bool:

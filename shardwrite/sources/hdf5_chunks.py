@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Shape, ceil_div
+from shardwrite.read.hdf5_names import stored_chunks
 from shardwrite.sources.common import open_binary
 from shardwrite.stores import FileInBucket
 
@@ -55,7 +55,7 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     """
     shape, chunks = dataset.shape, dataset.chunks
     counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
-    found = _stored(dataset)
+    found = stored_chunks(dataset)
     index, places = found[:, :-3] // np.array(chunks, np.int64), found[:, -3:]
     is_inside = (index < np.array(counts, np.int64)).all(axis=1)
     index, places = index[is_inside], places[is_inside]
@@ -72,25 +72,6 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     return ChunkTable(
         ranks[order], (places[:, 0] + offset)[order], places[:, 1][order], is_odd[order]
     )
-
-
-def _stored(dataset: Any) -> npt.NDArray[np.int64]:
-    """Position in elements, first byte, size and filter mask of each chunk that has a place.
-
-    They are integers in one piece of memory, since a dataset may have millions of chunks.
-    """
-    found = array("q")
-
-    def note(info: Any) -> None:
-        if info.byte_offset is not None and info.size:
-            found.extend((*info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
-
-    if hasattr(dataset.id, "chunk_iter"):
-        dataset.id.chunk_iter(note)
-    else:  # HDF5 before 1.12.3
-        for number in range(dataset.id.get_num_chunks()):
-            note(dataset.id.get_chunk_info(number))
-    return np.asarray(found, np.int64).reshape(-1, len(dataset.shape) + 3)
 
 
 def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> npt.NDArray[np.bool_]:

@@ -328,11 +328,10 @@ class Emitter:
         nbytes = min(COPIED_NBYTES, reader.nbytes)
         first = reader.read(0, nbytes)
         writer.write([first])
-        metadata = self.spec.metadata
-        if _can_protect(type(writer)) and fits_hdf5(metadata):
-            if is_hdf5(metadata, Begun(reader, first)):
-                _protect(writer)
-        del first  # as much memory as one further piece takes
+        metadata, begun = self.spec.metadata, Begun(reader, first)
+        if _can_protect(type(writer)) and fits_hdf5(metadata) and is_hdf5(metadata, begun):
+            _protect(writer)
+        del first, begun  # as much memory as one further piece takes
         copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
         checksum = table.checksum
         self._publish(writer, checksum)

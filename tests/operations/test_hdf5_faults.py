@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import Hdf5
+from shardwrite import Hdf5, SpecError
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -22,11 +23,11 @@ VALUES = np.arange(1, 49, dtype="i4").reshape(8, 6)
 SHARD = "c/1/0"
 
 
-def written(path, index="end", **options):
+def written(path, index="end", values=VALUES, **options):
     """An array of two shards that are HDF5 files."""
     how = Hdf5(index=index)
     layout = {"shards": (4, 6), "chunks": (2, 3), "strategy": how, **options}
-    da.from_array(VALUES, chunks=(4, 6)).to_sharded_zarr(path, **layout)
+    da.from_array(values, chunks=(4, 6)).to_sharded_zarr(path, **layout)
     return path
 
 
@@ -126,3 +127,192 @@ def test_bytes_behind_an_adopted_file_are_no_fault(tmp_path):
         file.write(bytes(100))
     shardwrite.adopt([tmp_path / "a.h5"], tmp_path / "x", how="move")
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
+
+
+def grown(file):
+    """Another program stores something, so that the index is no longer at the end."""
+    file["new"] = np.arange(1000.0)
+    file.attrs["who"] = "another program"
+
+
+def check_mended(path, shard, values, name="data"):
+    """Zarr and HDF5 read the values, other datasets are there, and the file can be written to."""
+    assert shardwrite.verify(path, deep=True).is_good
+    assert (shardwrite.open_sharded(path)[...] == values).all()
+    assert (zarr.open_array(path)[...] == values).all()
+    assert mode_of(shard) == 0o444
+    shard.chmod(0o644)
+    with h5py.File(shard, "r+") as file:
+        assert (file["new"][...] == np.arange(1000.0)).all()
+        assert file.attrs["who"] == "another program"
+        at = slice(4, 8) if str(shard).endswith(SHARD) else slice(0, 4)
+        assert (file[name][...] == values[at]).all()
+    assert (shardwrite.open_sharded(path)[...] == values).all()  # and nothing was cut off
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("how", ["written", "adopted", "without a receipt"])
+def test_a_scan_loses_no_dataset(tmp_path, how, libver):
+    path, name = tmp_path / "x", "data"
+    if how == "adopted":
+        name, files = "v", [tmp_path / "a.h5", tmp_path / "b.h5"]
+        for at, one in zip((slice(0, 4), slice(4, 8)), files, strict=True):
+            with h5py.File(one, "w", libver=libver) as file:
+                file.create_dataset("u", data=-VALUES[at], chunks=(2, 3), compression="gzip")
+                file.create_dataset("v", data=VALUES[at], chunks=(2, 3), compression="gzip")
+        shardwrite.adopt(files, path, dataset="v", how="move")
+    else:
+        written(path)
+    if how == "without a receipt":
+        (path / "shardwrite-receipt.json").unlink()
+    changed_by_hdf5(path / SHARD, grown)
+    assert not shardwrite.verify(path).is_good
+    done = shardwrite.repair(path, scan=True)
+    assert done.is_done
+    assert f"from the dataset {name!r}" in done.salvaged[0]
+    assert not done.warnings
+    check_mended(path, path / SHARD, VALUES, name)
+    assert shardwrite.repair(path, scan=True).salvaged == ()
+    if how == "adopted":
+        with h5py.File(path / SHARD) as file:
+            assert (file["u"][...] == -VALUES[4:]).all()
+
+
+def test_a_scan_finds_chunks_that_have_moved(tmp_path):
+    values = np.full_like(VALUES, 5)  # they take few bytes
+    path = written(tmp_path / "x", "start", values, chunks=(4, 6))
+
+    def change(file):
+        grown(file)
+        file["data"][...] = values[4:] = np.random.default_rng(0).integers(0, 2**31, (4, 6))
+
+    changed_by_hdf5(path / SHARD, change)
+    assert not shardwrite.verify(path, deep=True).is_good
+    assert shardwrite.repair(path, scan=True).is_done
+    check_mended(path, path / SHARD, values)
+
+
+def test_a_file_that_hdf5_does_not_open_is_not_cut(tmp_path):
+    path = written(tmp_path / "x")
+    changed_by_hdf5(path / SHARD, grown)
+    with open(path / SHARD, "r+b") as file:
+        file.truncate((path / SHARD).stat().st_size - 100)
+    torn = (path / SHARD).read_bytes()
+    done = shardwrite.repair(path, scan=True)
+    assert not done.is_done
+    assert done.salvaged == ()
+    assert "is a file of HDF5, and stays as it is: " in done.warnings[0]
+    assert [task.key for task in done.tasks] == [SHARD]
+    assert (path / SHARD).read_bytes() == torn
+    assert "stays as it is" in str(done)
+    done = shardwrite.repair(path, da.from_array(VALUES), scan=True)
+    assert done.is_done
+    assert done.warnings == ()
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("change", ["its name", "its type", "its fill value", "its shape"])
+def test_another_dataset_does_not_become_the_arrays(tmp_path, change):
+    path = written(tmp_path / "x", compressors=None)
+
+    def replaced(file):
+        grown(file)
+        del file["data"]
+        kept = {"name": "data", "data": VALUES[4:], "chunks": (2, 3)}
+        another = {
+            "its name": {"name": "other"},
+            "its type": {"dtype": ">i4"},
+            "its fill value": {"fillvalue": 7},
+            "its shape": {"data": np.tile(VALUES, (2, 1))},
+        }
+        file.create_dataset(**kept | another[change])
+
+    changed_by_hdf5(path / SHARD, replaced)
+    done = shardwrite.repair(path, scan=True)
+    assert not done.is_done
+    assert len(done.warnings) == 1
+
+
+def test_a_salvage_by_the_journal_cuts_no_file(tmp_path):
+    path, x = tmp_path / "x", da.from_array(VALUES, chunks=(4, 6))
+    plan = shardwrite.plan(x, shards=(4, 6), chunks=(2, 3), strategy="hdf5")
+    shardwrite.prepare(x, path, plan)
+    shardwrite.write_part(x, path, 1, 2)
+    changed_by_hdf5(path / "c/0/0", grown)
+    whole = (path / "c/0/0").read_bytes()
+    done = shardwrite.repair(path, salvage=True)
+    assert (done.is_done, done.salvaged) == (False, ())
+    assert "Run the command that writes the array again" in done.warnings[0]
+    assert (path / "c/0/0").read_bytes() == whole
+    shardwrite.write_part(x, path, 1, 2)
+    shardwrite.finalize(path)
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_scan_in_memory_leaves_the_file(tmp_path):
+    store = zarr.storage.MemoryStore()
+    written(store)
+    torn = np.concatenate([np.frombuffer(store._store_dict[SHARD].to_bytes(), "u1"), [0] * 5])
+    store._store_dict[SHARD] = zarr.core.buffer.cpu.Buffer.from_bytes(torn.astype("u1").tobytes())
+    (text,) = shardwrite.repair(store, scan=True).warnings
+    assert "only in a directory" in text
+
+
+def several(tmp_path):
+    """An array of files that have two datasets of one shape, and one that is contiguous."""
+    files = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for at, one in zip((slice(0, 4), slice(4, 8)), files, strict=True):
+        with h5py.File(one, "w") as file:
+            file.create_dataset("u", data=-VALUES[at], chunks=(2, 3))
+            file.create_dataset("v", data=VALUES[at], chunks=(2, 3))
+            file.create_dataset("never", (4, 6), "i4", chunks=(2, 3))
+            file["w"] = np.arange(3.0)
+            file["same"] = file["v"]
+    return shardwrite.adopt(files, tmp_path / "x", dataset="v", how="move").path
+
+
+CORNER = (slice(0, 2), slice(0, 3))
+
+
+@pytest.mark.parametrize("has_receipt", [True, False])
+@pytest.mark.parametrize("name", ["u", "w", "never", "none"])
+def test_no_other_dataset_of_a_file_gives_its_name(tmp_path, name, has_receipt):
+    path = Path(several(tmp_path))
+    if not has_receipt:
+        (path / "shardwrite-receipt.json").unlink()
+    whole = (path / "c/0/0").read_bytes()
+    with pytest.raises(SpecError, match=rf"is '(v|same)'.* would become '{name}'"):
+        shardwrite.write_region(7, path, CORNER, strategy=f"hdf5:{name}")
+    assert (path / "c/0/0").read_bytes() == whole
+
+
+@pytest.mark.parametrize("given", ["hdf5", "hdf5:v", "hdf5:same"])
+def test_the_name_is_found_by_the_chunks(tmp_path, given):
+    path = Path(several(tmp_path))
+    (path / "shardwrite-receipt.json").unlink()
+    shardwrite.write_region(7, path, CORNER, strategy=given)
+    with h5py.File(path / "c/0/0") as file:
+        assert len(file) == 1
+        (values,) = (one[...] for one in file.values())
+        assert (values[:2, :3] == 7).all()
+        assert (values[2:] == VALUES[2:4]).all()
+
+
+def test_a_task_finds_the_name_by_the_chunks(tmp_path):
+    """The first shard and the last one have the name; that of one between them is another's."""
+    files = [tmp_path / f"{n}.h5" for n in range(3)]
+    for n, one in enumerate(files):
+        with h5py.File(one, "w") as file:
+            file.create_dataset("v", data=VALUES[:4] + n, chunks=(2, 3))
+    shardwrite.adopt(files, tmp_path / "x", how="move")
+    between = tmp_path / "x/c/1/0"
+    changed_by_hdf5(between, lambda file: file.move("v", "other"))
+    changed_by_hdf5(between, lambda file: file.create_dataset("v", data=VALUES[:4], chunks=(2, 3)))
+    assert shardwrite.repair(
+        tmp_path / "x", scan=True
+    ).salvaged  # by the receipt, `v` is the array's
+    changed_by_hdf5(between, lambda file: file.move("v", "new"))
+    changed_by_hdf5(between, lambda file: file.move("other", "v"))
+    with pytest.raises(SpecError, match="is 'new', and would become 'v'"):
+        shardwrite.write_region(7, tmp_path / "x", (slice(0, 12), slice(0, 3)), strategy="hdf5")
+    shardwrite.abandon(tmp_path / "x")

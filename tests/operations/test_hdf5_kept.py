@@ -164,7 +164,7 @@ def test_a_task_finds_another_name_between_the_ends(tmp_path):
 
 
 def test_files_with_several_datasets(tmp_path):
-    """The receipt tells which; without it, the user does."""
+    """The receipt tells which; without it, the places of the chunks do, or else the user."""
     path = adopted(tmp_path)
     with h5py.File(tmp_path / "2.h5", "w") as file:
         for name in ("t", "u"):
@@ -172,11 +172,18 @@ def test_files_with_several_datasets(tmp_path):
     shardwrite.adopt([tmp_path / "2.h5"], tmp_path / "two", dataset="u", how="move")
     shardwrite.erase(path, CORNER, strategy="hdf5")
     assert names(path) == ["t"]
+    shard = tmp_path / "two/c/0/0"
     os.remove(tmp_path / "two" / RECEIPT_NAME)
+    whole = shard.read_bytes()
+    shard.chmod(0o644)
+    shard.write_bytes(whole[:-1] + b"?")
     with pytest.raises(SpecError, match="several datasets: 't', 'u'") as caught:
         shardwrite.erase(tmp_path / "two", CORNER, strategy="hdf5")
     assert 'strategy="hdf5:t"' in caught.value.fields["remedy"]
-    shardwrite.erase(tmp_path / "two", CORNER, strategy="hdf5:u")
+    shard.write_bytes(whole)
+    with pytest.raises(SpecError, match="is 'u', and would become 't'"):
+        shardwrite.erase(tmp_path / "two", CORNER, strategy="hdf5:t")
+    shardwrite.erase(tmp_path / "two", CORNER, strategy="hdf5")
     assert names(tmp_path / "two") == ["u"]
 
 

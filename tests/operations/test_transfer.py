@@ -508,7 +508,7 @@ def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, b
 
     def copy_and_replace(reader, writer, nbytes, offset=0):
         copy(reader, writer, nbytes, offset)
-        if reader.read(0, nbytes) == shard.read_bytes() and not times:
+        if reader.read(0, reader.nbytes) == shard.read_bytes() and not times:
             times.append(1)
             shard.with_name("new").write_bytes(new)
             shard.with_name("new").rename(shard)

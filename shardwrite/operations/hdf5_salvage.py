@@ -1,0 +1,158 @@
+"""A new index for a shard that is a file of HDF5, made from what the library of HDF5 tells.
+
+A program that stores something in such a file moves its end, and may move chunks. Then the index
+of Zarr is in the wrong place, or wrong. To cut the file off would destroy it for HDF5, which knows
+where its chunks are. So the file stays whole, and gets a new index as an adopted file does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.reader import Ranges
+from shardwrite.encode.scan import decodes, shard_up_to
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Shape
+from shardwrite.read.hdf5_names import dataset_names
+from shardwrite.read.hdf5_shards import why_unreadable
+from shardwrite.runs.hdf5_kept import KnownShards
+from shardwrite.sources.hdf5_shard import DatasetFile, look_into
+from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store
+
+__all__ = ["Reindexed", "index_again"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """A file of HDF5 with a new index, as an object to read.
+
+    Attributes
+    ----------
+    source : Ranges
+        The file as it is.
+    nbytes : int
+        Size of the file with the new index.
+    dataset : str
+        Name of the dataset that the index is of.
+    changes : tuple of (int, bytes)
+        Offsets and bytes that differ, ascending. The last ones may follow the end of the file.
+    """
+
+    source: Ranges
+    nbytes: int
+    dataset: str
+    changes: tuple[tuple[int, bytes], ...]
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See :meth:`shardwrite.encode.reader.Ranges.read`."""
+        end = offset + nbytes
+        found = bytearray(nbytes)
+        old = max(0, min(end, self.source.nbytes) - offset)
+        if old:
+            found[:old] = self.source.read(offset, old)
+        for at, data in self.changes:
+            first, last = max(at, offset), min(at + len(data), end)
+            if first < last:
+                found[first - offset : last - offset] = data[first - at : last - at]
+        return found
+
+    def write(self, writer: ObjectWriter) -> None:
+        """Append the whole of it to a new object."""
+        for start in range(0, self.nbytes, COPIED_NBYTES):
+            writer.write([self.read(start, min(COPIED_NBYTES, self.nbytes - start))])
+
+
+def index_again(
+    metadata: ArrayMetadata, store: Store, index: Shape, source: Ranges, known: KnownShards
+) -> Reindexed | str | None:
+    """Make the index of a shard that is a file of HDF5 again.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array, or a part of it.
+    store : Store
+        Its store.
+    index : tuple of int
+        Position of the shard in the shard grid of that part.
+    source : Ranges
+        The shard, which starts as a file of HDF5.
+    known : KnownShards
+        What is known of the shards of the whole array.
+
+    Returns
+    -------
+    Reindexed, str or None
+        The file with its new index. A text says why there can be none. None if index and file are
+        as they should be.
+    """
+    key, root = metadata.shard_key(index), store.local_root
+    path = None if root is None else Path(root, key)
+    if path is None or not path.is_file():
+        return "the library of HDF5 reads it only in a directory"
+    whole = tuple(i + first for i, first in zip(index, metadata.first_shard, strict=True))
+    names = known.told_at(whole) or dataset_names(source, metadata.grid, None)
+    found, why = list[DatasetFile](), "HDF5 finds no dataset in it that fits the array"
+    for name in names:
+        try:
+            one = look_into(str(path), name)
+        except SpecError as error:
+            why = error.message
+            continue
+        if _fits(metadata, one.metadata):
+            found.append(one)
+    if len(found) != 1:
+        several = ", ".join(repr(one.dataset) for one in found)
+        return f"it is not known which of its datasets is the array's: {several}" if found else why
+    return _made(metadata, source, found[0])
+
+
+def _fits(metadata: ArrayMetadata, dataset: ArrayMetadata) -> bool:
+    """Whether a dataset may be that of a shard. Its length may be shorter at the end of an array.
+
+    Parameters of compressors may differ, since they are not needed to decode.
+    """
+    grid, own = metadata.grid, dataset.grid
+    return (
+        own.chunks == grid.chunks
+        and all(n <= s for n, s in zip(own.shape, grid.shards, strict=True))
+        and dataset.pipeline.stored_dtype == metadata.pipeline.stored_dtype
+        and _bits(dataset) == _bits(metadata)
+        and [codec["name"] for codec in dataset.inner_codecs]
+        == [codec["name"] for codec in metadata.inner_codecs]
+    )
+
+
+def _bits(metadata: ArrayMetadata) -> bytes:
+    return np.asarray(metadata.fill_value, metadata.dtype).tobytes()
+
+
+def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> Reindexed | str | None:
+    """The file with the index that its dataset tells; see `index_again`."""
+    if found.nbytes != source.nbytes:
+        return "another program changes it at this moment"
+    codec, new = metadata.index_codec, found.index_of(metadata)
+    now = shard_up_to(metadata, source, source.nbytes)
+    is_same = now is not None and now.index.checksum == new.checksum
+    if now is not None and is_same and not why_unreadable(metadata, source, now.index):
+        return None
+    seal, n = codec.seal(new), source.nbytes
+    if codec.location == "start":
+        if len(seal.prefix) > found.superblock.base:
+            return "its user block has no room for the index"
+        made = Reindexed(source, n, found.dataset, ((0, bytes(seal.prefix)),))
+    elif found.why_not_end:
+        return f"nothing may follow its end: {found.why_not_end}"
+    else:
+        suffix = bytes(seal.suffix)
+        at, _, block = found.superblock.raised(n + len(suffix))
+        made = Reindexed(source, n + len(suffix), found.dataset, ((at, block), (n, suffix)))
+    shard = shard_up_to(metadata, made, made.nbytes)
+    if shard is None or not decodes(shard):
+        return "its chunks do not decode"
+    return made
