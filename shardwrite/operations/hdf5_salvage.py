@@ -7,6 +7,7 @@ where its chunks are. So the file stays whole, and gets a new index as an adopte
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import why_unreadable
 from shardwrite.runs.hdf5_kept import KnownShards
 from shardwrite.sources.hdf5_shard import DatasetFile, look_into
-from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store
+from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store, mode_of
 
 __all__ = ["Reindexed", "index_again"]
 
@@ -93,7 +94,7 @@ def index_again(
     """
     key, root = metadata.shard_key(index), store.local_root
     path = None if root is None else Path(root, key)
-    if path is None or not path.is_file():
+    if path is None or not stat.S_ISREG(mode_of(path)):
         return "the library of HDF5 reads it only in a directory"
     whole = tuple(i + first for i, first in zip(index, metadata.first_shard, strict=True))
     names = known.told_at(whole) or dataset_names(source, metadata.grid, None)
