@@ -27,6 +27,8 @@ from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store, mode_of
 
 __all__ = ["Reindexed", "index_again"]
 
+_NO_SHARD = "cannot become a shard as it is: "
+
 
 @dataclass(frozen=True, slots=True)
 class Reindexed:
@@ -103,7 +105,7 @@ def index_again(
         try:
             one = look_into(str(path), name)
         except SpecError as error:
-            why = error.message
+            why = error.message.removeprefix(_NO_SHARD)
             continue
         if _fits(metadata, one.metadata):
             found.append(one)

@@ -215,7 +215,7 @@ def verify(
         See :func:`to_sharded_zarr`.
     deep : bool
         Decode every inner chunk as well, to find faults that only a codec or the checksum of an
-        inner chunk can show.
+        inner chunk can show. Check also that HDF5 can read shards that are HDF5 files.
     against : array_like, str or path, optional
         A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
