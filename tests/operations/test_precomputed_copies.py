@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import dask
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec
 
 import shardwrite
-from shardwrite import ChangedError, SpecError
+from shardwrite import ChangedError
 from shardwrite.codecs.stages import GzipStage
 from shardwrite.sources import open_source
 
@@ -221,20 +219,6 @@ def test_processes_copy_what_they_can_open(tmp_path):
         assert f"all chunks are decoded: {why}" in notes
         assert "encoded chunks are copied, unchanged" in shardwrite.plan_precomputed(z, **NEW).notes
         shardwrite.to_precomputed(z, tmp_path / "v", **NEW)
-    check(tmp_path / "v", VALUES)
-
-
-def test_such_a_plan_is_not_prepared(tmp_path):
-    """The remedy is carried out."""
-    z = written_by_zarr(tmp_path / "z", [GzipCodec()], shards=(16, 16, 16))
-    scale = tmp_path / "v" / KEY
-    with pytest.raises(SpecError, match=re.escape("prepare a dask array of it: shardwrite.from_")):
-        shardwrite.prepare(z, scale, shardwrite.plan_precomputed(z, **NEW))
-    assert not scale.exists()
-    x = shardwrite.from_sharded_zarr(tmp_path / "z")
-    shardwrite.prepare(x, scale, shardwrite.plan_precomputed(x, **NEW))
-    shardwrite.write_part(x, scale, 0, 1)
-    shardwrite.finalize(scale)
     check(tmp_path / "v", VALUES)
 
 
