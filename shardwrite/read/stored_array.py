@@ -16,6 +16,7 @@ from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.v2 import translated
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
+from shardwrite.place.transformer import TransformerStore
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
@@ -114,7 +115,7 @@ def stored_at(place: Place) -> StoredArray:
         array = ShardedArray(metadata, place.store)
         notes = (*v2.notes, *told.notes)
         found = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, told)
-    if isinstance(place.store, InsideStore):
+    if isinstance(place.store, InsideStore | TransformerStore):
         place.store.check_sizes(_sizes_of(found.array.metadata))
     return found
 

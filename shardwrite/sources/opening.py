@@ -11,6 +11,7 @@ from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
+from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
@@ -46,12 +47,14 @@ def place_of(source: Any) -> Place:
     if is_bucket_url(path):
         kind, file = guess_in_bucket(path)
         if file is None:
-            return resolve_place(source, None, is_read=True)
+            return resolve_place(path, name or None, is_read=True)
         if kind != "hdf5":
             raise _refused(path, kind)
         store = Hdf5Store(file)
     else:
         store = _store_of(path)
+        if isinstance(store, ZippedStore) and hierarchy_of(store):
+            return TransformerPlace.of(store, name)
     if not name:
         _check_root(store)
         return InStore(store)
