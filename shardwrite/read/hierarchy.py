@@ -21,6 +21,7 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
+from shardwrite.read.volume_paths import is_in_volume
 from shardwrite.stores import InsideStore, listed, mode_of
 
 __all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
@@ -150,6 +151,13 @@ def _nothing_at(place: Place) -> SpecError:
             field="src",
             value=place.label,
             remedy=remedy if names else "give the path of a hierarchy with arrays",
+        )
+    if is_in_volume(place):
+        return SpecError(
+            "no Zarr array or group is there, but a volume of Neuroglancer",
+            field="src",
+            value=place.label,
+            remedy="use reshard without consume, which makes Zarr arrays of its values",
         )
     root = place.store.local_root
     if root is None or stat.S_ISDIR(mode_of(root)):

@@ -18,6 +18,7 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
 from shardwrite.place.transformer import TransformerStore
 from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.survey import Survey
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
 __all__ = ["StoredArray", "check_apart", "open_stored", "parsed_at", "stored_at"]
@@ -46,6 +47,8 @@ class StoredArray:
         Which of its chunks cannot be copied, and why.
     known_identity : str
         Its identity, if it is known from before its document was moved; else empty.
+    survey : callable, optional
+        Function that returns a `Survey` of its files, if these are no objects of a Zarr array.
     """
 
     place: Place
@@ -55,6 +58,7 @@ class StoredArray:
     has_fill: bool = True
     told: Told = field(default_factory=Told)
     known_identity: str = ""
+    survey: Callable[[], Survey] | None = None
 
     @property
     def label(self) -> str:
@@ -65,6 +69,11 @@ class StoredArray:
     def is_v3(self) -> bool:
         """Whether it is a Zarr v3 array."""
         return self.document == DOCUMENT
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a scale of a volume that another program wrote, which only has values."""
+        return self.survey is not None
 
     @property
     def is_in_file(self) -> bool:

@@ -43,6 +43,8 @@ def place_of(source: Any) -> Place:
     path, name = _split(source)
     if path is None:
         return resolve_place(source, None, is_read=True)
+    if not is_bucket_url(path) and os.path.isdir(path):
+        return resolve_place(path, name, is_read=True)
     store: InsideStore
     if is_bucket_url(path):
         kind, file = guess_in_bucket(path)
@@ -76,7 +78,8 @@ def _split(source: Any) -> tuple[str | None, str]:
         path, _, name = path.rpartition("::")
     if is_bucket_url(path):
         return (path, name.strip("/")) if name or is_named_as_file(path) else (None, "")
-    return (path, name.strip("/")) if os.path.isfile(path) else (None, "")
+    name = name.strip("/")
+    return (path, name) if os.path.isfile(path) or (name and os.path.isdir(path)) else (None, "")
 
 
 def _store_of(path: str) -> InsideStore:
