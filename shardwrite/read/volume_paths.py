@@ -79,8 +79,8 @@ def refuse_volume(place: Place) -> None:
     except (ShardwriteError, ValueError):
         return
     remedy = (
-        "another program wrote it: read it by shardwrite.from_precomputed, or make Zarr arrays of "
-        "it by shardwrite reshard"
+        "shardwrite has written none of its scales: read it by shardwrite.from_precomputed, or "
+        "make Zarr arrays of it by shardwrite reshard"
     )
     if data is None and volume_above(place) is not None:
         raise SpecError(
