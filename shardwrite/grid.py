@@ -210,6 +210,13 @@ class ShardGrid:
             )
         )
 
+    def rounded_to_shards(self, box: Box) -> Box:
+        """Box of the whole shards that a box touches, which may reach past the array's end."""
+        return Box(
+            tuple(a // s * s for a, s in zip(box.start, self.shards, strict=True)),
+            tuple(ceil_div(b, s) * s for b, s in zip(box.stop, self.shards, strict=True)),
+        )
+
     def rounded_out(self, box: Box) -> Box:
         """Box of the whole inner chunks that a box touches, clipped at the end of the array."""
         start = tuple(a // c * c for a, c in zip(box.start, self.chunks, strict=True))

@@ -123,11 +123,19 @@ class Hdf5File:
 
     def is_inside(self, extent: Shape) -> npt.NDArray[np.bool_]:
         """Whether each inner chunk, by rank, has elements in a dataset of the given shape."""
-        found = np.ones(self.chunks_per_shard, dtype=bool)
-        for axis, (n, c) in enumerate(zip(extent, self.chunks, strict=True)):
-            here = np.arange(self.chunks_per_shard[axis]) * c < n
-            found &= here.reshape([-1 if i == axis else 1 for i in range(len(extent))])
-        return found.ravel()
+        return _is_inside(self.chunks_per_shard, self.chunks, extent)
+
+
+@lru_cache(maxsize=16)
+def _is_inside(counts: Shape, chunks: Shape, extent: Shape) -> npt.NDArray[np.bool_]:
+    """See :meth:`Hdf5File.is_inside`; most shards of an array have the same extent."""
+    found = np.ones(counts, dtype=bool)
+    for axis, (count, n, c) in enumerate(zip(counts, extent, chunks, strict=True)):
+        here = np.arange(count) * c < n
+        found &= here.reshape([-1 if i == axis else 1 for i in range(len(extent))])
+    flat = found.ravel()
+    flat.flags.writeable = False
+    return flat
 
 
 @lru_cache(maxsize=32)

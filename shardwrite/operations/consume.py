@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.journal import Consumption, InPlace, work_of
+from shardwrite.journal import Consumption, InPlace, layout_of, work_of
 from shardwrite.operations.consuming import (
     check_copied,
     check_target,
@@ -26,6 +26,7 @@ from shardwrite.operations.consuming import (
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One, refuse_loss_of
+from shardwrite.operations.hdf5_sources import with_name
 from shardwrite.operations.in_place import INTO, taken_over
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
@@ -59,7 +60,9 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
     """
 
     def plan(source: StoredArray, into: Store) -> Converting:
-        made = convert_array(source, engine, call.wanted.options, call.options, into)
+        begun = layout_of(consumed_path(place, call)).get("")
+        options = with_name(source, call.options, begun)
+        made = convert_array(source, engine, call.wanted.options, options, into)
         check_copied(One("", made))
         refuse_loss_of([source], call)
         return made

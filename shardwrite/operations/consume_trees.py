@@ -102,7 +102,7 @@ def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     new = resolve_place(call.dst, None)
     check_apart(place, new)
     tree = _tree_at(Directory(path))
-    made = plan_all(tree, call, engine)
+    made = plan_all(tree, call, engine, layout_of(path))
     targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
     _check(path, tree, made, targets, call)
     refuse_loss_of([source for _, source in tree.arrays], call)

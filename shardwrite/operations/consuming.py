@@ -20,6 +20,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One
+from shardwrite.operations.hdf5_sources import named
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
@@ -163,9 +164,10 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
 
 
 def digest_of(made: Converting, call: Call) -> str:
-    """Digest of what the array becomes."""
+    """Digest of what the array becomes, and the name of a dataset; see `named`."""
     facts = [made.metadata.document, call.wanted.options.drop_empty]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return named(digest, call.options.strategy, made.plan.strategy)
 
 
 def consume_one(

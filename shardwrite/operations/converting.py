@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,8 +237,22 @@ class One:
         return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
 
 
-def plan_all(tree: Hierarchy, call: Call, engine: Engine) -> list[One]:
-    """Plan the conversion of each array, before anything is written."""
+def plan_all(
+    tree: Hierarchy, call: Call, engine: Engine, begun: Mapping[str, str] | None = None
+) -> list[One]:
+    """Plan the conversion of each array, before anything is written.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The arrays.
+    call : Call
+        The call.
+    engine : Engine
+        The engine that runs the tasks.
+    begun : mapping of str to str, optional
+        What the same conversion was begun with, by the path of each array, if it consumes them.
+    """
     wanted = call.wanted
     into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
     if not tree.arrays and tree.left_out:
@@ -265,7 +279,9 @@ def plan_all(tree: Hierarchy, call: Call, engine: Engine) -> list[One]:
                 manifest=what.manifest,
             )
         try:
-            options = with_name(source, call.options) if call.dst is None else call.options
+            options = call.options
+            if call.removes_source:
+                options = with_name(source, options, (begun or {}).get(name))
             made.append(One(name, convert_array(source, engine, what, options, into), kept))
         except ShardwriteError as error:
             if name:

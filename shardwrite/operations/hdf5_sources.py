@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 
 from shardwrite.errors import SpecError
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.hdf5_strategy import Hdf5, dataset_of
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 from shardwrite.journal import receipt_at
 from shardwrite.plan import PlanOptions
@@ -20,21 +21,24 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 
-__all__ = ["refuse_loss", "with_name"]
+__all__ = ["named", "refuse_loss", "with_name"]
 
 _N_THREADS = 16
 _AT_A_TIME = 1024
+_N_DIGITS = 64  # of a digest
 
 
-def with_name(source: StoredArray, options: PlanOptions) -> PlanOptions:
-    """Options of a conversion in place, with the name of the dataset in the files of the array.
+def with_name(source: StoredArray, options: PlanOptions, begun: str | None = None) -> PlanOptions:
+    """Options of a conversion, with the name of the dataset in the files that it replaces.
 
     Parameters
     ----------
     source : StoredArray
-        The array.
+        The array that is replaced or removed.
     options : PlanOptions
         The options that were asked for.
+    begun : str, optional
+        What `named` gave when the same conversion was begun. Files of the array may be gone since.
 
     Raises
     ------
@@ -44,9 +48,25 @@ def with_name(source: StoredArray, options: PlanOptions) -> PlanOptions:
     metadata, strategy = source.array.metadata, options.strategy
     if not isinstance(strategy, Hdf5) or strategy.dataset is not None or not fits_hdf5(metadata):
         return options
+    if begun is not None:
+        return replace(options, strategy=replace(strategy, dataset=dataset_of(begun[_N_DIGITS:])))
     known = KnownShards(metadata, source.array.store, receipt_at(source.place))
     ends = shards_at_ends(metadata.grid)
     return replace(options, strategy=keeping_hdf5(known, strategy, ends, drops=True))
+
+
+def named(digest: str, asked: Strategy, kept: Strategy) -> str:
+    """A digest of a conversion, with the name of the dataset if it was taken from the files.
+
+    Parameters
+    ----------
+    digest : str
+        The digest.
+    asked, kept : Strategy
+        The strategy that was asked for, and the one of the conversion.
+    """
+    is_kept = isinstance(asked, Hdf5) and isinstance(kept, Hdf5) and asked.dataset != kept.dataset
+    return f"{digest}{kept.label}" if is_kept else digest
 
 
 def refuse_loss(

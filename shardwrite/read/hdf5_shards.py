@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import LOOKED_AT, SIGNATURE, describe, signature_places
+from shardwrite.format.hdf5_groups import has_dataset
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
@@ -25,6 +27,7 @@ __all__ = [
     "fits_hdf5",
     "is_hdf5",
     "is_hdf5_at",
+    "look",
     "other_name",
     "refuse_hdf5",
     "refuse_hdf5_among",
@@ -50,17 +53,58 @@ def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
     source : Ranges
         The object.
     """
-    if source.nbytes < len(SIGNATURE):
-        return False
-    first = bytes(source.read(0, min(_FIRST_NBYTES, source.nbytes)))
+    return look(metadata, source, None)[0]
+
+
+def look(metadata: ArrayMetadata, source: Ranges, name: str | None) -> tuple[bool, bool]:
+    """Look at an object of an array, without the library of HDF5.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    source : Ranges
+        The object.
+    name : str, optional
+        Name of a dataset.
+
+    Returns
+    -------
+    is_file : bool
+        Whether it starts as a file of HDF5; see `is_hdf5`.
+    has_name : bool
+        Whether it surely has a dataset of this name. Where this is False, the library must tell.
+    """
+    start = _Start(source)
+    at = _signature_at(metadata, start)
+    if at is None or name is None:
+        return at is not None, False
+    return True, has_dataset(start.read, at, name, metadata.grid.chunks)
+
+
+class _Start:
+    """An object whose first bytes were read at once; see `Ranges`."""
+
+    def __init__(self, source: Ranges) -> None:
+        self.nbytes, self._source = source.nbytes, source
+        self._first = bytes(source.read(0, min(_FIRST_NBYTES, source.nbytes)))
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See `Ranges`."""
+        if offset + nbytes <= len(self._first):
+            return self._first[offset : offset + nbytes]
+        left = min(nbytes, self.nbytes - offset)
+        return self._source.read(offset, left) if left > 0 else b""
+
+
+def _signature_at(metadata: ArrayMetadata, start: _Start) -> int | None:
+    """Where the signature of HDF5 stands in an object; None if it is no such file."""
     for at in signature_places(metadata):
-        end = at + len(SIGNATURE)
-        if end > source.nbytes:
-            return False
-        found = first[at:end] if end <= len(first) else bytes(source.read(at, len(SIGNATURE)))
-        if found == SIGNATURE:
-            return True
-    return False
+        if at + len(SIGNATURE) > start.nbytes:
+            return None
+        if start.read(at, len(SIGNATURE)) == SIGNATURE:
+            return at
+    return None
 
 
 def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: Ranges) -> None:
@@ -72,7 +116,11 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
         If the shard is such a file, and the strategy is not `Hdf5`. Or if the strategy would give
         the dataset in the file another name.
     """
-    if not fits_hdf5(metadata) or not is_hdf5(metadata, source):
+    if not fits_hdf5(metadata):
+        return
+    name = strategy.name_in_file if isinstance(strategy, Hdf5) else None
+    is_file, has_name = look(metadata, source, name)
+    if not is_file or has_name:
         return
     if not isinstance(strategy, Hdf5):
         raise SpecError(
@@ -81,7 +129,6 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             value=strategy.label,
             remedy=HOW_TO_CHANGE,
         )
-    name = strategy.name_in_file
     names = dataset_names(source, metadata.grid.chunks, [name], is_enough=True)
     if names and name not in names:
         raise other_name(strategy, names, f"in the shard {key!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from shardwrite.errors import SpecError, StoreError
@@ -22,16 +23,19 @@ from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import (
     HOW_TO_CHANGE,
     fits_hdf5,
-    is_hdf5,
     is_hdf5_at,
+    look,
     other_name,
     refuse_hdf5,
 )
 from shardwrite.stores import Store
 
-__all__ = ["KnownShards", "for_update", "keeping_hdf5", "shards_at_ends"]
+__all__ = ["KeptShards", "KnownShards", "for_update", "keeping_hdf5", "shards_at_ends"]
 
 _MAX_LABELS = 10
+_N_THREADS = 16
+_FEW = 4  # shards for which threads are not worth it
+_MOST_SEEN = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ class KnownShards:
         return cls(metadata, target.store, read_receipt(target))
 
     def names_at(self, index: Shape, wanted: str | None = None) -> list[str] | None:
-        """Names of datasets in a shard, among them `wanted`; empty if it is no file of HDF5.
+        """Names of datasets in a shard; empty if it is no file of HDF5.
+
+        If it has `wanted`, that one may be the only name.
 
         None if the shard is not there, or cannot be read as such a file.
         """
@@ -66,7 +72,10 @@ class KnownShards:
             reader = self.store.open(self.metadata.shard_key(index))
             if reader is not None:
                 stack.push(reader)
-                if not is_hdf5(self.metadata, reader):
+                is_file, has_wanted = look(self.metadata, reader, wanted)
+                if wanted is not None and has_wanted:
+                    return [wanted]
+                if not is_file:
                     return []
                 chunks = self.metadata.grid.chunks
                 return dataset_names(reader, chunks, [wanted, *self._noted]) or None
@@ -126,6 +135,57 @@ class KnownShards:
         is_inside = is_of_run and all(a < n for (a, _), n in zip(bounds, shape, strict=True))
         label = made.strategy
         return label if is_inside or dataset_of(label) is not None else None
+
+
+class KeptShards:
+    """Looks at the shards of an array before a stream accepts a block for them, each once.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    metadata : ArrayMetadata
+        Its metadata as the stream has found them.
+    strategy : Strategy
+        The strategy of the stream.
+    """
+
+    def __init__(self, target: Target, metadata: ArrayMetadata, strategy: Strategy) -> None:
+        self._strategy, self._seen = strategy, set[Shape]()
+        self._known = KnownShards.of(target, metadata) if fits_hdf5(metadata) else None
+
+    def check(self, box: Box) -> None:
+        """Refuse a block if the stream would make another file of one of HDF5.
+
+        Parameters
+        ----------
+        box : Box
+            Box of the block. Shards behind the end of the array, as the stream has found it, are
+            looked at when they are written.
+
+        Raises
+        ------
+        SpecError
+            See `keeping_hdf5`.
+        """
+        if self._known is None:
+            return
+        grid = self._known.metadata.grid
+        common = box.intersect(grid.whole)
+        new = [index for index in grid.shards_in(common) if index not in self._seen]
+        if len(new) > _FEW:
+            with ThreadPoolExecutor(min(_N_THREADS, len(new))) as pool:
+                list(pool.map(self._check_one, new))
+        else:
+            for index in new:
+                self._check_one(index)
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.clear()
+        self._seen.update(new)
+
+    def _check_one(self, index: Shape) -> None:
+        if self._known is not None:
+            keeping_hdf5(self._known, self._strategy, [index], drops=False)
 
 
 def for_update(

@@ -32,7 +32,7 @@ from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
-from shardwrite.runs.hdf5_kept import for_update
+from shardwrite.runs.hdf5_kept import KeptShards, for_update
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
@@ -195,6 +195,7 @@ class ShardWriter:
         check_updatable(self._target.store, self._strategy)
         check_unshared(self._target)
         self._strategy = for_update(self._target, self._metadata, self._strategy)
+        self._kept = KeptShards(self._target, self._metadata, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
         if n_threads is not None and (
             isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1
@@ -393,6 +394,7 @@ class ShardWriter:
         check_growth(
             self._metadata.grid, [max(n, b) for n, b in zip(self._shape, box.stop, strict=True)]
         )
+        self._kept.check(box)
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
         window = self._window_around(box)

@@ -130,6 +130,13 @@ class WriteSpec:
             grid.shard_box(index).intersect(grid.whole)
         )
 
+    def covers_all(self, box: Box) -> bool:
+        """Whether the source covers all elements of the shards that a box touches."""
+        grid = self.metadata.grid
+        return self.region is None or self.region.contains(
+            grid.rounded_to_shards(box).intersect(grid.whole)
+        )
+
     @property
     def fixed_nbytes(self) -> int | None:
         """Fixed encoded size of an inner chunk in bytes, for `Strategy.lay_out`.

@@ -19,9 +19,12 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import EMPTY, Seal
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape
-from shardwrite.write.hdf5_patterns import lay_out_all
+from shardwrite.write.hdf5_patterns import lay_out_all, lay_out_full
 
 __all__ = ["Hdf5Completion", "extent_of", "pieces_of"]
+
+# memory in which pieces are put together, for each chunk of a shard
+_CHUNK_NBYTES = 256
 
 
 class Hdf5Completion:
@@ -37,7 +40,10 @@ class Hdf5Completion:
 
     def __init__(self, metadata: ArrayMetadata, strategy: Hdf5) -> None:
         self._metadata, self._file = metadata, describe(metadata, strategy)
-        self.around_nbytes = self._file.most_overhead_nbytes
+        # The bound that plans use is several times as large, and would make batches smaller.
+        full = lay_out_full(self._file, metadata.grid.shards)
+        n_chunks = metadata.grid.n_chunks_per_shard
+        self.around_nbytes = sum(map(len, full.around)) + n_chunks * _CHUNK_NBYTES
 
     def complete(
         self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
@@ -51,7 +57,8 @@ class Hdf5Completion:
         found = lay_out_all(self._file, extents, nbytes[filled])
         layouts: dict[int, FileLayout] = dict(zip(filled, found, strict=True))
         if found:
-            tables[filled, :, 0] = [layout.offsets for layout in found]
+            offsets = np.concatenate([layout.offsets for layout in found])
+            tables[filled, :, 0] = offsets.reshape(len(found), -1)
         tables[nbytes < 0] = EMPTY
         return [
             _completed(own, seal, layouts.get(number))
@@ -63,12 +70,18 @@ def _completed(chunks: Sequence[Buffer], seal: Seal, layout: FileLayout | None) 
     """A shard with what stands around its chunks; it has no layout if it has no chunks."""
     if layout is None:
         return EncodedShard([], seal, 0, 0)
-    buffers: list[Buffer] = []
-    ends = [*layout.breaks[1:], len(chunks)]
-    for piece, first, last in zip(pieces_of(layout, seal), layout.breaks, ends, strict=True):
-        buffers += [piece, *chunks[first:last]]
-    nbytes = layout.nbytes + len(seal.suffix)
-    return EncodedShard(buffers, Seal(seal.index, b"", seal.suffix), nbytes, len(chunks))
+    pieces, breaks = layout.around, layout.breaks
+    # An index at the start takes the place of the first bytes, which are zeros.
+    head = [seal.prefix, memoryview(pieces[0])[len(seal.prefix) :]] if seal.prefix else pieces[:1]
+    if len(pieces) == 1:
+        buffers = [*head, *chunks]
+    else:
+        buffers = [*head, *chunks[: breaks[1]]]
+        ends = [*breaks[2:], len(chunks)]
+        for piece, first, last in zip(pieces[1:], breaks[1:], ends, strict=True):
+            buffers += [piece, *chunks[first:last]]
+    inside = Seal(seal.index, b"", seal.suffix) if seal.prefix else seal
+    return EncodedShard(buffers, inside, layout.nbytes + len(seal.suffix), len(chunks))
 
 
 def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
@@ -85,10 +98,10 @@ def extents_of(metadata: ArrayMetadata, places: Sequence[Shape]) -> list[Shape]:
     return list(map(tuple, np.minimum(shards, left).tolist()))
 
 
-def pieces_of(layout: FileLayout, seal: Seal) -> list[Buffer]:
+def pieces_of(layout: FileLayout, seal: Seal) -> Sequence[Buffer]:
     """What is around the inner chunks, with an index that comes first."""
     if not seal.prefix:
-        return list(layout.around)
+        return layout.around
     head = bytearray(layout.around[0])
     head[: len(seal.prefix)] = seal.prefix
     return [head, *layout.around[1:]]

@@ -166,7 +166,7 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
         pieces = _loaded(spec, source, arrays)
         touched = spec.touched(source.box)
         if (
-            spec.region is None
+            spec.covers_all(source.box)
             and spec.streams
             and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes)
         ):

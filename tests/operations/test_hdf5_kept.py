@@ -4,7 +4,9 @@ how their dataset is called."""
 from __future__ import annotations
 
 import os
+from unittest import mock
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import Hdf5, ShardWriter, SpecError
+from shardwrite import Hdf5, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
 from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.runs.hdf5_kept import keeping_hdf5
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -357,6 +360,82 @@ def test_conversions_in_place_by_hdf5_keep_the_name(tmp_path):
     shardwrite.reshard(path, tmp_path / "new", (2, 4), strategy="hdf5:t", consume=True)
     assert names(tmp_path / "new") == ["t"]
     assert not path.exists()
+
+
+class StopError(Exception):
+    pass
+
+
+def stop(report):
+    raise StopError
+
+
+CONSUMING = {
+    "reshard": lambda path, new, **how: shardwrite.reshard(path, new, (1, 2), **how),
+    "shard": lambda path, new, **how: shardwrite.shard(path, new, (1, 2), **how),
+}
+
+
+@pytest.mark.parametrize("is_amid", [False, True], ids=["at once", "amid"])
+@pytest.mark.parametrize("is_noted", [False, True], ids=["no receipt", "receipt"])
+@pytest.mark.parametrize("group", [False, True], ids=["array", "group"])
+@pytest.mark.parametrize("conversion", CONSUMING)
+def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, is_amid):
+    """Also if the call that began was stopped, and files with the name are gone since."""
+    path = written(tmp_path / "a", strategy="hdf5:raw/data")
+    if not is_noted:
+        os.remove(path / RECEIPT_NAME)
+    if group:
+        zarr.create_group(tmp_path / "group")
+        path.rename(tmp_path / "group/a")
+        written(tmp_path / "group/b", strategy="hdf5:b")
+        written(tmp_path / "group/plain", strategy="fixed-order")
+        path = tmp_path / "group"
+    how = {"strategy": "hdf5", "consume": True, "memory_limit": "2200kB", "checksum": False}
+    if is_amid:
+        with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+            CONSUMING[conversion](path, tmp_path / "new", progress=stop, **how)
+        assert not (path / "a/c/0/0" if group else path / "c/0/0").exists()
+    kept = "shardwrite.operations.hdf5_sources.keeping_hdf5"
+    with mock.patch(kept, wraps=keeping_hdf5) as looks:
+        CONSUMING[conversion](path, tmp_path / "new", **how)
+    assert looks.call_count == (0 if is_amid else 2 if group else 1)
+    assert not path.exists()
+    new = tmp_path / "new"
+    if group:
+        assert names(new / "b", "c/3/1") == ["b"]
+        assert names(new / "plain", "c/3/1") == ["data"]
+        new = new / "a"
+    assert names(new, "c/0/0") == names(new, "c/3/1") == ["raw/data"]
+    check(new, VALUES)
+
+
+def test_another_name_for_what_is_consumed(tmp_path):
+    path = written(tmp_path / "a")
+    with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+        shardwrite.reshard(
+            path, tmp_path / "b", (1, 2), strategy="hdf5:zz", consume=True, progress=stop
+        )
+    with pytest.raises(JournalError, match="begun"):
+        shardwrite.reshard(path, tmp_path / "b", (1, 2), strategy="hdf5", consume=True)
+    shardwrite.reshard(path, tmp_path / "b", (1, 2), strategy="hdf5:zz", consume=True)
+    assert names(tmp_path / "b") == ["zz"]
+
+
+def test_a_consumption_that_an_older_version_began(tmp_path):
+    """It named the dataset `data`, and wrote no name beside the digest."""
+    path = written(tmp_path / "a")
+    with (
+        mock.patch("shardwrite.operations.consume.with_name", lambda source, options, _: options),
+        dask.config.set(scheduler="sync"),
+        pytest.raises(StopError),
+    ):
+        shardwrite.reshard(
+            path, tmp_path / "b", (1, 2), strategy="hdf5", consume=True, progress=stop
+        )
+    shardwrite.reshard(path, tmp_path / "b", (1, 2), strategy="hdf5", consume=True)
+    assert names(tmp_path / "b") == ["data"]
+    check(tmp_path / "b", VALUES)
 
 
 def test_conversions_on_the_command_line(tmp_path):

@@ -21,6 +21,7 @@ from tiers import some
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.reader import ShardReader
 from shardwrite.format.order import permutation
 from shardwrite.journal import lease
@@ -161,6 +162,40 @@ HEAD_NBYTES = 8200
 def test_shards_that_are_covered_are_not_read(path, calls):
     write(path, (slice(0, 64), slice(0, 32)))
     assert calls["opened"] == []
+
+
+@pytest.mark.parametrize("strategy", ["fixed-order", "append-only", "hdf5"])
+def test_small_shards_that_are_covered_are_encoded_together(tmp_path, monkeypatch, strategy):
+    """Shards at the edge of the array, too, but none of a group that is covered in part only."""
+    batches, encode = [], ShardBatches.encode
+    monkeypatch.setattr(
+        ShardBatches, "encode", lambda self, index: batches.append(1) or encode(self, index)
+    )
+    new, layout = values((30, 27), 2), {"shards": 4, "chunks": 2, "strategy": strategy}
+    new[4:8] = 0  # these shards go
+    for name, version in (("old", 1), ("new", 2)):
+        x = da.from_array(new if version == 2 else values((30, 27)), chunks=16)
+        x.to_sharded_zarr(tmp_path / name, compressors="zstd", **layout)
+    n_made, wanted = len(batches), contents(tmp_path / "new")
+    with dask.config.set(scheduler="sync"):
+        for region in (np.s_[8:30, :], np.s_[:8, 4:27], np.s_[:8, :4]):
+            x = da.from_array(new[region], chunks=16)
+            shardwrite.write_region(x, tmp_path / "old", region, strategy=strategy)
+        n_covered = len(batches) - n_made
+        assert 3 <= n_covered < 20
+        assert contents(tmp_path / "old") == wanted
+        x = da.from_array(new[1:7, 1:9], chunks=16)
+        shardwrite.write_region(x, tmp_path / "old", np.s_[1:7, 1:9], strategy=strategy)
+    assert len(batches) == n_made + n_covered
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "old")[:, :], new)
+
+
+def contents(path):
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in (path / "c").rglob("*")
+        if file.is_file()
+    }
 
 
 def test_of_shards_that_may_be_files_of_hdf5_only_the_head_is_read(tmp_path, calls):
