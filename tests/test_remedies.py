@@ -239,9 +239,6 @@ COVERED: dict[str, str] = {
     "Begin again by prepare with restart=True": (
         "tests/operations/test_scattered_parts.py::test_a_spool_that_is_gone"
     ),
-    "plan and prepare a dask array of it": (
-        "tests/operations/test_precomputed_copies.py::test_such_a_plan_is_not_prepared"
-    ),
     "plan each scale by a call of its own": f"{_VOLUMES}::test_several_plans_are_prepared_one_by_one",
     "write the volume again: shardwrite.to_precomputed, with another path": (
         "tests/operations/test_scattered.py::test_a_scale_that_names_no_volume_is_not_repaired"

@@ -78,13 +78,23 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def open_as_dask(source: str, options: dict[str, Any]) -> Any:
+def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
     """Open a source, and return it as a dask array, with its identity.
 
     The source options are removed from `options`.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    options : dict of str to object
+        Options of the command.
+    as_source : bool
+        Return the source itself, and not a dask array, unless the user has given chunks.
     """
     opened = _opened(source, options)
-    return _in_chunks(opened, options.pop("source_chunks")), opened.identity
+    chunks = options.pop("source_chunks")
+    return (opened if as_source and chunks is None else _in_chunks(opened, chunks)), opened.identity
 
 
 def open_written(source: str, options: dict[str, Any]) -> Given:
@@ -109,7 +119,7 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
     options : dict of str to object
         Options of the command.
     as_source : bool
-        Return the source itself, and not a dask array, unless the user has given chunks.
+        See `open_as_dask`.
     """
     opened = _opened(source, options)
     known = opened.metadata

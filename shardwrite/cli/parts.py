@@ -199,8 +199,11 @@ def write_part(
     If DST is a scale of a Neuroglancer volume whose hash scatters the chunks, the parts are written
     twice. The first time, each spools its chunks. When all have done so, run them again to gather
     the shards, or leave that to `finalize`.
+
+    If the plan of such a scale copies encoded chunks of a Zarr array, each part copies its own.
+    --source-chunks is refused then.
     """
-    x, identity = open_as_dask(src, source)
+    x, identity = open_as_dask(src, source, as_source=True)
     x = in_order(x, axes)
     if dry_run:
         found = preview_part(x, dst, part, name=name, source_id=identity)

@@ -85,14 +85,14 @@ def precomputed(
 
     This makes the plan, submits a job array that writes the parts, and a job that enters the scale
     into the info file of DST after them. If the hash scatters the chunks, the array is submitted
-    twice: its first tasks spool the chunks, and the others gather the shards. If anything was
-    interrupted, run the same command again: tasks whose part is complete end at once.
+    twice: its first tasks spool the chunks, and the others gather the shards. Encoded chunks of a
+    Zarr array are copied where `shardwrite precomputed` copies them. If anything was interrupted,
+    run the same command again: tasks whose part is complete end at once.
     """
     settings = settings_from(options, dst)
     arguments = source_arguments(options)
-    x, identity = open_volume(src, options)
+    x, identity = open_volume(src, options, as_source=True)
     axes = options["axes"]
-    x, options["axes"] = in_order(x, axes), ROW_MAJOR[-x.ndim :]
     with engine(settings.cores, None, None):
         plan = shardwrite.plan_precomputed(
             x,
@@ -112,7 +112,7 @@ def precomputed(
         dst=root_of(target),
         n_parts=n_parts,
         at_once=at_once,
-        source_options=(*arguments, *([] if axes == options["axes"] else ["--axes", axes])),
+        source_options=(*arguments, *([] if ROW_MAJOR.endswith(axes) else ["--axes", axes])),
     )
     scripts = scripts_of(job, settings)
     where = scripts_directory(directory, target)
@@ -121,7 +121,7 @@ def precomputed(
         return
     refuse_second(target)  # before anything is changed
     shardwrite.prepare(
-        x,
+        in_order(x, axes),
         store,
         plan,
         durability=durability,

@@ -10,6 +10,7 @@ from shardwrite.cli.common import open_to_write
 from shardwrite.cli.options import combined
 from shardwrite.cli.values import Json, Numbers, Sizes
 from shardwrite.format.precomputed.new import ENCODINGS, KINDS, checked_axes, row_major
+from shardwrite.runs.given import take
 
 __all__ = ["in_order", "open_volume", "volume_options"]
 
@@ -114,9 +115,11 @@ def in_order(x: Any, axes: str | None) -> Any:
 
     Parameters
     ----------
-    x : dask.array.Array
+    x : dask.array.Array or Source
         The source.
     axes : str or None
         Letters of its axes; None if they are in order.
     """
-    return x if axes is None else x.transpose(row_major(checked_axes(axes, None, x.ndim)))
+    n_axes = len(x.shape)
+    order = [*range(n_axes)] if axes is None else row_major(checked_axes(axes, None, n_axes))
+    return x if order == [*range(n_axes)] else take(x).array.transpose(order)

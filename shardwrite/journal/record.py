@@ -72,6 +72,9 @@ class Intent:
         The write strategy, for processes that read the plan back.
     partition : Cuts, optional
         Groups and blocks of the plan, for processes that write parts of it.
+    copies : bool
+        Whether encoded chunks of another array are copied. Processes that write parts copy them,
+        too.
     figures : mapping
         Figures of the plan, which are only shown to people, and fields that this version does not
         know.
@@ -83,6 +86,7 @@ class Intent:
     shards_from: ShardWindow | None = None
     strategy: StrategyFacts | None = None
     partition: Cuts | None = None
+    copies: bool = False
     figures: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
@@ -103,6 +107,8 @@ class Intent:
         found |= self.figures
         if self.shards_from is not None:
             found["shards_from"] = [list(corner) for corner in self.shards_from]
+        if self.copies:
+            found["copies"] = True
         if self.strategy is not None:
             found["strategy"] = {
                 "name": self.strategy.name,
@@ -246,6 +252,9 @@ class RunRecord(Intent):
         begun_by, window, strategy = (
             found.get(name) for name in ("begun_by", "shards_from", "strategy")
         )
+        copies = found.get("copies", False)
+        if not isinstance(copies, bool):
+            raise ValueError("it does not say whether it copies chunks")  # noqa: TRY004 (of the file)
         document, array = found.get("document_crc32c"), found.get("array")
         if not isinstance(document, int | None) or not isinstance(array, str | None):
             # The file is wrong, not the type of an argument.
@@ -257,6 +266,7 @@ class RunRecord(Intent):
             shards_from=None if window is None else ShardWindow.from_json(window),
             strategy=None if strategy is None else StrategyFacts.from_json(strategy),
             partition=_cuts_in(found),
+            copies=copies,
             figures={name: value for name, value in found.items() if name not in _TYPED},
             run=run,
             replaces=replaces,

@@ -8,6 +8,7 @@ on the number of parts. So ranks agree whatever machines they run on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from shardwrite.engines import Engine, LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import IncompleteError, JournalError, SpecError
-from shardwrite.grid import Sized
+from shardwrite.grid import Box, Sized, ceil_div
 from shardwrite.journal import Receipt, RunDirectory, differences
 from shardwrite.operations.conversion import Conversion, ConvertedArray
 from shardwrite.operations.converting import Call, One, call_of, plan_all
@@ -28,8 +29,8 @@ from shardwrite.operations.hierarchy import consolidate, make_groups
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
-from shardwrite.plan import Plan, Stretch
-from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy
+from shardwrite.plan import Part, Plan, Stretch
+from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
@@ -45,7 +46,7 @@ from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
-from shardwrite.sources.opening import place_of
+from shardwrite.sources.volume_arrays import open_tree
 
 __all__ = [
     "PlannedParts",
@@ -149,7 +150,7 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
             remedy="give a place for what is made; workers that are jobs convert in place "
             "(--cluster slurm)",
         )
-    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    tree = open_tree(src, call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
     return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)
@@ -371,7 +372,7 @@ def _convert_one(
             plan.check_fits()
         job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
         result = execute_part(job, run, part, engine, on_report)
-        return _converted(one, target, result)
+        return _converted(one, target, result, _n_encoded_at_edges(one, part))
 
     found = working_on(target, write, partial(_is_of, one), how_to_begin=_HOW_TO_BEGIN)
     if isinstance(found, WriteResult):
@@ -397,7 +398,7 @@ def _finish_one(
         _HOW_TO_BEGIN,
         lambda run: refuse_unwritten(job_of(run), run, n_parts, among),
     )
-    return replace(_converted(one, target, result), n_odd=one.n_odd)
+    return _converted(one, target, result, one.n_odd)
 
 
 def _is_of(one: One, receipt: Receipt) -> bool:
@@ -426,14 +427,27 @@ def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
     return replace(begun, source=planned.source, source_reruns=planned.source_reruns)
 
 
-def _converted(one: One, target: Target, result: WriteResult) -> ConvertedArray:
+def _n_encoded_at_edges(one: One, part: Part) -> int:
+    """Most inner chunks of a part that are re-encoded because they reach beyond the array."""
+    passage, grid, n = one.planned.passage, part.plan.metadata.grid, 0
+    if passage is None or not passage.n_encoded:
+        return 0
+    ends = tuple(n // c * c for n, c in zip(grid.shape, grid.chunks, strict=True))
+    for box in part.boxes():
+        whole = box.intersect(Box((0,) * len(ends), ends)).shape
+        n += math.prod(ceil_div(k, c) for k, c in zip(box.shape, grid.chunks, strict=True))
+        n -= math.prod(k // c for k, c in zip(whole, grid.chunks, strict=True))
+    return n
+
+
+def _converted(one: One, target: Target, result: WriteResult, n_odd: int) -> ConvertedArray:
     return ConvertedArray(
         name=one.name,
         path=target.label,
         how=one.how,
         why=one.why,
         result=result,
-        n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
+        n_odd=min(n_odd, result.n_chunks - result.n_empty_chunks),
     )
 
 

@@ -21,15 +21,14 @@ from shardwrite.journal import (
     RunDirectory,
     read_receipt,
 )
+from shardwrite.operations.part_sources import PartSource, check_fits
 from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
 from shardwrite.operations.scattered import refuse_spool
 from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
-from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import identity_of, resources_of
+from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.given import take, take_for
 from shardwrite.runs.in_parts import (
     execute_part,
     finish_parts,
@@ -70,11 +69,12 @@ def prepare(
     Parameters
     ----------
     x : array_like
-        The source, as in :func:`to_sharded_zarr`.
+        The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
+        `zarr.Array`, it is that array.
     store, name
         See :func:`to_sharded_zarr`.
     plan : Plan
-        The plan that :func:`plan` made for `x`.
+        The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.
     mode, durability, run_dir, restart
         See :func:`to_sharded_zarr`. They hold for all parts.
     stripe_count : int, optional
@@ -108,7 +108,7 @@ def prepare(
         same_today(made.metadata.document)
     engine = LocalEngine("threads")
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    job = Job(ArrayChunks(take(x).array), plan, target, options)
+    job = Job(PartSource.of(x).chunks_for(plan), plan, target, options)
     if plan.gathering is None:
         prepare_jobs([job], engine, stripe_count)
     else:
@@ -119,13 +119,6 @@ def _check_plan(plan: object) -> None:
     if not isinstance(plan, Plan):
         remedy = "give what shardwrite.plan(x, ...) returns"
         raise SpecError("not a plan", field="plan", value=type(plan).__name__, remedy=remedy)
-    if plan.source.is_encoded:
-        raise SpecError(
-            "it copies encoded chunks of a stored array, and parts have values",
-            field="plan",
-            value=repr(plan),
-            remedy="plan and prepare a dask array of it: shardwrite.from_sharded_zarr(...)",
-        )
     if plan.scales:
         raise SpecError(
             "it plans several scales",
@@ -149,6 +142,9 @@ def write_part(
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> WriteResult:
     """Write one part of an array, with the threads of this process.
+
+    If the plan copies encoded chunks, as :func:`plan_precomputed` says, each part copies its own.
+    It must then be given the `zarr.Array` that has them.
 
     If the array is a scale of a volume whose hash scatters the chunks, each part is written twice.
     A first call spools its chunks. When all parts have done so, a second call gathers its shards.
@@ -186,6 +182,8 @@ def write_part(
         If the plan does not fit into the memory of this process.
     JournalError
         If the run was begun for another source.
+    ChangedError
+        If encoded chunks are copied, and their array has lost objects.
     RunEndedError
         If the run has ended meanwhile and did not write this source.
     SourceError, CodecError, StoreError
@@ -200,30 +198,22 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    x, target = take(x).array, resolve_target(store, name, run_dir)
-    identity = identity_of(x, source_id)
+    source, target = PartSource.of(x, source_id), resolve_target(store, name, run_dir)
     engine = LocalEngine("threads")
     limit = memory_limit_of(memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
         scattered = ScatteredRun.of(run, engine, run_dir, limit)
         if scattered is not None:
-            return scattered.write(Share(x, identity, index, count), progress)
-        plan = plan_begun(run, resources_of(engine, limit), x, identity)
+            return scattered.write(Share(source, index, count), progress)
+        chunks, plan = source.planned(run, resources_of(engine, limit))
         refuse_spool(plan.metadata)
-        take_for(x, plan.metadata, "x")  # which refuses another shape or dtype
-        part = plan.part(index, count)
-        plan.check_fits()
+        job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
+        check_fits(job)
         with reporting(progress, part.raw_nbytes) as on_report:
-            return execute_part(
-                Job(ArrayChunks(x), plan, run.target, options_of_run(run)),
-                run,
-                part,
-                engine,
-                on_report,
-            )
+            return execute_part(job, run, part, engine, on_report)
 
-    return working_on(target, write, lambda receipt: receipt.identity.source == identity)
+    return working_on(target, write, lambda receipt: source.is_named(receipt.identity.source))
 
 
 @public

@@ -12,6 +12,7 @@ from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.conversion import ConversionPlan
 from shardwrite.operations.hdf5_sources import refuse_loss
+from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
@@ -21,11 +22,8 @@ from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
-from shardwrite.read.hierarchy import open_hierarchy
-from shardwrite.runs.array_plan import identity_of, resources_of
-from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.given import take
-from shardwrite.sources.opening import place_of
+from shardwrite.runs.array_plan import resources_of
+from shardwrite.sources.volume_arrays import open_tree
 
 __all__ = [
     "Abandoned",
@@ -93,7 +91,7 @@ def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: 
     if all(one.how == "skipped" for one in made.arrays):
         return
     names = {one.name for one in made.arrays}
-    tree = open_hierarchy(place_of(src), lambda name: name in names)
+    tree = open_tree(src, lambda name: name in names)
     sources = [source for _, source in tree.arrays]
     is_sharded = any(one.shards is not None for one in made.arrays)
     options = PlanOptions(strategy=strategy)
@@ -175,7 +173,7 @@ def preview_part(
     JournalError
         If the run was begun for another source.
     """
-    array, target = take(x).array, fetched(resolve_target(store, name))
+    source, target = PartSource.of(x, source_id), fetched(resolve_target(store, name))
     run = find_run(target)
     if run is None:
         raise IncompleteError(
@@ -184,8 +182,8 @@ def preview_part(
             missing=[],
         )
     engine, limit = LocalEngine("threads"), memory_limit_of(None)
-    identity = identity_of(array, source_id)
     scattered = ScatteredRun.of(run, engine, None, limit)
     if scattered is not None:
-        return scattered.part(Share(array, identity, *part))
-    return plan_begun(run, resources_of(engine, limit), array, identity).part(*part)
+        return scattered.part(Share(source, *part))
+    _, plan = source.planned(run, resources_of(engine, limit))
+    return plan.part(*part)

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import shardwrite._dask as dask
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal import (
@@ -22,11 +21,11 @@ from shardwrite.journal import (
     refuse_other_run,
     replay,
 )
+from shardwrite.operations.part_sources import PartSource, check_fits
 from shardwrite.place.objects import InStore
 from shardwrite.place.scale import ScaleTargets, places_around
 from shardwrite.place.target import Target
-from shardwrite.plan import Part, Resources
-from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.plan import Part, Plan, Resources
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import is_gathering, plan_begun
@@ -38,7 +37,6 @@ from shardwrite.runs.gathered import (
     remove_spool,
     whole_spool,
 )
-from shardwrite.runs.given import take_for
 from shardwrite.runs.in_parts import (
     execute_part,
     options_of_run,
@@ -112,16 +110,13 @@ class Share:
 
     Attributes
     ----------
-    x : dask.array.Array
+    source : PartSource
         The source, with the axes z, y and x, or channel, z, y and x.
-    identity : str
-        Identity of the source.
     index, count : int
         Number of the part, from 0, and number of all parts.
     """
 
-    x: dask.array.Array
-    identity: str
+    source: PartSource
     index: int
     count: int
 
@@ -203,7 +198,7 @@ class ScatteredRun:
         with self._spool(ends=False) as spool_run:
             job = self._spool_job(spool_run, share)
             part = job.plan.part(share.index, share.count)
-            job.plan.check_fits()
+            check_fits(job)
             with reporting(progress, part.raw_nbytes) as on_report:
                 result = execute_part(job, spool_run, part, self.engine, on_report)
             n_left = result.n_shards + result.n_empty_shards - result.n_resumed_shards
@@ -212,12 +207,13 @@ class ScatteredRun:
             # If only this look finds damage in other parts, the error names them.
             whole = whole_spool(job, spool_run, self.engine, share.count, may_list=False)
             with whole as chunks:
-                return self._gather(chunks, share, progress)
+                return self._gather(chunks, share, job.plan, progress)
 
-    def _gather(self, chunks: GatheredChunks, share: Share, progress: _Progress) -> WriteResult:
+    def _gather(
+        self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: _Progress
+    ) -> WriteResult:
         """Gather the shards of a part."""
-        run, n_shards = self.run, chunks.spool.metadata.grid.n_shards
-        plan = gathering_begun(run, self._resources, n_shards, share.identity)
+        run, plan = self.run, self._gathering(spooling)
         job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(*share.number)
         with reporting(progress, part.raw_nbytes) as on_report:
             return execute_part(job, run, part, self.engine, on_report)
@@ -284,8 +280,13 @@ class ScatteredRun:
             raise self._lost()
         plan = self._spool_job(spool_run, share).plan
         if not len(replay(spool_run, plan.metadata, looking=True).ledger.missing):
-            plan = gathering_begun(self.run, self._resources, plan.n_shards, share.identity)
+            plan = self._gathering(plan)
         return plan.part(*share.number)
+
+    def _gathering(self, spooling: Plan) -> Plan:
+        """Plan of the run that gathers the chunks of a spool, with the source of its plan."""
+        identity = spooling.source.identity
+        return gathering_begun(self.run, self._resources, spooling.n_shards, identity)
 
     @property
     def _resources(self) -> Resources:
@@ -297,9 +298,8 @@ class ScatteredRun:
         if share is None:
             plan = plan_begun(spool_run, self._resources)
             return Job(NoChunks(), plan, spool_run.target, options)
-        plan = plan_begun(spool_run, self._resources, share.x, share.identity)
-        take_for(share.x, plan.metadata, "x")  # which refuses another shape or dtype
-        return Job(ArrayChunks(share.x), plan, spool_run.target, options)
+        chunks, plan = share.source.planned(spool_run, self._resources)
+        return Job(chunks, plan, spool_run.target, options)
 
     @contextlib.contextmanager
     def _spool(self, *, ends: bool) -> Iterator[RunDirectory]:

@@ -14,7 +14,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.ids import as_ids
 from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.shard import check_shard_index
+from shardwrite.format.precomputed.shard import check_minishards, check_shard_index
 from shardwrite.host.resources import n_cores
 from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
 from shardwrite.place.target import durability_in
@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 _EXISTING = ("refuse", "keep", "replace", "update")
 _BATCH = 64  # shards of a transaction whose files are synced together
-_COLUMN_NBYTES = 24
 
 
 class UInt64Shards(Mapping[int, bytes]):
@@ -174,7 +173,7 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError
             Before anything is written, if an option or an id is not valid, or an index would be
             larger than `index_limit`. Later, if a value is no bytes, or is too large to be read
-            again.
+            again, or an index becomes too large with the chunks that stay.
         StoreError
             If a shard exists and may not, if another writer changes a shard meanwhile, or if the
             storage fails.
@@ -331,7 +330,8 @@ class UInt64Shards(Mapping[int, bytes]):
         def check(shard: int) -> tuple[int, int, int] | tuple[str, str]:
             try:
                 with self._files.open(shard) as reader:
-                    assert reader is not None
+                    if reader is None:
+                        return self.sharding.key_of(shard), "was removed during the check"
                     return reader.source.nbytes, *reader.check(deep=deep)
             except (CorruptShardError, StoreError) as error:
                 return self.sharding.key_of(shard), str(error)
@@ -357,16 +357,7 @@ class UInt64Shards(Mapping[int, bytes]):
         """Refuse what could not be read again, before anything is written."""
         limit = self._files.index_limit_nbytes
         check_shard_index(self.sharding, limit)
-        places = np.stack(self.sharding.locate(ids), axis=1)
-        counts = np.unique(places, axis=0, return_counts=True)[1]
-        nbytes = _COLUMN_NBYTES * int(counts.max(initial=0))
-        if nbytes > limit:
-            raise SpecError(
-                f"the index of a minishard would take {nbytes} bytes, and {limit} are allowed",
-                field="minishard_bits",
-                value=self.sharding.minishard_bits,
-                remedy="give more minishard_bits or shard_bits, or raise index_limit",
-            )
+        check_minishards(self.sharding, ids, limit)
 
     def _commit(
         self,

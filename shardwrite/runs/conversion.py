@@ -38,7 +38,7 @@ from shardwrite.sources import as_dask
 from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
 
-__all__ = ["ConversionOptions", "Converting", "convert_array", "plan_of_copies"]
+__all__ = ["ConversionOptions", "Converting", "convert_array", "copied_nbytes", "plan_of_copies"]
 
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
@@ -121,7 +121,7 @@ class Converting:
     def is_there(self) -> bool:
         """Whether the source has the layout already."""
         is_same = self.source.array.metadata.document == self.metadata.document
-        return is_same and not self.source.is_in_file
+        return is_same and not self.source.is_in_file and not self.source.is_foreign
 
 
 def convert_array(
@@ -217,7 +217,7 @@ def plan_of_copies(
         If copying takes more memory than a process may use.
     """
     made = by_groups(make_plan(metadata, source, resources, options))
-    return made, _copied_nbytes(made, decodes=decodes)
+    return made, copied_nbytes(made, decodes=decodes)
 
 
 def _refuse_scattered(source: StoredArray) -> None:
@@ -240,8 +240,15 @@ def _refuse_scattered(source: StoredArray) -> None:
         )
 
 
-def _copied_nbytes(plan: Plan, *, decodes: bool) -> int:
+def copied_nbytes(plan: Plan, *, decodes: bool) -> int:
     """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan of the run that copies them.
+    decodes : bool
+        Whether chunks are also decoded.
 
     Raises
     ------
@@ -325,7 +332,9 @@ def _encoded_again(
     made.check_fits()
     return Converting(
         source,
-        ReencodedChunks(x, source.array, drop_empty=wanted.drop_empty),
+        ReencodedChunks(
+            x, None if source.is_foreign else source.array, drop_empty=wanted.drop_empty
+        ),
         made,
         None,
         (told.why_decoded,)

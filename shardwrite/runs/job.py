@@ -23,8 +23,7 @@ class Job:
     Attributes
     ----------
     source : ChunkSource
-        The chunks to write, such as `ArrayChunks` of a dask array; `NoChunks` if a run is only
-        finished.
+        The chunks to write, such as `ArrayChunks`; `NoChunks` if a run is only finished.
     plan : Plan
         How the array is written.
     target : Target
@@ -92,6 +91,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
         strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
         partition=plan.partition.cuts,
+        copies=plan.source.is_encoded,
         figures={name: figures[name] for name in figures if name not in _NOT_FIGURES},
     )
 

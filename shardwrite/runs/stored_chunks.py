@@ -11,7 +11,7 @@ from dask.task_spec import Task
 
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.passage import passage_between, what_differs
+from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Box
 from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
@@ -107,13 +107,24 @@ class StoredChunks(EncodedChunks):
         """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
         return self.other if self.listed is None else None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether inner chunks of the other array are also decoded, be it those at the edges."""
+        if self.other is None:
+            return False
+        return self.check or self.drop_empty or self._passage(self.other).n_encoded > 0
+
+    def _passage(self, other: ShardedArray) -> Passage:
+        passage = passage_between(other.metadata, self.metadata)
+        if passage is None:
+            raise TypeError("checked when the source was made")
+        return passage
+
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
         if self.other is None:
             return {at.key: Task(at.key, rewrite_group, at.spec, at.box, at.skip)}
-        passage = passage_between(self.other.metadata, self.metadata)
-        if passage is None:
-            raise TypeError("checked when the source was made")
+        passage = self._passage(self.other)
         into = self.metadata if passage.n_encoded else None
         donor = Donor(self.other, passage, self.check, self.drop_empty, self.listed, into)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}

@@ -14,7 +14,13 @@ import numpy.typing as npt
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.encode.uint64_shard import Joined, UInt64ShardReader
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.precomputed.shard import Minishard, seal, sequence, stage_of
+from shardwrite.format.precomputed.shard import (
+    Minishard,
+    check_minishards,
+    seal,
+    sequence,
+    stage_of,
+)
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import ObjectWriter, Transaction
 
@@ -69,7 +75,8 @@ def commit_changes(
     Raises
     ------
     SpecError
-        If a value is no bytes, or is too large to be read again.
+        If a value is no bytes, or is too large to be read again, or an index is with the chunks
+        that stay.
     StoreError
         If a shard exists that may not, or another writer has changed a shard meanwhile.
     CorruptShardError
@@ -120,11 +127,14 @@ class _Writing:
         self._writer = writer
         self._value_of = value_of
         self._stage = stage_of(files.sharding.data_encoding)
+        self._index_limit_nbytes = files.index_limit_nbytes
 
     def write(self, change: Change, old: UInt64ShardReader | None) -> int:
         """Write all but the last step, and return the size of the shard."""
         kept = _kept(old, change)
         ids = np.concatenate([change.ids, kept.ids])
+        if len(kept.ids):  # whoever gives `change.ids` has checked these
+            check_minishards(self._sharding, ids, self._index_limit_nbytes)
         order = sequence(self._sharding, ids)
         sizes = np.zeros(len(ids), np.uint64)
         base = self._sharding.shard_index_nbytes

@@ -23,6 +23,7 @@ import shardwrite
 from shardwrite import IncompleteError, JournalError, SpecError
 from shardwrite.cli import main
 from shardwrite.journal import volume_info
+from shardwrite.sources import open_source
 from shardwrite.stores import MemoryStore
 
 VALUES = np.arange(1, 1 + 8 * 12 * 16, dtype="u2").reshape(8, 12, 16)
@@ -269,6 +270,31 @@ def test_parts(moto, url, tmp_path):
     check(url)
     assert others(moto, url) == kept("4_4_40")
     assert not list(runs.iterdir())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hashed", ["identity", "murmurhash3_x86_128"])
+def test_parts_copy_encoded_chunks(moto, url, hashed):
+    """The source lies in a bucket, too, and so does the state of the run."""
+    gzip = [{"name": "gzip", "configuration": {"level": 3}}]
+    there = {"shards": 8, "chunks": 4, "compressors": gzip}
+    shardwrite.to_sharded_zarr(VALUES, f"{url}/z", **there)
+    z, scale = open_source(f"{url}/z"), f"{url}/v/4_4_40"
+    sharding = {"hash": hashed, "preshift_bits": 0, "minishard_bits": 1, "shard_bits": 4}
+    plan = shardwrite.plan_precomputed(z, f"{url}/v", **NEW, sharding=sharding)
+    assert "encoded chunks are copied, unchanged" in plan.notes
+    shardwrite.prepare(z, scale, plan)
+    for part in (0, 1, 0, 1):
+        shardwrite.write_part(z, scale, part, 2)
+    shardwrite.finalize(scale, n_parts=2)
+    check(f"{url}/v")
+    one = shardwrite.to_precomputed(z, f"{url}/w", **NEW, sharding=sharding)
+    assert one.n_resumed_shards == 0
+    made, wanted = (moto.contents(f"{url}/{name}") for name in "vw")
+    for found in (made, wanted):
+        del found["4_4_40/shardwrite-receipt.json"]
+    assert made == wanted
+    assert any(key.endswith(".shard") for key in made)
 
 
 def test_the_command(moto, url, tmp_path):

@@ -71,6 +71,13 @@ def test_copies_of_encoded_chunks(tmp_path, fault):
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
+def test_copies_in_parts(tmp_path, fault):
+    found = run_ten(tmp_path, fault, "--seed", "3", "--copies", "--parts")
+    assert found["acked"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_more_of_each(tmp_path, fault):
     """A sample: ``python tests/faults/volumes.py`` takes every effect."""
     found = run_ten(tmp_path, fault, "--seed", "2")

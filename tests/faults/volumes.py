@@ -7,7 +7,7 @@ with ``--fault cut --cases 100``, or through `test_volumes.py`. With
 ``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
 scatters them. With ``--parts``, a scale whose hash scatters the chunks is written in parts: two
 rounds of them, and `finalize`. With ``--scales``, one call writes two scales. With ``--copies``,
-encoded chunks of a Zarr array are copied.
+encoded chunks of a Zarr array are copied, also together with ``--parts``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Volume(struck.Call):
 
     def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
         """Spool all parts, gather two of them, and leave the third to `finalize`."""
-        x = self.source
+        x = stored_source() if self.has_copies else self.source
         with dask.config.set(num_workers=1):
             shardwrite.prepare(x, path, shardwrite.plan_precomputed(x, **self.new))
             for part in range(N_PARTS):

@@ -192,6 +192,23 @@ def test_fields_that_this_version_does_not_know_are_kept(begun):
     assert json.loads(record.to_json()) == json.loads(plan.read_bytes())
 
 
+def test_a_run_that_copies_encoded_chunks_says_so(tmp_path, begun, x):
+    """A run that does not says nothing, as in older versions."""
+    path, plan = begun
+    assert not find_run(resolve_target(path, None)).record.copies
+    assert "copies" not in json.loads(plan.read_bytes())
+    x.to_sharded_zarr(tmp_path / "a", **KEYWORDS)
+    shardwrite.prepare_conversion(tmp_path / "a", tmp_path / "b", 4)
+    copying = find_run(resolve_target(tmp_path / "b", None)).record
+    assert copying.copies
+    data = (tmp_path / "b.shardwrite" / "plan.json").read_bytes()
+    assert json.loads(data)["copies"] is True
+    assert copying.to_json() == data
+    changed(plan, copies="some")
+    with pytest.raises(JournalError, match="does not say whether it copies chunks"):
+        shardwrite.write_part(x, path, 0, 1)
+
+
 def test_a_run_of_a_later_format_is_refused_and_nothing_is_changed(begun, x):
     path, plan = begun
     changed(plan, format=2, mode="a mode of later")

@@ -219,6 +219,13 @@ def test_missing_chunks_and_chunks_with_a_mask(tmp_path):
     assert array.fill_value == 7
     same(array[...], wanted)
     assert (open_sharded(tmp_path / "b")[:10, :10] == odd).all()
+    given = f"{path}::x", tmp_path / "in parts"
+    shardwrite.prepare_conversion(*given, 2)
+    parts = [shardwrite.convert_part(*given, k, 2, 2) for k in range(2)]
+    assert sum(part.n_chunks_copied for part in parts) == 3, "a part does not tell them apart"
+    done = shardwrite.finalize_conversion(*given, 2)
+    assert (done.n_chunks_copied, done.n_chunks_encoded) == (1, 2)
+    assert payloads(given[1]) == found
 
 
 def test_a_chunk_whose_checksum_is_wrong(tmp_path):

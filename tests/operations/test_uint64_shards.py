@@ -21,6 +21,7 @@ from forks import python
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import Capability, MemoryStore, PosixStore
 
 SHARDING = {
@@ -393,6 +394,34 @@ def test_sizes_that_are_refused(tmp_path):
     with pytest.raises(SpecError, match="not a positive number"):
         shardwrite.UInt64Shards(tmp_path / "x", IDENTITY, cache_limit="none")
     assert not list(tmp_path.rglob("*.shard"))
+
+
+def test_an_update_that_makes_an_index_too_large_changes_nothing(tmp_path):
+    ids = np.arange(0, 32 * 10, 32).tolist()  # all of one minishard, whose index takes 240 bytes
+    shards = shardwrite.UInt64Shards(tmp_path / "x", IDENTITY, index_limit=250)
+    shards.write(dict.fromkeys(ids[:6], b"old"))
+    before = files_of(tmp_path / "x")
+    shards.write(dict.fromkeys(ids[:6], b"old"), existing="update")
+    with pytest.raises(SpecError, match="264 bytes, and 250 are allowed"):
+        shards.write(dict.fromkeys([*ids[6:], 32 * 10], b"new"), existing="update")
+    assert files_of(tmp_path / "x") == before
+    shards.write(dict.fromkeys(ids[6:], b"new"), existing="update")
+    assert len(shards) == len(ids)
+
+
+def test_a_shard_that_is_removed_while_shards_are_checked(tmp_path, monkeypatch):
+    shards = shardwrite.UInt64Shards(tmp_path / "x", IDENTITY)
+    shards.write(VALUES)
+    numbers = UInt64ShardFiles.numbers
+
+    def then_one_is_removed(files):
+        found = numbers(files)
+        (tmp_path / "x" / files.sharding.key_of(found[0])).unlink()
+        return found
+
+    monkeypatch.setattr(UInt64ShardFiles, "numbers", then_one_is_removed)
+    report = shards.verify(threads=1)
+    assert [what for _, what in report.problems] == ["was removed during the check"]
 
 
 def damaged(tmp_path, data, sharding=IDENTITY):

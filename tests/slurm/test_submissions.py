@@ -407,6 +407,40 @@ def test_a_scale_of_a_volume(cluster, axes):
     run("verify", "volume/4_4_40", "--against", "cube.npy")  # whose axes the scale knows
 
 
+@pytest.mark.parametrize(
+    ("axes", "options"),
+    [("zyx", ""), ("zyx", "--source-chunks 10"), ("xyz", "--axes xyz")],
+    ids=["copied", "in other chunks", "in another order"],
+)
+def test_tasks_copy_encoded_chunks(cluster, axes, options):
+    """They do so where one process does, and all files are those of one process."""
+    values = np.arange(20 * 30 * 40, dtype="u2").reshape(20, 30, 40)
+    gzip = {"name": "gzip", "configuration": {"level": 3}}
+    where = {"compressors": [gzip], "dimension_names": axes}
+    shardwrite.to_sharded_zarr(values, "z.zarr", shards=16, chunks=8, **where)
+    words = ["--resolution", "4,4,40", "--chunks", 8, "--shard-nbytes", "5kB"]
+    words += options.split() if "source" in options else []
+    run("precomputed", "z.zarr", "one", *words)
+    words += ["--memory-limit", "200kB", "--parts", 3, "--directory", "jobs"]
+    shown = run("slurm", "precomputed", "z.zarr", "volume", *words, "--dry-run")
+    run("slurm", "precomputed", "z.zarr", "volume", *words)
+    run("slurm", "cancel", "volume/4_4_40")
+    text = Path("jobs", "array.sbatch").read_text()
+    assert text in shown
+    assert f"OPTIONS=({options})" in text
+    assert 'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS"' in text
+    assert find_run(resolve_target("volume/4_4_40", None)).record.copies == (not options)
+    for number in range(3):
+        run(*step("array.sbatch", number))
+    run(*step("finalize.sbatch"))
+    made, wanted = (
+        {path.name: path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
+        for root in ("volume", "one")
+    )
+    assert made.pop("shardwrite-receipt.json") != wanted.pop("shardwrite-receipt.json")
+    assert made == wanted
+
+
 @pytest.mark.compat
 @pytest.mark.long
 def test_a_scale_whose_hash_scatters_the_chunks(cluster):

@@ -27,8 +27,8 @@ VOLUME_TYPE = "neuroglancer_multiscale_volume"
 
 _MOST = sys.float_info.max
 _MOST_WHOLE = 2**53  # JavaScript holds whole numbers exactly up to there
-# halves of characters, which JSON can escape, and no path of a file can hold
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+# halves of characters, which JSON can escape, and no path of a file can hold
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}

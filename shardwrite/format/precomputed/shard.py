@@ -25,6 +25,7 @@ __all__ = [
     "GZIP_LEVEL",
     "Minishard",
     "Sealed",
+    "check_minishards",
     "check_ranges",
     "check_shard_index",
     "check_volume_index",
@@ -204,6 +205,35 @@ def check_shard_index(
             field="minishard_bits",
             value=sharding.minishard_bits,
             remedy=remedy,
+        )
+
+
+def check_minishards(sharding: ShardingParameters, ids: Ids, limit_nbytes: int) -> None:
+    """Refuse chunks of which one minishard would have so many that its index is not read again.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    ids : numpy.ndarray of uint64, shape (n,)
+        Ids of all chunks that the shards will have.
+    limit_nbytes : int
+        Largest size of the index of a minishard.
+
+    Raises
+    ------
+    SpecError
+        If an index would take more than `limit_nbytes` bytes.
+    """
+    places = np.stack(sharding.locate(ids), axis=1)
+    counts = np.unique(places, axis=0, return_counts=True)[1]
+    nbytes = _COLUMN_NBYTES * int(counts.max(initial=0))
+    if nbytes > limit_nbytes:
+        raise SpecError(
+            f"the index of a minishard would take {nbytes} bytes, and {limit_nbytes} are allowed",
+            field="minishard_bits",
+            value=sharding.minishard_bits,
+            remedy="give more minishard_bits or shard_bits, or raise index_limit",
         )
 
 

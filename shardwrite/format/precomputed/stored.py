@@ -23,6 +23,7 @@ __all__ = [
     "with_source_axes",
 ]
 
+_ATTRIBUTE = "precomputed"
 _AXES = "source_axes"
 
 
@@ -46,6 +47,12 @@ def _codecs(document: Document) -> Sequence[object]:
     return found if isinstance(found, list) else []
 
 
+def _noted(metadata: ArrayMetadata) -> Document | None:
+    """What the attributes of an array say of the volume that it is a scale of."""
+    found: object = metadata.document.get("attributes", {}).get(_ATTRIBUTE)
+    return found if isinstance(found, dict) else None
+
+
 def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
     """Metadata of a scale that say in which order the axes of its source were.
 
@@ -58,10 +65,10 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
     letters : str
         Axes of the source, as `checked_axes` returns them.
     """
-    known = metadata.document.get("attributes", {}).get("precomputed")
-    if ROW_MAJOR.endswith(letters) or not isinstance(known, dict):
+    known = _noted(metadata)
+    if ROW_MAJOR.endswith(letters) or known is None:
         return metadata
-    attributes = {**metadata.document["attributes"], "precomputed": {**known, _AXES: letters}}
+    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**known, _AXES: letters}}
     document = {**metadata.document, "attributes": attributes}
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
@@ -88,8 +95,8 @@ def source_axes(
         return None
     found = named_axes(names, ndim)
     if found is None:
-        known = metadata.document.get("attributes", {}).get("precomputed")
-        told = known.get(_AXES) if isinstance(known, dict) else None
+        known = _noted(metadata)
+        told = None if known is None else known.get(_AXES)
         found = named_axes(list(told), ndim) if isinstance(told, str) else None
     return found
 
@@ -127,8 +134,7 @@ def is_scale(metadata: ArrayMetadata) -> bool:
         Metadata of the array.
     """
     shards: object = metadata.shard_format
-    known = metadata.document.get("attributes", {}).get("precomputed")
-    return isinstance(shards, PrecomputedShards) and isinstance(known, dict)
+    return isinstance(shards, PrecomputedShards) and _noted(metadata) is not None
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
@@ -147,8 +153,8 @@ def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
         If the attributes were changed, and describe no volume any more.
     """
     shards: object = metadata.shard_format
-    known = metadata.document.get("attributes", {}).get("precomputed")
-    if not isinstance(shards, PrecomputedShards) or not isinstance(known, dict):
+    known = _noted(metadata)
+    if not isinstance(shards, PrecomputedShards) or known is None:
         return None
     shape, chunks = metadata.grid.shape, metadata.grid.chunks
     size = shape[:-4:-1] if shards.size is None else shards.size
