@@ -63,6 +63,7 @@ _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
 _ADOPT = "tests/operations/test_adopt.py"
 _HDF5 = "tests/operations/test_hdf5_kept.py"
+_HDF5_FAULTS = "tests/operations/test_hdf5_faults.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
@@ -95,6 +96,12 @@ COVERED: dict[str, str] = {
     "--strategy is for copies": f"{_HDF5}::test_the_name_on_the_command_line",
     "--drop-hdf5 is for a call without DST": f"{_HDF5}::test_conversions_on_the_command_line",
     "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",
+    "Repair it with the source (--source)": (
+        f"{_HDF5_FAULTS}::test_a_file_that_hdf5_does_not_open_is_not_cut"
+    ),
+    "Run the command that writes the array again with recheck=True": (
+        f"{_HDF5_FAULTS}::test_a_salvage_by_the_journal_cuts_no_file"
+    ),
     "For plain shards, give drop_hdf5=True to ": (
         "tests/operations/test_hdf5_shards.py::test_a_shard_is_dropped_only_by_a_word"
     ),
