@@ -9,10 +9,13 @@ from typing import NamedTuple, TypeVar
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.grid import Shape
 
-__all__ = ["Bounds", "Identity", "ShardWindow", "bounds_in"]
+__all__ = ["WHOLE", "Bounds", "Identity", "ShardWindow", "bounds_in"]
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop along each axis, in elements."""
+
+WHOLE = ":whole"
+"""End of the identity of a source whose objects are copied as they are."""
 
 _LARGEST = 2**63
 _PLANNED = (
@@ -108,6 +111,11 @@ class Identity:
     stream: bool = False
     salvage: bool = False
     others: Mapping[str, JSON] = field(default_factory=dict)
+
+    @property
+    def tells_strategy(self) -> bool:
+        """Whether the strategy is that of the shards, and not that of a copy or of nothing."""
+        return self.source != "nothing" and not (self.source or "").endswith(WHOLE)
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the fields as values that JSON can hold; a run's digest covers these values."""

@@ -131,7 +131,8 @@ class KnownShards:
                 return label
         made = self.receipt.identity
         shape = tuple((made.metadata or {}).get("shape", ()))
-        is_of_run = made.source != "nothing" and len(shape) == len(bounds)  # `create` wrote nothing
+        # `create` wrote nothing, and a download wrote what there was.
+        is_of_run = made.tells_strategy and len(shape) == len(bounds)
         is_inside = is_of_run and all(a < n for (a, _), n in zip(bounds, shape, strict=True))
         label = made.strategy
         return label if is_inside or dataset_of(label) is not None else None

@@ -11,6 +11,7 @@ from dask.task_spec import Task
 from shardwrite.engines import Engine
 from shardwrite.journal import Listed
 from shardwrite.plan import Plan, PlanOptions, SourceLayout, make_plan
+from shardwrite.plan.identity import WHOLE
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import by_groups, resources_of
@@ -82,7 +83,7 @@ def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
     metadata = source.array.metadata
     made = make_plan(
         metadata,
-        SourceLayout(metadata.grid.sizes, 0, f"{source.identity}:whole", False),
+        SourceLayout(metadata.grid.sizes, 0, f"{source.identity}{WHOLE}", False),
         resources_of(engine, None),
         PlanOptions(),
     )

@@ -52,6 +52,23 @@ def test_a_downloaded_file_is_read_only_too(tmp_path):
     assert (tmp_path / "copy" / SHARD).read_bytes() == (source / SHARD).read_bytes()
 
 
+def test_a_downloaded_array_stays_one_of_files(tmp_path):
+    """The receipt of a download does not tell, so a shard beside the missing one does."""
+    values = VALUES.copy()
+    values[4:] = 0
+    source = written(tmp_path / "x", values=values, strategy=Hdf5(dataset="raw/v"))
+    bucket = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
+    shardwrite.upload(source, zarr.storage.ObjectStore(bucket))
+    shardwrite.download(zarr.storage.ObjectStore(bucket), tmp_path / "copy")
+    path = tmp_path / "copy"
+    assert not (path / SHARD).exists()
+    with pytest.raises(SpecError, match="files of HDF5, and the shard 'c/1/0' would be none"):
+        shardwrite.write_region(7, path, slice(4, 8))
+    shardwrite.write_region(7, path, slice(4, 8), strategy="hdf5")
+    with h5py.File(path / SHARD) as file:
+        assert (file["raw/v"][...] == 7).all()
+
+
 def test_a_plain_shard_is_downloaded_as_before(tmp_path):
     source = written(tmp_path / "x", strategy="fixed-order", compressors=None)
     bucket = obstore.store.LocalStore(tmp_path / "bucket", mkdir=True)
