@@ -22,7 +22,7 @@ LAYERS = [
     ["plan", "encode"],
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stores", "host", "_dask"],
-    ["engines", "place", "entry"],
+    ["engines", "place", "entry", "hdf5"],
     ["read", "picture"],
     ["journal", "sources"],
     ["write", "reporting"],
@@ -373,7 +373,7 @@ def test_files_stay_small(path):
 BELOW_OPERATIONS = {
     *("grid", "notebook", "codecs", "format", "plan", "encode", "stores", "host", "engines"),
     *("place", "read", "picture", "journal", "sources", "write", "reporting", "runs", "entry"),
-    "config",
+    *("config", "hdf5"),
 }
 MOST_PARAMETERS = 6
 

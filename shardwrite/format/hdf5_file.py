@@ -2,7 +2,7 @@
 
 A description is computed from the metadata of the array. It says which dataset the file holds, with
 which filters, and how large the block before it is. The library of HDF5 makes files from it, in
-`write.hdf5_layout`.
+`hdf5.layout`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ knows where these numbers are:
   each node. It is that of the next chunk, or one that lies behind all of them.
 - In the superblock, which has the end-of-file address.
 
-Everything else is copied. `write.hdf5_patterns` compares each pattern with a second file that the
+Everything else is copied. `hdf5.patterns` compares each pattern with a second file that the
 library has laid out, before it uses the pattern.
 """
 

@@ -15,12 +15,19 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
+from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import place
 from shardwrite.grid import Box, Shape, unravel
+from shardwrite.hdf5.files import extent_of, write_parts
+from shardwrite.hdf5.layout import require_h5py
+from shardwrite.hdf5.patterns import lay_out
+from shardwrite.read.hdf5_names import dataset_names
+from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import Capability, ObjectWriter, Proof, Store, Transaction
+from shardwrite.stores import Capability, ObjectWriter, Proof, Store
 
 __all__ = ["clear_beyond"]
 
@@ -63,6 +70,8 @@ def clear_beyond(
     ------
     StoreError
         If a shard cannot be read or written.
+    SpecError
+        If a shard is a file of HDF5, and the library is not installed.
     """
     grid, removed = metadata.grid, []
     proof, check = rights
@@ -83,7 +92,11 @@ def clear_beyond(
                 continue
             if (new[0] >= 0).any():
                 is_conditional = Capability.CONDITIONAL in store.capabilities
-                _write(shard, transaction, *new, is_conditional=is_conditional)
+                writer = transaction.create(shard.key)
+                if is_conditional:
+                    writer.expect(shard.reader.version)
+                _write(shard, writer, extent_of(metadata, index), *new)
+                writer.finish(shard.check_current)
             else:
                 transaction.remove(shard.key, shard.check_current)
                 removed.append(index)
@@ -133,32 +146,66 @@ def _without_outside(
 
 def _write(
     shard: ExistingShard,
-    transaction: Transaction,
+    writer: ObjectWriter,
+    extent: Shape,
     nbytes: npt.NDArray[np.int64],
     changed: dict[int, Buffer],
-    *,
-    is_conditional: bool,
 ) -> None:
-    """Write a shard anew, with inner chunks in the sequence of the old one."""
+    """Write a shard anew. It stays a file of HDF5 if it is one, with a dataset of a shape."""
+
+    def write_chunks(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        for rank in ranks.tolist():
+            data = changed.get(rank)
+            if data is None:
+                old, size = (int(v) for v in shard.index.table[rank])
+                data = shard.source.read(old, size)
+            writer.write([data])
+
+    name = _dataset_in(shard)
+    if name is None:
+        _write_plain(shard, writer, nbytes, write_chunks)
+        return
+    layout = lay_out(describe(shard.metadata, Hdf5(dataset=name)), extent, nbytes)
+    index = ShardIndex.build(layout.offsets, nbytes)
+    write_parts(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
+
+
+def _write_plain(
+    shard: ExistingShard,
+    writer: ObjectWriter,
+    nbytes: npt.NDArray[np.int64],
+    write_chunks: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
+) -> None:
+    """Write inner chunks in the sequence of the old shard, and the index."""
     codec, stored = shard.metadata.index_codec, shard.stored()
     placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
     seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
-    writer: ObjectWriter = transaction.create(shard.key)
-    if is_conditional:
-        writer.expect(shard.reader.version)
     if seal.prefix:
         writer.write([seal.prefix])
     end = codec.base_nbytes
-    for rank in placement.sequence.tolist():
+    for rank in placement.sequence:
         offset = int(placement.offsets[rank])
         if offset > end:
             writer.skip(offset - end)
-        data = changed.get(rank)
-        if data is None:
-            old, size = (int(v) for v in shard.index.table[rank])
-            data = shard.source.read(old, size)
-        writer.write([data])
+        write_chunks(writer, np.array([rank]))
         end = offset + int(nbytes[rank])
     if seal.suffix:
         writer.write([seal.suffix])
-    writer.finish(shard.check_current)
+
+
+def _dataset_in(shard: ExistingShard) -> str | None:
+    """Name of the dataset in a shard that is a file of HDF5; None if it is a plain shard.
+
+    A file that the library cannot read is a plain shard, too.
+
+    Raises
+    ------
+    SpecError
+        If it is such a file, and the library is not installed.
+    """
+    metadata = shard.metadata
+    if not fits_hdf5(metadata) or not is_hdf5(metadata, shard.reader):
+        return None
+    require_h5py()
+    names = dataset_names(shard.reader, metadata.grid, shard.index)
+    return names[0] if names else None

@@ -10,12 +10,12 @@ from shardwrite.format.bounds import head_nbytes_of, plain_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
+from shardwrite.hdf5.layout import require_h5py
 from shardwrite.place.target import Target
 from shardwrite.read.hdf5_shards import refuse_hdf5_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Staged, Store, Unguarded, require
-from shardwrite.write.hdf5_layout import require_h5py
 
 __all__ = [
     "check_kind",

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
@@ -253,8 +254,10 @@ def revise(
     emitter = Emitter(spec, transaction, index, old.check_current, replaced, old.reader)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
-    # Nothing is written if the update only leaves inner chunks empty that are empty already.
-    if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():
+    # Nothing is written if the update only leaves inner chunks empty that are empty already. But
+    # the dataset in a file of HDF5 grows with the array.
+    is_changed = (chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))
+    if not is_changed.any() and not isinstance(spec.strategy, Hdf5):
         return Written(stored.total_nbytes, old.index.checksum, old.index.n_present)
     sequence = spec.strategy.sequence(
         metadata.grid.chunks_per_shard, [unit.ranks for unit in units]

@@ -32,11 +32,13 @@ from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.hdf5_file import Hdf5File, describe
-from shardwrite.format.hdf5_pattern import FileLayout
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
+from shardwrite.hdf5.files import can_protect, extent_of, pieces_of, protect, write_parts
+from shardwrite.hdf5.patterns import lay_out, lay_out_full
+from shardwrite.hdf5.room import Room
 from shardwrite.read.hdf5_shards import (
     Begun,
     fits_hdf5,
@@ -56,9 +58,6 @@ from shardwrite.stores import (
     copy_bytes,
 )
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
-from shardwrite.write.hdf5_batches import extent_of, pieces_of
-from shardwrite.write.hdf5_patterns import lay_out, lay_out_full
-from shardwrite.write.hdf5_room import Room
 
 __all__ = ["Emitter", "WriteChunks"]
 
@@ -115,7 +114,7 @@ class Emitter:
         writer = self._create()
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
         if isinstance(self.spec.strategy, Hdf5):
-            _protect(writer)
+            protect(writer)
         checksum = shard.seal.index.checksum
         self._publish(writer, checksum)
         return Written(shard.nbytes, checksum, shard.n_chunks)
@@ -228,14 +227,8 @@ class Emitter:
         layout = lay_out(file, extent, nbytes)
         seal = self._seal(layout.offsets, nbytes)
         writer = self._create()
-        sequence = origin[layout.sequence]
-        ends = [*layout.breaks[1:], len(sequence)]
-        pieces = pieces_of(layout, seal)
-        for piece, first, last in zip(pieces, layout.breaks, ends, strict=True):
-            writer.write([piece])
-            if first < last:
-                write(writer, sequence[first:last])
-        return self._finished_hdf5(writer, seal, layout)
+        write_parts(writer, layout, seal, write, origin)
+        return self._finished(writer, seal, layout.nbytes)
 
     def _stream_hdf5(self, strategy: Hdf5, batches: Iterable[EncodedBatch]) -> Written:
         """Leave room for what is around the inner chunks, and fill it in last.
@@ -258,19 +251,15 @@ class Emitter:
         layout = lay_out(file, extent, nbytes)
         seal = self._seal(layout.offsets, nbytes)
         room.fill(writer, layout, pieces_of(layout, seal))
-        return self._finished_hdf5(writer, seal, layout)
+        if seal.suffix:
+            writer.write([seal.suffix])
+        protect(writer)
+        return self._finished(writer, seal, layout.nbytes)
 
     def _file(self, strategy: Hdf5) -> tuple[Hdf5File, Shape]:
         """What the shard holds as a file of HDF5, and the shape of its dataset."""
         metadata = self.spec.metadata
         return describe(metadata, strategy), extent_of(metadata, self.index)
-
-    def _finished_hdf5(self, writer: ObjectWriter, seal: Seal, layout: FileLayout) -> Written:
-        """Finish a file of HDF5, which programs must not write to."""
-        if seal.suffix:
-            writer.write([seal.suffix])
-        _protect(writer)
-        return self._finished(writer, seal, layout.nbytes)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
         """Copy the part of an object that a revision keeps, and append new inner chunks.
@@ -329,8 +318,8 @@ class Emitter:
         first = reader.read(0, nbytes)
         writer.write([first])
         metadata, begun = self.spec.metadata, Begun(reader, first)
-        if _can_protect(type(writer)) and fits_hdf5(metadata) and is_hdf5(metadata, begun):
-            _protect(writer)
+        if can_protect(type(writer)) and fits_hdf5(metadata) and is_hdf5(metadata, begun):
+            protect(writer)
         del first, begun  # as much memory as one further piece takes
         copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
         checksum = table.checksum
@@ -396,18 +385,6 @@ def _close(writer: ObjectWriter, seal: Seal) -> None:
         writer.write([seal.suffix])
     if seal.prefix:
         writer.write_at(0, seal.prefix)
-
-
-def _protect(writer: ObjectWriter) -> None:
-    """Have a file of HDF5 published without the permission to write, if the store has such."""
-    if _can_protect(type(writer)):
-        cast("Protectable", writer).protect(True)
-
-
-@cache
-def _can_protect(kind: type) -> bool:
-    """Whether writers of a class can protect objects; to look takes long for small shards."""
-    return issubclass(kind, Protectable)
 
 
 @cache

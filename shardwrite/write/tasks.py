@@ -29,6 +29,7 @@ from shardwrite.encode.unit import (
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.grid import Box, Shape
+from shardwrite.hdf5.batches import Hdf5Completion
 from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
@@ -46,7 +47,6 @@ from shardwrite.write.assemble import (
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
-from shardwrite.write.hdf5_batches import Hdf5Completion
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
 __all__ = [

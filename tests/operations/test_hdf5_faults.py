@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from pathlib import Path
 
+import dask
 import dask.array as da
 import numpy as np
 import obstore.store
@@ -335,3 +337,57 @@ def test_a_task_finds_the_name_by_the_chunks(tmp_path):
     with pytest.raises(SpecError, match="is 'new', and would become 'v'"):
         shardwrite.write_region(7, tmp_path / "x", (slice(0, 12), slice(0, 3)), strategy="hdf5")
     shardwrite.abandon(tmp_path / "x")
+
+
+def test_rows_of_fill_values_make_the_dataset_longer(tmp_path):
+    path = tmp_path / "x.zarr"
+    ones = da.ones((2, 4), dtype="i4")
+    ones.to_sharded_zarr(path, shards=(4, 2), chunks=(1, 2), strategy="hdf5")
+    new = np.array([[0, 0, 5, 5]] * 2, "i4")
+    shardwrite.write_region(da.from_array(new), path, "append", strategy="hdf5")
+    for number, last in enumerate((0, 5)):
+        with h5py.File(path / "c" / "0" / str(number)) as file:
+            assert file["data"][...].tolist() == [[1, 1]] * 2 + [[last] * 2] * 2
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("compressors", [None, "zlib"], ids=str)
+@pytest.mark.parametrize("index", ["start", "end"])
+def test_abandoning_an_append_keeps_files_of_hdf5(tmp_path, index, compressors):
+    path = tmp_path / "x.zarr"
+    codec = compressors and {"name": "numcodecs.zlib", "configuration": {"level": 1}}
+    old = np.arange(1, 31, dtype="i4").reshape(6, 5)
+    strategy = shardwrite.Hdf5(index=index, dataset="raw/it")
+    da.from_array(old).to_sharded_zarr(
+        path, shards=(4, 6), chunks=(2, 3), strategy=strategy, compressors=codec
+    )
+
+    at_edge = path / "c" / "1" / "0"
+    before = at_edge.stat().st_ino
+
+    def block(values, block_info=None):
+        if block_info[0]["chunk-location"][0] >= 40:  # far from the shard at the edge
+            for _ in range(1000):
+                if at_edge.stat().st_ino != before:
+                    break
+                time.sleep(0.01)
+            raise OSError("cut off")
+        return values
+
+    new = da.full((202, 5), 3, dtype="i4", chunks=((2, *[4] * 50), 5))
+    new = new.map_blocks(block, dtype="i4", meta=np.empty((0, 0), "i4"))
+    with (
+        dask.config.set(scheduler="threads", num_workers=3),
+        pytest.raises(OSError, match="cut off"),
+    ):
+        shardwrite.write_region(new, path, "append", strategy="hdf5")
+
+    def found():
+        with h5py.File(at_edge) as file:
+            return file["raw/it"][...].tolist()
+
+    assert found() == [*old[4:].tolist(), [3] * 5, [3] * 5], "the shard at the edge is written"
+    shardwrite.abandon(path)
+    assert found() == old[4:].tolist()
+    assert at_edge.stat().st_mode & 0o222 == 0
+    assert shardwrite.verify(path, deep=True, against=old).is_good

@@ -19,9 +19,10 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import EMPTY, Seal
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape
-from shardwrite.write.hdf5_patterns import lay_out_all, lay_out_full
+from shardwrite.hdf5.files import extents_of
+from shardwrite.hdf5.patterns import lay_out_all, lay_out_full
 
-__all__ = ["Hdf5Completion", "extent_of", "pieces_of"]
+__all__ = ["Hdf5Completion"]
 
 # memory in which pieces are put together, for each chunk of a shard
 _CHUNK_NBYTES = 256
@@ -82,26 +83,3 @@ def _completed(chunks: Sequence[Buffer], seal: Seal, layout: FileLayout | None) 
             buffers += [piece, *chunks[first:last]]
     inside = Seal(seal.index, b"", seal.suffix) if seal.prefix else seal
     return EncodedShard(buffers, inside, layout.nbytes + len(seal.suffix), len(chunks))
-
-
-def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
-    """Shape of the dataset in a shard: that of the shard, clipped at the end of the array."""
-    return extents_of(metadata, [index])[0]
-
-
-def extents_of(metadata: ArrayMetadata, places: Sequence[Shape]) -> list[Shape]:
-    """Shapes of the datasets in some shards."""
-    grid = metadata.grid
-    shards = np.array(grid.shards, np.int64)
-    starts = np.array(places, np.int64).reshape(-1, len(shards)) * shards
-    left = np.array(grid.shape, np.int64) - starts
-    return list(map(tuple, np.minimum(shards, left).tolist()))
-
-
-def pieces_of(layout: FileLayout, seal: Seal) -> Sequence[Buffer]:
-    """What is around the inner chunks, with an index that comes first."""
-    if not seal.prefix:
-        return layout.around
-    head = bytearray(layout.around[0])
-    head[: len(seal.prefix)] = seal.prefix
-    return [head, *layout.around[1:]]

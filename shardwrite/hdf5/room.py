@@ -14,8 +14,8 @@ import numpy as np
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.format.hdf5_pattern import FileLayout
+from shardwrite.hdf5.layout import surprise
 from shardwrite.stores import ObjectWriter
-from shardwrite.write.hdf5_layout import surprise
 
 __all__ = ["Room"]
 

@@ -18,11 +18,11 @@ from shardwrite.format.hdf5 import Filter
 from shardwrite.format.hdf5_file import Hdf5File, describe
 from shardwrite.format.hdf5_pattern import FilePattern
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.hdf5 import patterns as hdf5_patterns
+from shardwrite.hdf5.layout import lay_out_file
+from shardwrite.hdf5.room import Room
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores import PosixStore
-from shardwrite.write import hdf5_patterns
-from shardwrite.write.hdf5_layout import lay_out_file
-from shardwrite.write.hdf5_room import Room
 
 pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")

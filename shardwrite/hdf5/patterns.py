@@ -24,7 +24,7 @@ from shardwrite.format.hdf5_file import Hdf5File
 from shardwrite.format.hdf5_pattern import FileLayout, FilePattern
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
-from shardwrite.write.hdf5_layout import lay_out_file
+from shardwrite.hdf5.layout import lay_out_file
 
 __all__ = ["lay_out", "lay_out_all", "lay_out_full"]
 
