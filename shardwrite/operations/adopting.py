@@ -35,11 +35,12 @@ from shardwrite.journal import (
     Receipt,
     look_beside,
     read_receipt,
+    refuse_in_place,
     work_of,
 )
 from shardwrite.operations.adopted import Adopted
 from shardwrite.operations.in_place import abandon_in_place, finish_adoption, taken_over
-from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME, RUN_SUFFIX
 from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
@@ -239,9 +240,14 @@ def look(call: Call, target: Target) -> Found:
 def _check_place(path: str) -> None:
     """Refuse a file that this user cannot take away from where it lies, or change there."""
     directory, leaf = os.path.split(path)
-    around = Directory(Path(os.path.realpath(directory), leaf)).array_around()
+    real = Path(os.path.realpath(directory), leaf)
+    around = Directory(real).array_around()
     if around is not None:
         raise refused(path, f"it lies in the array {around}, which may need it")
+    state = next((above for above in real.parents if above.name.endswith(RUN_SUFFIX)), None)
+    if state is not None:
+        raise refused(path, f"it lies in {state}, which holds the state of a run")
+    refuse_in_place(real)
     with as_store_error(path, "cannot look at"):
         found, me = os.stat(path), os.geteuid()
     if me not in (0, found.st_uid):

@@ -53,6 +53,7 @@ from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.runs.reencoded import by_inner_chunks
 from shardwrite.stores import (
@@ -70,6 +71,7 @@ from shardwrite.stores import (
 __all__ = [
     "INTO",
     "abandon_in_place",
+    "converted_path",
     "convert_in_place",
     "enter_above",
     "finish_adoption",
@@ -112,7 +114,7 @@ def finish_in_place(place: Place) -> bool:
     StoreError
         If the storage refuses.
     """
-    path = _path_of(place)
+    path = converted_path(place)
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -182,7 +184,7 @@ def abandon_in_place(place: Place) -> bool:
     StoreError
         If the storage refuses.
     """
-    path = _path_of(place)
+    path = converted_path(place)
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -309,6 +311,16 @@ def taken_over(work: InPlace) -> RunEndedError:
 
 def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
+
+
+def converted_path(place: Place) -> Path | None:
+    """Path of a tree beside which a conversion or adoption may lie; None if there is no such path.
+
+    Another program may meanwhile have made a hierarchy of 2022 there.
+    """
+    if isinstance(place, TransformerPlace) and not place.base.name:
+        return place.base.hierarchy_root
+    return _path_of(place)
 
 
 def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:

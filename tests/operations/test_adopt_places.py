@@ -1,0 +1,134 @@
+"""Files and places that belong to something else, which an adoption must not take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+import shardwrite
+from shardwrite import JournalError, SpecError
+
+h5py = pytest.importorskip("h5py")
+pytest.importorskip("hdf5plugin")
+
+X = np.arange(96, dtype="i4").reshape(8, 12)
+LAYOUT = {"shards": (4, 6), "chunks": (2, 3)}
+OLD = {**LAYOUT, "format": "transformer-2022"}
+
+
+def make(home: Path, n: int = 3) -> list[str]:
+    home.mkdir()
+    files = [str(home / f"{number}.h5") for number in range(n)]
+    for number, name in enumerate(files):
+        with h5py.File(name, "w") as file:
+            file.create_dataset("v", data=X[:4, :6] + 100 * number, chunks=(2, 3))
+    return files
+
+
+def amid(files, array, how="move", at=1):
+    """An adoption that stops after the first file."""
+    take = shardwrite.journal.Adoption.take
+
+    def taken(self, number, change):
+        if number == at:
+            raise KeyboardInterrupt
+        take(self, number, change)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shardwrite.journal.Adoption, "take", taken)
+        shardwrite.adopt(files, array, how=how)
+
+
+@pytest.mark.parametrize("how", ["move", "link"])
+@pytest.mark.parametrize("name", ["", "v", "a/v"])
+def test_shards_of_2022_stay_in_their_array(tmp_path, how, name):
+    """Their hierarchy has no document in the directory of the array."""
+    x, h = da.from_array(X), tmp_path / "h"
+    x.to_sharded_zarr(h, name=name or None, strategy="hdf5", **OLD)
+    shard = h / "data/root" / name / "c0/0"
+    link = tmp_path / "link"
+    link.symlink_to(shard.parent)
+    for file in (shard, link / "0"):
+        with pytest.raises(SpecError, match=f"lies in the array {h / 'data/root' / name}, which"):
+            shardwrite.adopt(file, tmp_path / "n", how=how)
+    if name:
+        document = h / f"meta/root/{name}.array.json"
+        document.rename(h / f"meta/root/{name}.shardwrite-run.json")  # a run is just making it
+        with pytest.raises(SpecError, match="lies in the array"):
+            shardwrite.adopt(shard, tmp_path / "n", how=how)
+        (h / f"meta/root/{name}.shardwrite-run.json").rename(document)
+    assert shardwrite.verify(h, name=name or None, deep=True).is_good
+    shardwrite.adopt(shard, tmp_path / "n", how="copy")
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "n")[...], X[:4, :6])
+
+
+def test_files_of_other_adoptions_and_conversions(tmp_path):
+    """Neither has a document where its files lie."""
+    files = make(tmp_path / "f")
+    amid(files, tmp_path / "x")
+    (taken,) = (tmp_path / "x.conversion.shardwrite").glob("work-*/adopted/c/0/0")
+    da.from_array(X).to_sharded_zarr(tmp_path / "y", strategy="hdf5", **LAYOUT)
+    shard = tmp_path / "y/c/0/0"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shardwrite.journal.Consumption, "enter", stop)
+        shardwrite.reshard(tmp_path / "y", tmp_path / "z", (2, 2), consume=True, drop_hdf5=True)
+    assert not (tmp_path / "y/zarr.json").exists()
+    for how in ("move", "link"):
+        with pytest.raises(SpecError, match="which holds the state of a run"):
+            shardwrite.adopt(taken, tmp_path / "n", how=how)
+        with pytest.raises(JournalError, match=r"y is being converted in its place"):
+            shardwrite.adopt(shard, tmp_path / "n", how=how)
+    assert taken.exists()
+    assert shard.exists()
+
+
+def stop(*_args, **_keywords):
+    raise KeyboardInterrupt
+
+
+def store_at(way: str, path: Path):
+    """A store of a directory that does not tell by its type that it is one."""
+    if way == "fsspec":
+        pytest.importorskip("fsspec")
+        return zarr.storage.FsspecStore.from_url(f"file://{path}")
+    obstore = pytest.importorskip("obstore")
+    return zarr.storage.ObjectStore(obstore.store.LocalStore(str(path)))
+
+
+@pytest.mark.parametrize("way", ["2022", "object store", "fsspec"])
+@pytest.mark.parametrize("how", ["move", "link"])
+def test_nothing_is_written_where_an_adoption_was_interrupted(tmp_path, way, how):
+    """Whichever place the array would have, the adoption can be given up, and finished."""
+    home = tmp_path / "home"
+    home.mkdir()
+    files, array = make(home / "f"), home / "z.zarr"
+    before = {file: Path(file).read_bytes() for file in files}
+    amid(files, array, how)
+    with pytest.raises(JournalError, match="z.zarr is being converted in its place"):
+        if way == "2022":
+            da.from_array(X).to_sharded_zarr(array, name="q", **OLD)
+        else:
+            where = {"name": "z.zarr", "run_dir": tmp_path / "runs"}
+            da.from_array(X).to_sharded_zarr(store_at(way, home), **where, **LAYOUT)
+    assert not array.exists()
+    assert shardwrite.abandon(array) == []
+    assert {file: Path(file).read_bytes() for file in files} == before
+    amid(files, array, how)
+    assert shardwrite.adopt(files, array, how=how).shape == (12, 6)
+
+
+def test_it_is_given_up_where_others_have_made_a_hierarchy_of_2022(tmp_path):
+    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
+    before = {file: Path(file).read_bytes() for file in files}
+    da.from_array(X).to_sharded_zarr(tmp_path / "h", name="q", **OLD)
+    amid(files, array)
+    os.rename(tmp_path / "h", array)
+    assert shardwrite.abandon(array) == []
+    assert {file: Path(file).read_bytes() for file in files} == before
+    np.testing.assert_array_equal(shardwrite.open_sharded(array, name="q")[...], X)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["f", "z.zarr"]
