@@ -34,6 +34,7 @@ def adopt(
     how: str = "copy",
     strategy: Any = None,
     durability: str | None = None,
+    restart: bool = False,
     memory_limit: int | str | None = None,
     progress: Progress = False,
 ) -> Adopted:
@@ -66,6 +67,9 @@ def adopt(
     strategy : Strategy or str, optional
         How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`, with the
         name that the dataset has in `files`. Only for ``how="copy"``.
+    restart : bool
+        Give up what an interrupted call has begun, and start over. Files that it has moved or
+        changed are restored first.
     durability, memory_limit, progress
         See :func:`to_sharded_zarr`. Only for ``how="copy"``; otherwise all is durable.
 
@@ -126,8 +130,8 @@ def adopt(
                     value=value,
                     remedy=f'leave it out, or give how="copy" in place of how="{how}"',
                 )
-        return adopt_files(call, resolve_target(array, None))
-    copying = Copying(strategy, durability, memory_limit, progress)
+        return adopt_files(call, resolve_target(array, None), restart=restart)
+    copying = Copying(strategy, durability, memory_limit, progress, restart=restart)
     return copy_files(call, resolve_target(array, None), copying, active_engine())
 
 

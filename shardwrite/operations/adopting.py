@@ -33,6 +33,7 @@ from shardwrite.journal import (
     Listing,
     Range,
     Receipt,
+    layout_of,
     look_beside,
     read_receipt,
     refuse_in_place,
@@ -260,7 +261,7 @@ def _check_place(path: str) -> None:
         raise refused(path, "its directory cannot be written to")
 
 
-def adopt_files(call: Call, target: Target) -> Adopted:
+def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted:
     """Make files the shards of a new array, without copying them.
 
     Parameters
@@ -269,6 +270,8 @@ def adopt_files(call: Call, target: Target) -> Adopted:
         The call.
     target : Target
         Place of the new array, a directory.
+    restart : bool
+        Whether an adoption that was interrupted is given up before.
 
     Raises
     ------
@@ -281,7 +284,8 @@ def adopt_files(call: Call, target: Target) -> Adopted:
     """
     path = target.directory.path
     last = work_of(path)
-    if last is not None and Adoption(path, last).is_given_up:
+    gives_up = restart and ADOPTS in layout_of(path)
+    if last is not None and (gives_up or Adoption(path, last).is_given_up):
         abandon_in_place(target.place)  # the rest of it, and then everything begins again
         last = None
     if last is None:

@@ -42,6 +42,7 @@ class Copying:
     durability: str | None
     memory_limit: int | str | None
     progress: Progress
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,9 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
     """
     found = look_for_copies(call)
     made = found.converting(how.strategy, how.memory_limit, target, engine)
-    run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
+    run = for_new_array(
+        RunOptions(durability=how.durability, restart=how.restart, remedy_if_there=ELSEWHERE)
+    )
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
         (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
     is_skipped = not result.seconds  # the run had ended before

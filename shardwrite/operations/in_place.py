@@ -71,8 +71,8 @@ from shardwrite.stores import (
 __all__ = [
     "INTO",
     "abandon_in_place",
-    "converted_path",
     "convert_in_place",
+    "converted_path",
     "enter_above",
     "finish_adoption",
     "finish_in_place",
@@ -90,6 +90,7 @@ _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
     "abandon (shardwrite abandon)"
 )
+_GIVE_UP = "Give the conversion up with abandon (shardwrite abandon), and make the call again"
 _FINISHED = "an interrupted conversion was finished"
 _MAX_SHOWN = 3
 
@@ -469,8 +470,8 @@ def _compare(one: One, new: Path, call: Call) -> None:
             )
         raise CorruptShardError(
             f"the new array differs from {source.label}, which stays as it is: {problem.message}; "
-            "if another program has written to it meanwhile, make the call again with restart=True "
-            "(--restart)",
+            "if another program has written to it meanwhile, give the conversion up with abandon "
+            "(shardwrite abandon), and make the call again",
             key=problem.key,
         )
 
@@ -490,7 +491,7 @@ def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
         shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
         raise StoreError(
             f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
-            f"as it is. Make the call again{' with restart=True (--restart)' if is_begun else ''}",
+            f"as it is. {_GIVE_UP if is_begun else 'Make the call again'}",
             key=changed[0],
             errno=errno.EBUSY,
         )

@@ -12,10 +12,10 @@ from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.conversion import ConversionPlan
 from shardwrite.operations.hdf5_sources import refuse_loss
+from shardwrite.operations.in_place import converted_path
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
-from shardwrite.operations.in_place import converted_path
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.options import memory_limit_of

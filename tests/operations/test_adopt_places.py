@@ -9,9 +9,11 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 
 import shardwrite
 from shardwrite import JournalError, SpecError
+from shardwrite.cli import main
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -39,9 +41,10 @@ def amid(files, array, how="move", at=1):
             raise KeyboardInterrupt
         take(self, number, change)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardwrite.journal.Adoption, "take", taken)
-        shardwrite.adopt(files, array, how=how)
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.adopt(files, array, how=how)
 
 
 @pytest.mark.parametrize("how", ["move", "link"])
@@ -74,9 +77,10 @@ def test_files_of_other_adoptions_and_conversions(tmp_path):
     (taken,) = (tmp_path / "x.conversion.shardwrite").glob("work-*/adopted/c/0/0")
     da.from_array(X).to_sharded_zarr(tmp_path / "y", strategy="hdf5", **LAYOUT)
     shard = tmp_path / "y/c/0/0"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardwrite.journal.Consumption, "enter", stop)
-        shardwrite.reshard(tmp_path / "y", tmp_path / "z", (2, 2), consume=True, drop_hdf5=True)
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.reshard(tmp_path / "y", tmp_path / "z", (2, 2), consume=True, drop_hdf5=True)
     assert not (tmp_path / "y/zarr.json").exists()
     for how in ("move", "link"):
         with pytest.raises(SpecError, match="which holds the state of a run"):
@@ -109,12 +113,12 @@ def test_nothing_is_written_where_an_adoption_was_interrupted(tmp_path, way, how
     files, array = make(home / "f"), home / "z.zarr"
     before = {file: Path(file).read_bytes() for file in files}
     amid(files, array, how)
-    with pytest.raises(JournalError, match="z.zarr is being converted in its place"):
-        if way == "2022":
-            da.from_array(X).to_sharded_zarr(array, name="q", **OLD)
-        else:
-            where = {"name": "z.zarr", "run_dir": tmp_path / "runs"}
-            da.from_array(X).to_sharded_zarr(store_at(way, home), **where, **LAYOUT)
+    if way == "2022":
+        where, how_laid = (array, "q"), OLD
+    else:
+        where, how_laid = (store_at(way, home), "z.zarr"), {**LAYOUT, "run_dir": tmp_path / "runs"}
+    with pytest.raises(JournalError, match="is being converted in its place"):
+        da.from_array(X).to_sharded_zarr(where[0], name=where[1], **how_laid)
     assert not array.exists()
     assert shardwrite.abandon(array) == []
     assert {file: Path(file).read_bytes() for file in files} == before
@@ -132,3 +136,64 @@ def test_it_is_given_up_where_others_have_made_a_hierarchy_of_2022(tmp_path):
     assert {file: Path(file).read_bytes() for file in files} == before
     np.testing.assert_array_equal(shardwrite.open_sharded(array, name="q")[...], X)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["f", "z.zarr"]
+
+
+@pytest.mark.parametrize("how", ["move", "link"])
+def test_an_adoption_of_other_files_is_given_up_before(tmp_path, how):
+    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
+    amid(files, array, how)
+    again = files[:2][::-1]
+    with pytest.raises(JournalError, match=r"an adoption of other files as .* abandon") as caught:
+        shardwrite.adopt(again, array, how=how)
+    assert "restart" not in str(caught.value)
+    shardwrite.abandon(array)  # the remedy
+    shardwrite.adopt(again, array, how=how)
+    assert shardwrite.open_sharded(array)[::4, 0].tolist() == [100, 0]
+
+
+@pytest.mark.parametrize("how", ["move", "link"])
+def test_restart_restores_the_files_and_starts_over(tmp_path, how):
+    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
+    amid(files, array, how, at=2)
+    assert shardwrite.adopt(files[::-1], array, how=how, restart=True).n_shards == 3
+    assert shardwrite.open_sharded(array)[::4, 0].tolist() == [200, 100, 0]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["f", "z.zarr"]
+
+
+def test_copies_of_other_files_start_over(tmp_path):
+    """The message names restart=True, which takes the copies of the other call away."""
+    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
+    with pytest.raises(KeyboardInterrupt):
+        shardwrite.adopt(files, array, progress=stop)
+    with pytest.raises(JournalError, match=r"start over with restart=True \(--restart\)"):
+        shardwrite.adopt(files[:2], array)
+    arguments = ["adopt", *files[:2], str(array), "--restart"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert shardwrite.open_sharded(array)[::4, 0].tolist() == [0, 100]
+
+
+def test_no_conversion_is_given_up_by_restart(tmp_path):
+    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
+    zarr.create_array(array, data=X, chunks=(2, 3))
+    with pytest.raises(KeyboardInterrupt):
+        shardwrite.shard(array, shards=2, progress=stop)
+    before = sorted((tmp_path / "z.zarr.conversion.shardwrite").rglob("new/z.zarr/*"))
+    for restart in (False, True):
+        with pytest.raises((JournalError, SpecError)):
+            shardwrite.adopt(files, array, how="move", restart=restart)
+    assert sorted((tmp_path / "z.zarr.conversion.shardwrite").rglob("new/z.zarr/*"))
+    assert before
+    shardwrite.shard(array, shards=2)
+
+
+def test_short_calls_have_no_restart_and_name_none(tmp_path):
+    """`shard_store` has no such keyword, as `adopt` had none."""
+    zarr.create_array(tmp_path / "z", data=X, chunks=(2, 3))
+    with pytest.raises(KeyboardInterrupt):
+        shardwrite.shard(tmp_path / "z", shards=2, progress=stop)
+    with pytest.raises(JournalError, match="or give it up with abandon") as caught:
+        shardwrite.shard_store(tmp_path / "z", (1, 2))
+    assert "restart" not in str(caught.value)
+    shardwrite.abandon(tmp_path / "z")
+    shardwrite.shard_store(tmp_path / "z", (1, 2))
