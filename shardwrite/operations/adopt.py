@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
@@ -166,9 +168,9 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
     if grid is None:
         if axis is None:
             return 0
-        if isinstance(axis, bool) or not isinstance(axis, int):
+        if not _is_integer(axis):
             raise SpecError("no axis", field="axis", value=axis, remedy="give a number, such as 0")
-        return axis
+        return int(axis)
     if axis is not None:
         raise SpecError(
             "says where files lie, and so does grid",
@@ -176,15 +178,20 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
             value=axis,
             remedy="leave one of the two out",
         )
-    counts = tuple(grid) if isinstance(grid, Sequence) else (grid,)
-    if not counts or not all(type(count) is int and count > 0 for count in counts):
+    given = grid.tolist() if isinstance(grid, np.ndarray) else grid
+    counts = tuple(given) if isinstance(given, Sequence) else (given,)
+    if not counts or not all(_is_integer(count) and count > 0 for count in counts):
         raise SpecError(
             "no grid of files",
             field="grid",
             value=grid,
             remedy="give the number of files along each axis, such as (2, 3)",
         )
-    return counts
+    return tuple(map(int, counts))
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Call:
@@ -192,19 +199,22 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
         raise SpecError(
             "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
         )
-    if dataset is not None and not isinstance(dataset, str):
+    if dataset is not None and not _is_name(dataset):
         remedy = 'give a name such as "data" or "raw/data"'
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
-        paths = tuple(os.path.abspath(os.fsdecode(path)) for path in given)
+        names = [os.fsdecode(path) for path in given]
     except TypeError:
+        names = [""]
+    if not all(name and "\0" not in name and _is_encodable(name) for name in names):
         raise SpecError(
             "no paths of files",
             field="files",
             value=files,
             remedy="give a list of paths, in their order",
-        ) from None
+        )
+    paths = tuple(os.path.abspath(name) for name in names)
     if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
         raise SpecError(
             f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
@@ -213,3 +223,23 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             remedy="give as many files as the grid has places, or another grid",
         )
     return Call(paths, dataset, arrangement, how)
+
+
+def _is_name(dataset: Any) -> bool:
+    """Whether HDF5 could have a dataset of this name; its library reads a name up to a zero."""
+    if not isinstance(dataset, str) or "\0" in dataset:
+        return False
+    try:
+        dataset.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a name can be that of a file on this system."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True

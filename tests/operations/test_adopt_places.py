@@ -197,3 +197,40 @@ def test_short_calls_have_no_restart_and_name_none(tmp_path):
     assert "restart" not in str(caught.value)
     shardwrite.abandon(tmp_path / "z")
     shardwrite.shard_store(tmp_path / "z", (1, 2))
+
+
+@pytest.mark.parametrize("how", ["copy", "move", "link"])
+@pytest.mark.parametrize("name", ["a\0.h5", b"a\0.h5", "\ud800", "", None])
+def test_what_is_no_path_is_refused(tmp_path, how, name):
+    """Also a directory for runs, and names of datasets that the library would cut off."""
+    (file,) = make(tmp_path / "f", 1)
+    for files in (name, [name], [file, name]):
+        with pytest.raises(SpecError, match=r"files=.*no paths of files; give a list of paths"):
+            shardwrite.adopt(files, tmp_path / "x", how=how)
+    for dataset in ("v\0", "v\0w", "\ud800"):
+        with pytest.raises(SpecError, match=r"dataset=.*no name of a dataset"):
+            shardwrite.adopt(file, tmp_path / "x", how=how, dataset=dataset)
+    with pytest.raises(SpecError, match=r"run_dir=.*no directory"):
+        da.from_array(X).to_sharded_zarr(zarr.storage.MemoryStore(), run_dir="a\0", **LAYOUT)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_integers_of_numpy(tmp_path):
+    files = make(tmp_path / "f", 2)
+    found = shardwrite.adopt(files, tmp_path / "a", axis=np.int64(1))
+    assert found.shape == (4, 12)
+    assert shardwrite.adopt(files, tmp_path / "a", axis=1).is_skipped
+    for number, grid in enumerate((np.array([1, 2]), [np.int32(1), np.int32(2)], (1, np.uint8(2)))):
+        assert shardwrite.adopt(files, tmp_path / f"g{number}", grid=grid).shape == (4, 12)
+    for axis in (True, np.True_, 0.0, "0"):
+        with pytest.raises(SpecError, match=r"axis=.*no axis"):
+            shardwrite.adopt(files, tmp_path / "x", axis=axis)
+    for grid in (
+        np.array([1.0, 2]),
+        np.array([True, True]),
+        np.array([[1, 2]]),
+        np.array([]),
+        "12",
+    ):
+        with pytest.raises(SpecError, match=r"grid=.*no grid of files"):
+            shardwrite.adopt(files, tmp_path / "x", grid=grid)
