@@ -95,7 +95,7 @@ def adopt(
         Before anything is changed, if a file cannot become a shard, the files do not fit each
         other, or something stands in the place of the array.
     PlanError
-        If no plan for copies fits into the memory.
+        If no plan for copies, or not the index of a file, fits into the memory.
     JournalError
         If another process is at it, or something else was begun there.
     CorruptShardError

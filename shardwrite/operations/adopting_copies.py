@@ -20,6 +20,7 @@ from shardwrite.operations.converting import Progress
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.plan import PlanOptions
+from shardwrite.plan.limits import check_indexes
 from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
@@ -156,6 +157,7 @@ def look_for_copies(call: Call) -> Copies:
             yield path, found.metadata
 
     joined = join(each(), len(call.files), call.arrangement)
+    check_indexes(joined.sharded("end").grid, call.files, sum(sizes))
     store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
     return Copies(joined, store, names[0], len(files), sum(sizes))
 
