@@ -93,6 +93,7 @@ def adopt(
             done = preview_adopt(paths, array, strategy=way, **given)
         else:
             shows = not as_json and how == "copy"
-            more = {"strategy": way, "restart": restart}
-            done = shardwrite.adopt(paths, array, progress=shows, **more, **given)
+            done = shardwrite.adopt(
+                paths, array, progress=shows, strategy=way, restart=restart, **given
+            )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

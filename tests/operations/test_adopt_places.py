@@ -234,3 +234,13 @@ def test_integers_of_numpy(tmp_path):
     ):
         with pytest.raises(SpecError, match=r"grid=.*no grid of files"):
             shardwrite.adopt(files, tmp_path / "x", grid=grid)
+
+
+def test_integers_of_numpy_as_axes_of_updates(tmp_path):
+    x = da.from_array(X)
+    x.to_sharded_zarr(tmp_path / "x", **LAYOUT)
+    shardwrite.write_region(x, tmp_path / "x", "append", axis=np.int64(-1))
+    with shardwrite.ShardWriter(tmp_path / "x", axis=np.int32(1)) as writer:
+        writer.append(X)
+    found = shardwrite.open_sharded(tmp_path / "x")[...]
+    np.testing.assert_array_equal(found, np.concatenate([X] * 3, axis=1))
