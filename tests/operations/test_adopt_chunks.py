@@ -84,11 +84,11 @@ def leave_edges_raw(plist) -> None:
     """Set an option of HDF5 that h5py does not know."""
     import ctypes
 
-    (path,) = {
-        line.split()[-1]
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if "libhdf5-" in line or "libhdf5.so" in line
-    }
+    maps = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    found = {path for path in maps if "libhdf5" in path and "_hl" not in path and "h5py" in path}
+    if len(found) != 1:
+        pytest.skip("h5py brings no library of its own")
+    (path,) = found
     assert ctypes.CDLL(path).H5Pset_chunk_opts(ctypes.c_int64(plist.id), ctypes.c_uint(2)) >= 0
 
 
