@@ -66,7 +66,20 @@ _HDF5 = "tests/operations/test_hdf5_kept.py"
 _HDF5_FAULTS = "tests/operations/test_hdf5_faults.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
+_PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
+    "{}. Make the same call again to finish it, or give it up with abandon": (
+        f"{_PLACES}::test_an_adoption_of_other_files_is_given_up_before"
+    ),
+    "in larger chunks, with shardwrite write --chunks": (
+        "tests/operations/test_adopt_chunks.py::test_the_remedy_for_sparse_files"
+    ),
+    "Give the conversion up with abandon (shardwrite abandon), and make the call": (
+        f"{_IN_PLACE}::test_what_another_program_adds_is_not_lost"
+    ),
+    "give the conversion up with abandon (shardwrite abandon), and make the call": (
+        f"{_IN_PLACE}::test_a_change_by_another_program_is_found"
+    ),
     "or remove the scale and its entry in info yourself": (
         "tests/operations/test_scales_stay.py::test_the_remedies"
     ),
@@ -171,7 +184,6 @@ COVERED: dict[str, str] = {
     "and was there when the conversion began to remove what it": (
         f"{_CONSUME}::test_a_chunk_that_goes_while_it_runs"
     ),
-    "another conversion of {} in its place was begun": f"{_IN_PLACE}::test_it_is_given_up",
     "is being converted in its place, and nothing else may write to it": (
         f"{_IN_PLACE}::test_nothing_else_writes_meanwhile"
     ),
@@ -206,9 +218,6 @@ COVERED: dict[str, str] = {
     ),
     'give another place, or mode="w" to replace its document': (
         "tests/operations/test_transfer.py::test_what_exists_is_refused_and_replaced_on_request"
-    ),
-    "another program has changed {} in {} meanwhile": (
-        f"{_IN_PLACE}::test_what_another_program_adds_is_not_lost"
     ),
     'give mode="w" to replace what exists': (
         "tests/operations/test_targets_of_zarr.py::test_an_array_is_replaced_by_mode_w_only"

@@ -12,7 +12,7 @@ import shardwrite
 from shardwrite.cli.common import command, engine
 from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import dry_run_option, engine_options, json_option
+from shardwrite.cli.options import dry_run_option, engine_options, json_option, restart_option
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Extents
 from shardwrite.operations.adopt import preview_adopt
@@ -49,6 +49,7 @@ __all__ = ["adopt"]
     help="How the shards of copies are written: fixed-order, append-only, C, F, morton, hdf5 or "
     "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
 )
+@restart_option
 @dry_run_option
 @engine_options
 @json_option
@@ -62,6 +63,7 @@ def adopt(
     move: bool,
     link: bool,
     way: str | None,
+    restart: bool,
     dry_run: bool,
     threads: int | None,
     workers: int | None,
@@ -91,5 +93,7 @@ def adopt(
             done = preview_adopt(paths, array, strategy=way, **given)
         else:
             shows = not as_json and how == "copy"
-            done = shardwrite.adopt(paths, array, progress=shows, strategy=way, **given)
+            done = shardwrite.adopt(
+                paths, array, progress=shows, strategy=way, restart=restart, **given
+            )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

@@ -204,11 +204,14 @@ def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tup
         raise _unknown(names[0] if names else "none")
     found: list[Filter] = []
     for place, codec in enumerate(codecs[1:]):
-        found.append(_filter(codec, itemsize, chunk_nbytes, is_first=place == 0))
+        # A checksum before it adds four bytes, and numcodecs shuffles whole elements only.
+        is_whole = place == 0 or not _CHECKSUM_NBYTES % itemsize
+        may_shuffle = is_whole and set(names[1 : place + 1]) <= {"numcodecs.fletcher32"}
+        found.append(_filter(codec, itemsize, chunk_nbytes, may_shuffle=may_shuffle))
     return tuple(found)
 
 
-def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, is_first: bool) -> Filter:
+def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, may_shuffle: bool) -> Filter:
     """The filter that decodes the bytes of one codec."""
     name, settings = str(codec["name"]), codec.get("configuration", {})
     if name == "numcodecs.zlib":
@@ -222,9 +225,11 @@ def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, is_first: bool) -
         return Filter(_FLETCHER32)
     if name == "numcodecs.shuffle":
         size = int(settings.get("elementsize", 4))
-        if size != itemsize or not is_first:
-            why = f"HDF5 shuffles elements of the dataset, {itemsize} bytes each, before all else"
+        if size != itemsize:
+            why = f"HDF5 shuffles elements of the dataset, {itemsize} bytes each"
             raise _unknown(name, f"elementsize={size}: {why}")
+        if not may_shuffle:
+            raise _unknown(name, "HDF5 and Zarr shuffle the same bytes only before other codecs")
         return Filter(_SHUFFLE, (size,))
     if name == "blosc" and settings.get("cname") in _BLOSC_COMPRESSORS:
         return Filter(

@@ -39,7 +39,6 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.checks import check_surroundings, check_target
-from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     is_there,
@@ -327,8 +326,9 @@ def _check_alone(made: RunDirectory) -> None:
     """
     try:
         require_trusted(made.target)
-        if isinstance(made.target.place, Directory):
-            refuse_in_place(made.target.place.path)
+        directory = made.target.place.local_path
+        if directory is not None:
+            refuse_in_place(directory)
     except JournalError:
         take_back(made, is_claimed=True)
         raise

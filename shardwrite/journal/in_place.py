@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
+from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
 from shardwrite.stores import (
@@ -424,10 +425,15 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
     if layout is not None and dict(record.layout) != dict(layout):
         names = {*record.layout, *layout}
         others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
+        begun = (
+            f"an adoption of other files as {path}, or in another way, was begun and has not ended"
+            if ADOPTS in record.layout
+            else f"another conversion of {path} in its place was begun and has not ended; it makes "
+            f"something else of {', '.join(repr(name or '/') for name in others[:3])}"
+        )
         raise JournalError(
-            f"another conversion of {path} in its place was begun and has not ended; it makes "
-            f"something else of {', '.join(repr(name or '/') for name in others[:3])}. Make the "
-            "same call again to finish it, or start over with restart=True (--restart)",
+            f"{begun}. Make the same call again to finish it, or give it up with abandon "
+            "(shardwrite abandon)",
             path=str(home),
             differences=others,
         )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
@@ -34,6 +36,7 @@ def adopt(
     how: str = "copy",
     strategy: Any = None,
     durability: str | None = None,
+    restart: bool = False,
     memory_limit: int | str | None = None,
     progress: Progress = False,
 ) -> Adopted:
@@ -66,6 +69,9 @@ def adopt(
     strategy : Strategy or str, optional
         How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`, with the
         name that the dataset has in `files`. Only for ``how="copy"``.
+    restart : bool
+        Give up what an interrupted call has begun, and start over. Files that it has moved or
+        changed are restored first.
     durability, memory_limit, progress
         See :func:`to_sharded_zarr`. Only for ``how="copy"``; otherwise all is durable.
 
@@ -89,7 +95,7 @@ def adopt(
         Before anything is changed, if a file cannot become a shard, the files do not fit each
         other, or something stands in the place of the array.
     PlanError
-        If no plan for copies fits into the memory.
+        If no plan for copies, or not the index of a file, fits into the memory.
     JournalError
         If another process is at it, or something else was begun there.
     CorruptShardError
@@ -126,8 +132,8 @@ def adopt(
                     value=value,
                     remedy=f'leave it out, or give how="copy" in place of how="{how}"',
                 )
-        return adopt_files(call, resolve_target(array, None))
-    copying = Copying(strategy, durability, memory_limit, progress)
+        return adopt_files(call, resolve_target(array, None), restart=restart)
+    copying = Copying(strategy, durability, memory_limit, progress, restart=restart)
     return copy_files(call, resolve_target(array, None), copying, active_engine())
 
 
@@ -162,9 +168,9 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
     if grid is None:
         if axis is None:
             return 0
-        if isinstance(axis, bool) or not isinstance(axis, int):
+        if not _is_integer(axis):
             raise SpecError("no axis", field="axis", value=axis, remedy="give a number, such as 0")
-        return axis
+        return int(axis)
     if axis is not None:
         raise SpecError(
             "says where files lie, and so does grid",
@@ -172,15 +178,20 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
             value=axis,
             remedy="leave one of the two out",
         )
-    counts = tuple(grid) if isinstance(grid, Sequence) else (grid,)
-    if not counts or not all(type(count) is int and count > 0 for count in counts):
+    given = grid.tolist() if isinstance(grid, np.ndarray) else grid
+    counts = tuple(given) if isinstance(given, Sequence) else (given,)
+    if not counts or not all(_is_integer(count) and count > 0 for count in counts):
         raise SpecError(
             "no grid of files",
             field="grid",
             value=grid,
             remedy="give the number of files along each axis, such as (2, 3)",
         )
-    return counts
+    return tuple(map(int, counts))
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Call:
@@ -188,19 +199,22 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
         raise SpecError(
             "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
         )
-    if dataset is not None and not isinstance(dataset, str):
+    if dataset is not None and not _is_name(dataset):
         remedy = 'give a name such as "data" or "raw/data"'
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
-        paths = tuple(os.path.abspath(os.fsdecode(path)) for path in given)
+        names = [os.fsdecode(path) for path in given]
     except TypeError:
+        names = [""]
+    if not all(name and "\0" not in name and _is_encodable(name) for name in names):
         raise SpecError(
             "no paths of files",
             field="files",
             value=files,
             remedy="give a list of paths, in their order",
-        ) from None
+        )
+    paths = tuple(os.path.abspath(name) for name in names)
     if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
         raise SpecError(
             f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
@@ -209,3 +223,23 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             remedy="give as many files as the grid has places, or another grid",
         )
     return Call(paths, dataset, arrangement, how)
+
+
+def _is_name(dataset: Any) -> bool:
+    """Whether HDF5 could have a dataset of this name; its library reads a name up to a zero."""
+    if not isinstance(dataset, str) or "\0" in dataset:
+        return False
+    try:
+        dataset.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a name can be that of a file on this system."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True

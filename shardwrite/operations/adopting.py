@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from shardwrite._version import __version__
-from shardwrite.errors import JournalError, ShardwriteError, SpecError
+from shardwrite.errors import JournalError, PlanError, ShardwriteError, SpecError
 from shardwrite.format.hdf5_file import describe
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape, unravel
+from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.journal import (
     ADOPTS,
     AdoptedFile,
@@ -33,18 +34,20 @@ from shardwrite.journal import (
     Listing,
     Range,
     Receipt,
+    layout_of,
     look_beside,
     read_receipt,
+    refuse_in_place,
     work_of,
 )
 from shardwrite.operations.adopted import Adopted
 from shardwrite.operations.in_place import abandon_in_place, finish_adoption, taken_over
-from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME, RUN_SUFFIX
 from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.plan import Identity
-from shardwrite.plan.limits import check_new
+from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, make_directories, mode_of
 
@@ -54,6 +57,7 @@ ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
 
 _SOURCE = "adopted:"
+_INDEX_NBYTES = 64  # memory for a chunk's entry while an index is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ def inspect(call: Call) -> Found:
     ------
     SpecError
         If a file cannot become a shard, or does not fit the others.
+    PlanError
+        If its index does not fit into memory.
     StoreError
         If a file cannot be read.
     """
@@ -165,6 +171,7 @@ def inspect(call: Call) -> Found:
             yield path, found.metadata
 
     joined = join(each(), len(call.files), call.arrangement)
+    _check_indexes(joined, call.files, sum(one.file.nbytes for one in seen))
     index_nbytes = joined.sharded("end").index_codec.encoded_nbytes
     location = "start" if all(index_nbytes <= one.block_nbytes for one in seen) else "end"
     for one in seen:
@@ -181,6 +188,22 @@ def inspect(call: Call) -> Found:
         for rank, one in enumerate(seen)
     ]
     return Found(joined, metadata, dataset, files)
+
+
+def _check_indexes(joined: Joined, files: Sequence[str], nbytes: int) -> None:
+    """Refuse files whose indexes are too large for what they hold, or for this process."""
+    grid = joined.sharded("end").grid
+    check_indexes(grid, files, nbytes)
+    needed, allowed = _INDEX_NBYTES * grid.n_chunks_per_shard, memory_limit_nbytes()
+    if needed > allowed:
+        raise PlanError(
+            f"files={files[0]!r}: to make the index of a file with {grid.n_chunks_per_shard:,} "
+            f"chunks takes {needed:,} bytes, and this process may use {allowed:,}",
+            needed_nbytes=needed,
+            allowed_nbytes=allowed,
+            remedy="write the values in larger chunks, with shardwrite write --chunks, or give "
+            "this process more memory",
+        )
 
 
 def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
@@ -239,9 +262,14 @@ def look(call: Call, target: Target) -> Found:
 def _check_place(path: str) -> None:
     """Refuse a file that this user cannot take away from where it lies, or change there."""
     directory, leaf = os.path.split(path)
-    around = Directory(Path(os.path.realpath(directory), leaf)).array_around()
+    real = Path(os.path.realpath(directory), leaf)
+    around = Directory(real).array_around()
     if around is not None:
         raise refused(path, f"it lies in the array {around}, which may need it")
+    state = next((above for above in real.parents if above.name.endswith(RUN_SUFFIX)), None)
+    if state is not None:
+        raise refused(path, f"it lies in {state}, which holds the state of a run")
+    refuse_in_place(real)
     with as_store_error(path, "cannot look at"):
         found, me = os.stat(path), os.geteuid()
     if me not in (0, found.st_uid):
@@ -254,7 +282,7 @@ def _check_place(path: str) -> None:
         raise refused(path, "its directory cannot be written to")
 
 
-def adopt_files(call: Call, target: Target) -> Adopted:
+def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted:
     """Make files the shards of a new array, without copying them.
 
     Parameters
@@ -263,6 +291,8 @@ def adopt_files(call: Call, target: Target) -> Adopted:
         The call.
     target : Target
         Place of the new array, a directory.
+    restart : bool
+        Whether an adoption that was interrupted is given up before.
 
     Raises
     ------
@@ -275,7 +305,8 @@ def adopt_files(call: Call, target: Target) -> Adopted:
     """
     path = target.directory.path
     last = work_of(path)
-    if last is not None and Adoption(path, last).is_given_up:
+    gives_up = restart and ADOPTS in layout_of(path)
+    if last is not None and (gives_up or Adoption(path, last).is_given_up):
         abandon_in_place(target.place)  # the rest of it, and then everything begins again
         last = None
     if last is None:

@@ -20,6 +20,7 @@ from shardwrite.operations.converting import Progress
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.plan import PlanOptions
+from shardwrite.plan.limits import check_indexes
 from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
@@ -42,6 +43,7 @@ class Copying:
     durability: str | None
     memory_limit: int | str | None
     progress: Progress
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ def look_for_copies(call: Call) -> Copies:
             yield path, found.metadata
 
     joined = join(each(), len(call.files), call.arrangement)
+    check_indexes(joined.sharded("end").grid, call.files, sum(sizes))
     store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
     return Copies(joined, store, names[0], len(files), sum(sizes))
 
@@ -180,7 +183,9 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
     """
     found = look_for_copies(call)
     made = found.converting(how.strategy, how.memory_limit, target, engine)
-    run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
+    run = for_new_array(
+        RunOptions(durability=how.durability, restart=how.restart, remedy_if_there=ELSEWHERE)
+    )
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
         (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
     is_skipped = not result.seconds  # the run had ended before

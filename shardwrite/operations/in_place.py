@@ -53,6 +53,7 @@ from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.runs.reencoded import by_inner_chunks
 from shardwrite.stores import (
@@ -71,6 +72,7 @@ __all__ = [
     "INTO",
     "abandon_in_place",
     "convert_in_place",
+    "converted_path",
     "enter_above",
     "finish_adoption",
     "finish_in_place",
@@ -88,6 +90,7 @@ _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
     "abandon (shardwrite abandon)"
 )
+_GIVE_UP = "Give the conversion up with abandon (shardwrite abandon), and make the call again"
 _FINISHED = "an interrupted conversion was finished"
 _MAX_SHOWN = 3
 
@@ -112,7 +115,7 @@ def finish_in_place(place: Place) -> bool:
     StoreError
         If the storage refuses.
     """
-    path = _path_of(place)
+    path = converted_path(place)
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -182,7 +185,7 @@ def abandon_in_place(place: Place) -> bool:
     StoreError
         If the storage refuses.
     """
-    path = _path_of(place)
+    path = converted_path(place)
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -309,6 +312,16 @@ def taken_over(work: InPlace) -> RunEndedError:
 
 def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
+
+
+def converted_path(place: Place) -> Path | None:
+    """Path of a tree beside which a conversion or adoption may lie; None if there is no such path.
+
+    Another program may meanwhile have made a hierarchy of 2022 there.
+    """
+    if isinstance(place, TransformerPlace) and not place.base.name:
+        return place.base.hierarchy_root
+    return _path_of(place)
 
 
 def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:
@@ -459,8 +472,8 @@ def _compare(one: One, new: Path, call: Call) -> None:
             )
         raise CorruptShardError(
             f"the new array differs from {source.label}, which stays as it is: {problem.message}; "
-            "if another program has written to it meanwhile, make the call again with restart=True "
-            "(--restart)",
+            "if another program has written to it meanwhile, give the conversion up with abandon "
+            "(shardwrite abandon), and make the call again",
             key=problem.key,
         )
 
@@ -480,7 +493,7 @@ def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
         shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
         raise StoreError(
             f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
-            f"as it is. Make the call again{' with restart=True (--restart)' if is_begun else ''}",
+            f"as it is. {_GIVE_UP if is_begun else 'Make the call again'}",
             key=changed[0],
             errno=errno.EBUSY,
         )

@@ -12,11 +12,11 @@ from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.conversion import ConversionPlan
 from shardwrite.operations.hdf5_sources import refuse_loss
+from shardwrite.operations.in_place import converted_path
 from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
-from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.options import memory_limit_of
@@ -141,7 +141,8 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
     """
     target = fetched(resolve_target(store, name, is_read=True))
     place = target.place
-    if isinstance(place, Directory) and find_in_place(place.path):
+    path = converted_path(place)
+    if path is not None and find_in_place(path):
         return Abandoned(in_place=True, regions=())
     if is_abandonable(target, None):
         return Abandoned(in_place=False, regions=(), is_scale=True)

@@ -84,6 +84,10 @@ class Place(Protocol):
         """Store of the array's objects."""
 
     @property
+    def local_path(self) -> Path | None:
+        """Directory of this machine in which the objects lie, if it is known."""
+
+    @property
     def groups(self) -> Sequence[Place]:
         """Groups above the array inside the store, outermost first."""
 

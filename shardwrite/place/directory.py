@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import RUN_SUFFIX, Owner, Place, names_above
-from shardwrite.place.nodes import kind_of
+from shardwrite.place.nodes import array_of_2022_around, kind_of
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
     PosixStore,
@@ -92,6 +92,11 @@ class Directory(Place):
         return PosixStore(self.path)
 
     @property
+    def local_path(self) -> Path:
+        """See :attr:`Place.local_path`."""
+        return self.path
+
+    @property
     def groups(self) -> Sequence[Directory]:
         """See :attr:`Place.groups`."""
         return [Directory(self.root, name) for name in names_above(self.name)]
@@ -134,8 +139,11 @@ class Directory(Place):
 
     def array_around(self) -> str | None:
         """See :meth:`Place.array_around`."""
-        above = {*self.path.parents, *Path(os.path.realpath(self.path)).parents}
-        return next((str(directory) for directory in sorted(above) if _is_array(directory)), None)
+        paths = self.path, Path(os.path.realpath(self.path))
+        above = sorted({*paths[0].parents, *paths[1].parents})
+        found = [directory for directory in above if _is_array(directory)]
+        found += [array for path in paths if (array := array_of_2022_around(path)) is not None]
+        return str(found[0]) if found else None
 
     def node_inside(self) -> str | None:
         """See :meth:`Place.node_inside`."""

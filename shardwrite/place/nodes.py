@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
+from shardwrite.format.hierarchy_2022 import DATA, META, documents_of, is_hierarchy
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, shape_in
-from shardwrite.stores import as_store_error, is_there, mode_of, read_json
+from shardwrite.place.base import MARK_NAME
+from shardwrite.stores import as_store_error, is_file, is_there, mode_of, read_json
 
-__all__ = ["kind_of", "shape_of"]
+__all__ = ["array_of_2022_around", "kind_of", "shape_of"]
+
+
+_ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
 
 
 def kind_of(path: Path) -> str:
@@ -46,6 +51,30 @@ def kind_of(path: Path) -> str:
         return kind_of_document(read_json(document))
     except ValueError:
         return "torn"
+
+
+def array_of_2022_around(path: Path) -> Path | None:
+    """Directory of the array of 2022 that contains a path, or of a run that makes one there.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be read.
+    """
+    for root in path.parents:
+        for begin in documents_of(path.parent.relative_to(root).as_posix()):
+            is_node = any(is_file(root / f"{begin}{end}") for end in _ENDS_OF_ARRAYS)
+            if is_node and _is_hierarchy(root / DOCUMENT):
+                return root / f"{DATA}{begin.removeprefix(META)}"
+    return None
+
+
+def _is_hierarchy(document: Path) -> bool:
+    """Whether a document is there, and is that of a hierarchy of 2022."""
+    try:
+        return is_file(document) and is_hierarchy(read_json(document))
+    except ValueError:
+        return False
 
 
 def shape_of(document: Any, name: str) -> list[int]:

@@ -85,6 +85,13 @@ class InStore(Place):
         return self.base.at(self.name) if self.name else self.base
 
     @property
+    def local_path(self) -> Path | None:
+        """See :attr:`Place.local_path`."""
+        store = self.store
+        root = store.local_root
+        return None if root is None else root / getattr(store, "prefix", "")
+
+    @property
     def groups(self) -> Sequence[InStore]:
         """See :attr:`Place.groups`."""
         return [InStore(self.base, name) for name in names_above(self.name)]

@@ -62,6 +62,12 @@ class RunState:
     in_store: bool = False
 
 
+def _is_path(chosen: Any) -> bool:
+    """Whether something can be the path of a directory."""
+    path = os.fsdecode(chosen) if isinstance(chosen, str | os.PathLike) else ""
+    return path != "" and "\0" not in path
+
+
 def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
     """Directory of the run state of an array in a store.
 
@@ -81,7 +87,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
         the directory.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir
-    if chosen is not None and not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
+    if chosen is not None and not _is_path(chosen):
         remedy = 'give the path of a directory, such as "/scratch/me/runs"'
         raise SpecError("no directory", field="run_dir", value=chosen, remedy=remedy)
     if chosen is None and place.base.is_in_memory:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hierarchy_2022 import HIERARCHY, is_hierarchy
+from shardwrite.format.hierarchy_2022 import DATA, HIERARCHY, META, is_hierarchy
 from shardwrite.format.node import DOCUMENT
 from shardwrite.place.base import (
     MARK_NAME,
@@ -50,7 +50,6 @@ from shardwrite.stores.whole import SnapshotReader
 
 __all__ = ["TransformerPlace", "TransformerStore", "hierarchy_of"]
 
-_DATA, _META = "data/root", "meta/root"
 _OWN = re.compile(
     rf"c(?:(?:/\d+)+|(?:\.\d+)+)?\Z|{re.escape(STATE_PREFIX)}|{re.escape(QUARANTINE_PREFIX)}"
 )
@@ -82,8 +81,8 @@ class TransformerStore(Store):
 
     def __init__(self, inner: Store, name: str) -> None:
         self._inner, self._name = inner, name
-        self._data = f"{_DATA}/{name}".rstrip("/")
-        self._meta = f"{_META}/{name}".rstrip("/")
+        self._data = f"{DATA}/{name}".rstrip("/")
+        self._meta = f"{META}/{name}".rstrip("/")
         self.capabilities = inner.capabilities
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -216,7 +215,7 @@ class TransformerStore(Store):
         for key in self._inner.list_keys(f"{self._meta}/"):
             for end in _ENDS_OF_NODES:
                 if key.endswith(end):
-                    return key.removeprefix(f"{_META}/").removesuffix(end)
+                    return key.removeprefix(f"{META}/").removesuffix(end)
         return None
 
     @property
@@ -291,9 +290,9 @@ class TransformerStore(Store):
 
     def arrays(self) -> Iterator[str]:
         """Names of the arrays in the hierarchy."""
-        for key in self._inner.list_keys(f"{_META}/"):
+        for key in self._inner.list_keys(f"{META}/"):
             if key.endswith(".array.json"):
-                yield key.removeprefix(f"{_META}/").removesuffix(".array.json")
+                yield key.removeprefix(f"{META}/").removesuffix(".array.json")
 
     def has_hierarchy(self) -> bool:
         """Whether the document of the hierarchy is there.
@@ -408,7 +407,7 @@ class TransformerPlace(InStore):
             Path of the array in it, also as a path of its data or of its document.
         """
         name = f"{name}/"
-        for beginning in (f"{_DATA}/", f"{_META}/"):
+        for beginning in (f"{DATA}/", f"{META}/"):
             name = name.removeprefix(beginning)
         return cls(TransformerStore(store, name.rstrip("/").removesuffix(".array.json")))
 

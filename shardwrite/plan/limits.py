@@ -18,6 +18,7 @@ __all__ = [
     "check_cut",
     "check_extents",
     "check_growth",
+    "check_indexes",
     "check_memory",
     "check_n_tasks",
     "check_new",
@@ -38,6 +39,9 @@ _MAX_EDGES = 2**25  # tasks along one axis
 _MAX_TASKS = 2**32
 # memory for an inner chunk's entry while an index is made: offset and size, table, encoded table
 _INDEX_NBYTES = 48
+_ENTRY_NBYTES = 16  # an inner chunk's entry in an index
+_FREE_INDEX_NBYTES = 2**24  # an index that costs little, however small its file is
+_MAX_INDEX_SHARE = 4  # most bytes of indexes for each byte of the files that get them
 
 
 def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
@@ -174,6 +178,36 @@ def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
         remedy = f"write nearer to the array's end: at most {MAX_SHARDS:,} can be looked at"
         raise SpecError(
             f"would have {n_shards:,} shards", field="shape", value=tuple(shape), remedy=remedy
+        )
+
+
+def check_indexes(grid: ShardGrid, files: Sequence[str], nbytes: int) -> None:
+    """Refuse files that store few of their chunks, and whose indexes would be far larger.
+
+    Parameters
+    ----------
+    grid : ShardGrid
+        Grid of the array that has a shard for each file.
+    files : sequence of str
+        The files.
+    nbytes : int
+        Size of all files in bytes.
+
+    Raises
+    ------
+    SpecError
+        If an index is large, and all indexes take more than 4 times as many bytes as the files.
+    """
+    n_chunks = grid.n_chunks_per_shard
+    each = _ENTRY_NBYTES * n_chunks
+    if each > _FREE_INDEX_NBYTES and each * len(files) > _MAX_INDEX_SHARE * nbytes:
+        raise SpecError(
+            f"the dataset has {n_chunks:,} chunks, of which few are stored. The index of Zarr has "
+            f"an entry for each of them, and would take {each:,} bytes in each shard. All files "
+            f"together have {nbytes:,} bytes",
+            field="files",
+            value=files[0],
+            remedy="write the values in larger chunks, with shardwrite write --chunks",
         )
 
 

@@ -307,11 +307,12 @@ def check_axis(axis: int, ndim: int) -> int:
     SpecError
         If the array has no such axis.
     """
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
+    is_integer = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not is_integer or not -ndim <= axis < ndim:
         raise SpecError(
             "no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes"
         )
-    return axis % ndim
+    return int(axis) % ndim
 
 
 def _appended(

@@ -17,6 +17,8 @@ from shardwrite.stores import FileInBucket
 
 __all__ = ["ChunkTable", "locate"]
 
+_SHUFFLE = 2  # number of this filter of HDF5
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkTable:
@@ -65,9 +67,9 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
         return None
     is_odd: npt.NDArray[np.bool_] = np.not_equal(places[:, 2], 0)
     if dataset.id.get_create_plist().get_nfilters():
-        # A program may store chunks at the edge without filters, and their masks do not tell.
-        raw = math.prod(chunks) * dataset.dtype.itemsize
-        np.logical_or(is_odd, (places[:, 1] == raw) & _is_partial(index, shape, chunks), out=is_odd)
+        at_edge = ~is_odd & _is_partial(index, shape, chunks)
+        if _is_edge_raw(dataset, index[at_edge], places[at_edge, 1]):
+            is_odd |= at_edge
     order = np.argsort(ranks, kind="stable")
     return ChunkTable(
         ranks[order], (places[:, 0] + offset)[order], places[:, 1][order], is_odd[order]
@@ -78,6 +80,49 @@ def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> np
     """Whether chunks reach past the end of the dataset."""
     ends = (index + 1) * np.array(chunks, np.int64)
     return np.asarray(np.any(ends > np.array(shape, np.int64), axis=1), dtype=bool)
+
+
+def _is_edge_raw(dataset: Any, index: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> bool:
+    """Whether chunks at the edge of a dataset are stored without its filters.
+
+    A program may choose that for a dataset as a whole, and neither h5py nor the masks of the chunks
+    tell. So what the library reads is compared with the bytes, until one chunk decides. Where both
+    are the same with and without the filter, either will do.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The dataset.
+    index : numpy.ndarray of int64, shape (n, ndim)
+        Positions of the chunks at the edge in the grid of chunks.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Their sizes in the file.
+    """
+    chunks, dtype = dataset.chunks, dataset.dtype
+    if not len(index) or (nbytes != math.prod(chunks) * dtype.itemsize).any():
+        return False
+    if dtype.hasobject:
+        return True
+    properties = dataset.id.get_create_plist()
+    numbers = {properties.get_filter(n)[0] for n in range(properties.get_nfilters())}
+    for place in index.tolist():
+        start = tuple(i * c for i, c in zip(place, chunks, strict=True))
+        _, data = dataset.id.read_direct_chunk(start)
+        stored = np.frombuffer(data, np.uint8)
+        ends = (min(a + c, n) for a, c, n in zip(start, chunks, dataset.shape, strict=True))
+        box = tuple(slice(a, b) for a, b in zip(start, ends, strict=True))
+        inside = tuple(slice(0, at.stop - at.start) for at in box)
+        try:
+            wanted = np.ascontiguousarray(dataset[box]).tobytes()
+        except OSError:  # damaged; the same comes where the values are read
+            return True
+        if stored.view(dtype).reshape(chunks)[inside].tobytes() != wanted:
+            return False
+        # Only shuffle keeps the size of every chunk, and may keep its bytes, too.
+        plain = np.ascontiguousarray(stored.reshape(dtype.itemsize, -1).T).reshape(-1)
+        if numbers != {_SHUFFLE} or plain.view(dtype).reshape(chunks)[inside].tobytes() != wanted:
+            return True
+    return False
 
 
 def _base(

@@ -323,7 +323,7 @@ def test_what_another_program_changes_is_noticed(tmp_path, monkeypatch):
     changed = Path(files[2]).read_bytes()
     with pytest.raises(JournalError, match="adopt"):
         shardwrite.create(tmp_path / "x", (4,), "u1", shards=4, chunks=2)
-    with pytest.raises(JournalError, match="another conversion"):
+    with pytest.raises(JournalError, match="an adoption of other files"):
         adopt(files[:1], tmp_path / "x", how="move")
     with pytest.raises(JournalError, match=r"files are being adopted as"):
         shardwrite.shard(tmp_path / "x", shards=2)

@@ -206,7 +206,7 @@ def test_nothing_else_writes_meanwhile(tmp_path):
         with pytest.raises(JournalError, match=r"being converted in its place.*abandon"):
             write()
     same(zarr.open_array(path / "images", mode="r")[...], VALUES)
-    with pytest.raises(JournalError, match=r"another conversion.*restart=True") as caught:
+    with pytest.raises(JournalError, match=r"another conversion.*shardwrite abandon") as caught:
         shardwrite.shard(path, shards=3)
     assert caught.value.differences == ["deep/er/masks", "images"]
     assert shardwrite.shard(path, shards=2).n_chunks_copied == 24
@@ -266,12 +266,15 @@ def test_a_change_by_another_program_is_found(tmp_path):
 
     with (
         mock.patch.object(operation, "_compare", change),
-        pytest.raises(CorruptShardError, match=r"which stays as it is.*restart=True") as caught,
+        pytest.raises(
+            CorruptShardError, match=r"which stays as it is.*shardwrite abandon"
+        ) as caught,
     ):
         shardwrite.shard(path, shards=2)
     assert "abandon" in "\n".join(caught.value.__notes__)
     assert chunk.read_bytes() == changed
-    assert shardwrite.shard(path, shards=2, restart=True).n_shards == 4
+    assert shardwrite.abandon(path) == []  # the remedy
+    assert shardwrite.shard(path, shards=2).n_shards == 4
     found = zarr.open_array(path, mode="r")
     same(found[:10, :10], VALUES[:10, 10:20])
     same(found[10:], VALUES[10:])
@@ -304,7 +307,8 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
     )
     if what == "file":
         (path / "images/notes.txt").rename(tmp_path / "notes.txt")
-    shardwrite.shard(path, shards=2, restart=True)
+    assert shardwrite.abandon(path) == []  # the remedy
+    shardwrite.shard(path, shards=2)
     root = zarr.open_group(path, mode="r", zarr_format=3)
     assert root["empty"].attrs["n"] == (2 if what == "attributes" else 1)
     assert what != "array" or root["late"][...].tolist() == [7] * 4
