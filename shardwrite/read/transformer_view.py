@@ -288,11 +288,26 @@ class TransformerView(Store):
     async def erase_prefix(self, prefix: str) -> None:
         """Remove all values whose keys begin with `prefix`."""
         self._check_writable()
-        directory = prefix[: prefix.rfind("/") + 1]
-        if prefix == directory and self._keys.directory_below(directory) is None:
-            await self._store.delete_dir(prefix)
-        else:
-            await self.erase_values([key async for key in self.list_prefix(prefix)])
+        if self._keys.is_whole(prefix):
+            async for _ in self._below(prefix):  # some stores would take an object for a directory
+                await self._store.delete_dir(prefix)
+                break
+            return
+        wholes, parts = [], []
+        async for key in self._below(prefix):
+            (wholes if self._keys.is_begun(key, prefix) else parts).append(key)
+        chunks = [
+            key
+            for n in range(0, len(parts), _AT_ONCE)
+            for key in await self._chunk_keys(parts[n : n + _AT_ONCE])
+            if key.startswith(prefix)
+        ]
+        await asyncio.gather(*(self._remove(key) for key in wholes), self.erase_values(chunks))
+
+    async def _remove(self, key: str) -> None:
+        """Remove an object of the store below."""
+        async with lock_of(self._store, key):
+            await self._store.delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove all values below a path."""
@@ -325,18 +340,16 @@ class TransformerView(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """All keys that begin with `prefix`."""
-        directory = prefix[: prefix.rfind("/") + 1]
-        below = self._keys.directory_below(directory)
-        if below is None and not self._keys.cuts_numbers(prefix):
-            async for key in self._expanded(self._store.list_prefix(prefix)):
+        async for key in self._expanded(self._below(prefix)):
+            if key.startswith(prefix):
                 yield key
-            return
-        async for key in self._expanded(self._store.list_prefix(below or directory)):
-            if key.startswith(prefix) and self._keys.is_of_grid(key):
-                yield key
-        async for key in self._store.list_prefix(prefix):
-            if key.startswith(prefix) and not self._keys.is_of_grid(key):
-                yield key
+
+    async def _below(self, prefix: str) -> AsyncIterator[str]:
+        """Keys of the store below that begin with `prefix`, or whose chunks may."""
+        for directory in self._keys.directories(prefix):
+            async for key in self._store.list_prefix(directory):
+                if self._keys.is_begun(key, prefix) or self._keys.may_hold(key, prefix):
+                    yield key
 
     async def _expanded(self, keys: AsyncIterator[str]) -> AsyncIterator[str]:
         """Keys of the store below, with the keys of its chunks for each shard."""
@@ -366,9 +379,9 @@ class TransformerView(Store):
         """Names of what lies directly in a directory; only those of keys that exist."""
         path = prefix.rstrip("/")
         directory = f"{path}/" if path else ""
-        is_exact = self._keys.directory_below(directory) is not None
-        names = [] if is_exact else [name async for name in self._store.list_dir(path)]
-        if is_exact or any(self._keys.holds_chunks(directory + name) for name in names):
+        is_whole = self._keys.is_whole(directory)
+        names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
+        if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
             found = [key async for key in self.list_prefix(directory)]
             names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
         for name in names:
