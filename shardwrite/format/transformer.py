@@ -18,6 +18,7 @@ from shardwrite.codecs.datatypes import zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
+from shardwrite.format.lengths import why_too_long
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import Words, translated
 
@@ -102,6 +103,12 @@ def of_today(found: Any) -> Document:
     if counts is None:
         return made
     chunks = grid["chunk_shape"]
+    shards = [n * size for n, size in zip(counts, chunks, strict=True)]
+    why = why_too_long(shards)
+    if why is not None:
+        raise _refused(
+            f"its product with chunk_shape {why}", "chunks_per_shard", list(counts), mend
+        )
     configuration = {
         "chunk_shape": list(chunks),
         "codecs": made["codecs"],

@@ -166,11 +166,12 @@ class ChunkKeys:
         """Directories of the store below that hold all keys with a beginning, and their shards.
 
         Stores of directories take each prefix for a directory, some of them for one outside of the
-        store. So these are empty or end in a slash, and have no empty names and no ``..``.
+        store, or fail below an object. So these are empty or end in a slash, have no empty names
+        and no ``..``, and lie below no chunk.
         """
         directory = ""
         for name in prefix.split("/")[:-1]:
-            if name in ("", ".", ".."):
+            if name in ("", ".", "..") or self.is_of_grid(directory + name):
                 break
             directory += f"{name}/"
         below = self.directory_below(directory)

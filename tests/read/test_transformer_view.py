@@ -275,7 +275,7 @@ PREFIXES = [
     "data/root/g/c/1/", "data/root/g/c/", "data/root/g/c/1/c/", "data/root/g/c/1/c1", "meta/root/x.",
     "meta/root/x.array.json", "meta/root/x.array.json/", "meta/root/x", "zarr.json/", "zarr.json", "c",
     "c/", "c0/", "c1", "no/", "data//root/", "data/root/../root/x/", "../", "./", "data/root/x//",
-    "data/root/x/c01", "data/root/x/c/\u0661/",
+    "data/root/x/c01", "data/root/x/c/\u0661/", "data/root/x/c0/1/2/", "data/root/x/c0.1/2/",
 ]  # fmt: skip
 
 
