@@ -383,8 +383,8 @@ class Receipt:
         -------
         numpy.ndarray of int64, of the shard grid's shape, or None
             0 for a shard that is empty by design, and -1 for one that has an object of unknown
-            size. None if the receipt does not tell which shards are empty, or if the array has grown
-            to more shards than can be looked at.
+            size. None if the receipt does not tell which shards are empty, or if the array has now
+            more shards than can be looked at.
 
         Raises
         ------

@@ -187,6 +187,12 @@ class TransformerStore(Store):
         found = of_today(parse_document(data, self.key_below(key)))
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
+    def own_document(self) -> Any:
+        """The document of the array in the words of 2022; None if there is none."""
+        key = self.key_below(DOCUMENT)
+        data = self._inner.read_whole(key, read_limit())
+        return None if data is None else parse_document(data, key)
+
     def version(self, key: str) -> Any:
         """See :meth:`Readable.version`."""
         return self._inner.version(self.key_below(key))
@@ -332,7 +338,7 @@ class _Transaction(Transaction):
         below = self._store.key_below(key)
         self._keys[below] = key
         made = self._inner.create(below)
-        return _DocumentWriter(made) if key == DOCUMENT else made
+        return _DocumentWriter(made, self._store) if key == DOCUMENT else made
 
     def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
         """See :class:`Bounded`."""
@@ -354,8 +360,8 @@ class _Transaction(Transaction):
 class _DocumentWriter(ObjectWriter):
     """A document of today, which is written in the words of 2022 when it is complete."""
 
-    def __init__(self, inner: ObjectWriter) -> None:
-        self._inner = inner
+    def __init__(self, inner: ObjectWriter, store: TransformerStore) -> None:
+        self._inner, self._store = inner, store
         self._data = bytearray()
 
     def write(self, buffers: Sequence[Any]) -> int:
@@ -371,9 +377,10 @@ class _DocumentWriter(ObjectWriter):
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
-        from shardwrite.format.transformer import of_2022  # imports zarr, which takes long
+        from shardwrite.format.transformer import of_2022, revised  # import zarr: takes long
 
-        made = of_2022(json.loads(self._data))
+        now, before = json.loads(self._data), self._store.own_document()
+        made = of_2022(now) if before is None else revised(before, now)
         self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])
         self._inner.finish(guard)
 
