@@ -17,7 +17,7 @@ import numpy as np
 from shardwrite.codecs.datatypes import zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
-from shardwrite.format.hierarchy_2022 import FORMAT
+from shardwrite.format.hierarchy_2022 import FORMAT, check_extensions
 from shardwrite.format.lengths import why_too_long
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import Words, translated
@@ -80,8 +80,7 @@ def of_today(found: Any) -> Document:
     grid, attributes = found["chunk_grid"], found.get("attributes", {})
     if grid.get("type") != "regular" or grid.get("separator", "/") not in ("/", "."):
         raise _refused("not a regular grid with / or .", "chunk_grid", grid, mend)
-    if found.get("extensions"):
-        raise _refused("not supported", "extensions", found["extensions"], "none may be set")
+    check_extensions(found.get("extensions"))
     if not isinstance(attributes, dict):
         raise _refused("no object", "attributes", attributes, mend)
     kept = {name: value for name, value in attributes.items() if name != "filters"}

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hierarchy_2022 import HIERARCHY, is_hierarchy
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.hierarchy_2022 import HIERARCHY, check_hierarchy, is_hierarchy
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import (
     MARK_NAME,
     QUARANTINE_PREFIX,
@@ -58,14 +58,24 @@ _ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
 
 
 def hierarchy_of(store: Store) -> bool:
-    """Whether a store holds a hierarchy of 2022."""
+    """Whether a store holds a hierarchy of 2022.
+
+    Raises
+    ------
+    SpecError
+        If it holds one that cannot be read here.
+    """
     data = store.read_whole(DOCUMENT, read_limit())
     if data is None or len(data) > read_limit() or b"purl.org" not in data:
         return False
     try:
-        return is_hierarchy(parse_document(data, DOCUMENT))
+        document = parse_document(data, DOCUMENT)
     except SpecError:  # broken documents are told by those who read them
         return False
+    if not is_hierarchy(document):
+        return False
+    check_hierarchy(document)
+    return True
 
 
 class TransformerStore(Store):
@@ -303,7 +313,7 @@ class TransformerStore(Store):
         """
         if hierarchy_of(self._inner):
             return True
-        if self._inner.version(DOCUMENT) is not None:
+        if any(self._inner.version(leaf) is not None for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)):
             raise SpecError(
                 "something else than a hierarchy of 2022 stands there",
                 field="store",
@@ -424,7 +434,17 @@ class TransformerPlace(InStore):
         SpecError
             If it does.
         """
-        self.base.has_hierarchy()
+        root = self.base.hierarchy_root
+        if self.base.has_hierarchy() or root is None:
+            return
+        around = Directory(root).array_around()
+        if around is not None:
+            raise SpecError(
+                f"the hierarchy would lie inside the array {around}",
+                field="store",
+                value=str(root),
+                remedy="give a path outside of it",
+            )
 
     @property
     def nodes_above(self) -> Sequence[TransformerPlace]:
