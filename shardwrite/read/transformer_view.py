@@ -226,14 +226,15 @@ class TransformerView(Store):
         Raises
         ------
         SpecError
-            If a first byte lies outside of the value; nothing is written to that object then.
+            If a first byte is no integer, or the new bytes are none; nothing is written then. If a
+            first byte lies outside of the value, nothing is written to that object.
         """
         self._check_writable()
         changes: dict[str, list[tuple[str, int, bytes]]] = {}
         for key, start, value in key_start_values:
             place = self._keys.place(key)
             changes.setdefault(key if place is None else place.shard, []).append(
-                (key, start, bytes(value))
+                (key, _first_byte(start), _new_bytes(value))
             )
         await asyncio.gather(*(self._patch(name, parts) for name, parts in changes.items()))
 
@@ -395,6 +396,39 @@ def _check_buffer(method: str, value: object) -> None:
             f"TransformerView.{method}(): `value` must be a Buffer instance. Got an instance of "
             f"{type(value)} instead."
         )
+
+
+def _first_byte(start: object) -> int:
+    """A first byte that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If it is no integer.
+    """
+    if isinstance(start, bool) or not isinstance(start, int | np.integer):
+        raise SpecError(
+            "not the number of a byte", field="start", value=start, remedy="give an integer"
+        )
+    return int(start)
+
+
+def _new_bytes(value: object) -> bytes:
+    """New bytes that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If they are no bytes, such as a number, which `bytes` would take for a length.
+    """
+    if isinstance(value, Buffer):
+        return value.to_bytes()
+    try:
+        return memoryview(value).tobytes()  # type: ignore[arg-type]
+    except TypeError:
+        raise SpecError(
+            "not bytes", field="value", value=value, remedy="give bytes, or a buffer of zarr-python"
+        ) from None
 
 
 def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:

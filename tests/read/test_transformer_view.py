@@ -176,6 +176,28 @@ def test_partial_values_are_set_with_one_write_for_each_shard(view, below):
     assert got(view, "c0/0") == b"aBCdeFGH"
 
 
+@pytest.mark.parametrize(
+    ("start", "value", "field"),
+    [
+        (1.5, b"q", "start"), ("1", b"q", "start"), (None, b"q", "start"), (True, b"q", "start"),
+        (np.float64(1), b"q", "start"), (1, "q", "value"), (1, 5, "value"), (1, [1, 2], "value"),
+        (1, None, "value"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["data/root/x/c0/0", "meta"])
+def test_what_is_no_part_of_a_value_is_refused(view, below, start, value, field, key):
+    put(view, c0_0=b"abc")
+    run(view.set("meta", Buffer.from_bytes(b"abc")))
+    below.calls.clear()
+    with pytest.raises(SpecError) as caught:
+        run(view.set_partial_values([(key, 0, b"Q"), ("other", 0, b"new"), (key, start, value)]))
+    assert (caught.value.field, caught.value.value) == (field, start if field == "start" else value)
+    assert "set" not in below.calls
+    taken = [memoryview(b"B"), bytearray(b"C"), Buffer.from_bytes(b"D"), np.frombuffer(b"E", "u1")]
+    run(view.set_partial_values([(key, np.uint8(n), one) for n, one in enumerate(taken)]))
+    assert run(view.get(key, PROTOTYPE)).to_bytes() == b"BCDE"
+
+
 def test_erased(view, below, objects):
     put(view, c0_0=b"abc", c0_1=b"de", c1_1=b"f", c2_2=b"g", c2_3=b"h")
     run(view.delete("data/root/x/c9/9"))
