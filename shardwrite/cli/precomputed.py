@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.volume_options import open_volume, volume_options
+from shardwrite.errors import SpecError
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["precomputed"]
@@ -68,6 +70,7 @@ def precomputed(
     was interrupted, run it again: it continues where it stopped.
     """
     x, identity = open_volume(src, options, as_source=True)
+    _check_apart(src, dst)
     if dry_run:
         of_array = {name: options[name] for name in options if name not in _OF_RUNS}
         with engine(threads, workers, address):
@@ -80,3 +83,21 @@ def precomputed(
         )
     report = check(result.path, None, deep=True, quiet=as_json) if checks else None
     tell_written(result, report, as_json=as_json)
+
+
+def _check_apart(src: str, dst: str) -> None:
+    """Refuse to add a scale to the volume that it is read from.
+
+    Raises
+    ------
+    SpecError
+        If both are one directory.
+    """
+    volume = src if os.path.exists(src) else src.rpartition("::")[0]
+    if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(dst):
+        raise SpecError(
+            "it is the source, which would have the same image twice",
+            field="dst",
+            value=dst,
+            remedy="give another place",
+        )

@@ -20,7 +20,13 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.cutting import encode_tiles
-from shardwrite.encode.unit import EncodeOptions, Pieces, ranks_in_box, tiles_of
+from shardwrite.encode.unit import (
+    MOST_IN_BATCH,
+    EncodeOptions,
+    Pieces,
+    ranks_in_box,
+    tiles_of,
+)
 from shardwrite.format.bounds import sealing_nbytes_of
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
@@ -147,7 +153,10 @@ class ShardBatches:
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
         shard_nbytes = _nbytes_of(metadata) + self._completion.around_nbytes
-        per_batch = options.batch_nbytes // max(1, shard_nbytes)
+        per_batch = min(
+            options.batch_nbytes // max(1, shard_nbytes),
+            MOST_IN_BATCH // metadata.grid.n_chunks_per_shard,
+        )
         self._batch_of: dict[Shape, Box] = {}
         for box in boxes(counts, "C", per_batch):
             batch = Box(
@@ -164,7 +173,8 @@ class ShardBatches:
     @staticmethod
     def is_worth_it(metadata: ArrayMetadata, batch_nbytes: int) -> bool:
         """Whether a batch has room for at least two shards."""
-        return 2 * _nbytes_of(metadata) <= batch_nbytes
+        has_room = 2 * metadata.grid.n_chunks_per_shard <= MOST_IN_BATCH
+        return has_room and 2 * _nbytes_of(metadata) <= batch_nbytes
 
     @property
     def shards(self) -> list[Shape]:

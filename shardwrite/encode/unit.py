@@ -28,6 +28,7 @@ from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
 __all__ = [
+    "MOST_IN_BATCH",
     "Background",
     "EncodeOptions",
     "EncodedBatch",
@@ -39,6 +40,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
+MOST_IN_BATCH = 2**13
+"""Inner chunks that are encoded at a time, at most: each is an object of about 100 bytes."""
+
 _MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 _scratch = threading.local()
 
@@ -330,7 +334,7 @@ def encode_unit(
     """
     grid, pipeline = metadata.grid, metadata.pipeline
     chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
-    per_batch = max(1, options.batch_nbytes // chunk_nbytes)
+    per_batch = max(1, min(options.batch_nbytes // chunk_nbytes, MOST_IN_BATCH))
     for step in _steps(grid.chunk_counts_in(unit), options.order, per_batch):
         start = tuple(
             u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True)

@@ -15,8 +15,7 @@ from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
 from shardwrite.operations.converting import Progress, call_of, plan_all, planned
 from shardwrite.operations.whole_trees import AUTO, IN_PLACE, convert_tree, short_form
-from shardwrite.read.hierarchy import open_hierarchy
-from shardwrite.sources.opening import place_of
+from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import InsideStore
 
 __all__ = ["plan_reshard", "reshard", "shard", "unshard"]
@@ -420,7 +419,7 @@ def plan_reshard(
         memory_limit=memory_limit,
     )
     engine = active_engine()
-    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    tree = open_tree(src, call.wanted.patterns.want)
     made = plan_all(tree, call, engine)
     return ConversionPlan(
         source=tree.place.label,

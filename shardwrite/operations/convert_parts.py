@@ -29,7 +29,7 @@ from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Plan, Stretch
-from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy
+from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
@@ -45,7 +45,7 @@ from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
-from shardwrite.sources.opening import place_of
+from shardwrite.sources.volume_arrays import open_tree
 
 __all__ = [
     "PlannedParts",
@@ -149,7 +149,7 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
             remedy="give a place for what is made; workers that are jobs convert in place "
             "(--cluster slurm)",
         )
-    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    tree = open_tree(src, call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
     return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)

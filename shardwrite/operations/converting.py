@@ -279,7 +279,8 @@ def planned(one: One, engine: Engine) -> PlannedArray:
     planned = one.planned
     array = planned.source.array
     old, new = array.metadata, planned.metadata
-    found = survey(array, engine, planned.source.label)
+    look = planned.source.survey
+    found = survey(array, engine, planned.source.label) if look is None else look()
     n_chunks = 0 if planned.is_there else found.n_chunks
     n_encoded = min(one.n_odd, n_chunks) if one.how == "copied" else n_chunks
     return PlannedArray(

@@ -366,6 +366,8 @@ def _check(tree: Hierarchy, call: Call) -> Path:
     if tree.place.is_link() or tree.place.is_mount_point():
         raise refused("it is a symbolic link or a mount point")
     for name, source in tree.arrays:
+        if source.is_foreign:
+            raise refused("it is a volume of Neuroglancer that another program wrote")
         why = why_kept(source.array.metadata.document)
         if why:
             raise refused(f"{name!r}: {why}" if name else why)

@@ -21,11 +21,10 @@ from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
-from shardwrite.read.hierarchy import open_hierarchy
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.given import take
-from shardwrite.sources.opening import place_of
+from shardwrite.sources.volume_arrays import open_tree
 
 __all__ = [
     "Abandoned",
@@ -93,7 +92,7 @@ def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: 
     if all(one.how == "skipped" for one in made.arrays):
         return
     names = {one.name for one in made.arrays}
-    tree = open_hierarchy(place_of(src), lambda name: name in names)
+    tree = open_tree(src, lambda name: name in names)
     sources = [source for _, source in tree.arrays]
     is_sharded = any(one.shards is not None for one in made.arrays)
     options = PlanOptions(strategy=strategy)

@@ -31,9 +31,10 @@ from shardwrite.operations.in_place import (
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
-from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.sources.opening import place_of
+from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import Capability
 
 __all__ = ["AUTO", "IN_PLACE", "convert_tree", "short_form"]
@@ -136,7 +137,7 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
             n_removed=n_removed,
         )
     is_finished = call.dst is None and finish_in_place(source)
-    tree = open_hierarchy(source, call.wanted.patterns.want)
+    tree = open_tree(src, call.wanted.patterns.want)
     made = plan_all(tree, call, engine)
     if call.wanted.is_store:
         _noted(_attributes_of(tree), call)

@@ -320,7 +320,9 @@ def resolve_place(
 def _in_hierarchy(place: Directory | InStore, *, must: bool) -> Directory | InStore:
     """The place of an array of 2022, if it lies in a hierarchy of 2022 or must do so."""
     if isinstance(place, InStore):
-        if must or (place.name and not place.has(DOCUMENT) and hierarchy_of(place.base)):
+        # An array of today at this path has a document of its own; at the root, there is but one.
+        may_be = not place.name or not place.has(DOCUMENT)
+        if must or (may_be and hierarchy_of(place.base)):
             return TransformerPlace.of(place.base, place.name)
         return place
     for directory in (place.path, *place.path.parents):

@@ -35,6 +35,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.stores import (
     Bounded,
     BucketStore,
+    InsideStore,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -268,6 +269,13 @@ class TransformerStore(Store):
     def edit(self, key: str) -> ObjectEditor:
         """See :meth:`Store.edit`."""
         return self._inner.edit(self.key_below(key))
+
+    def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
+        """Compare the sizes of objects in a file with their metadata; see `InsideStore`."""
+        if isinstance(self._inner, InsideStore):
+            data = self._inner.at(self._data)
+            above = f"{self._data}/"
+            data.check_sizes(lambda key: most_of(self._key_above(above + key)))
 
     def check_nbytes(
         self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False

@@ -36,6 +36,8 @@ _AT_ONCE_NBYTES = 8 * 2**20
 # memory of a task for an inner chunk of a shard: rank, size, offset, and its part of the index
 _ENTRY_NBYTES = 128
 _FEW_ENTRIES = 2**13
+# the same for an update of a shard that exists: its old index, and where the new chunks go
+_REVISED_NBYTES = 96
 # share of the next set of source chunks that is loaded while the last tasks of a set end, at least
 _BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
@@ -118,7 +120,7 @@ def n_at_once(shard_nbytes: int) -> int:
     return min(_N_AT_ONCE, _AT_ONCE_NBYTES // max(1, shard_nbytes))
 
 
-def entries_nbytes(n_chunks: int) -> int:
+def entries_nbytes(n_chunks: int, *, is_revised: bool = False) -> int:
     """Memory of a task for what is known of the inner chunks of a shard, in bytes.
 
     The first 8,192 inner chunks are not counted. They take 1 MiB at most.
@@ -127,8 +129,11 @@ def entries_nbytes(n_chunks: int) -> int:
     ----------
     n_chunks : int
         Inner chunks of a shard.
+    is_revised : bool
+        Whether the shard exists, and only a part of it is written.
     """
-    return _ENTRY_NBYTES * max(0, n_chunks - _FEW_ENTRIES)
+    each_nbytes = _ENTRY_NBYTES + (_REVISED_NBYTES if is_revised else 0)
+    return each_nbytes * max(0, n_chunks - _FEW_ENTRIES)
 
 
 def _n_waiting(partition: Partition, n_threads: int, *, is_slow: bool) -> int:
@@ -321,7 +326,8 @@ def estimate_memory(
     block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
-    batches_nbytes += n_tasks * (assumed.shard_nbytes + entries_nbytes(assumed.n_chunks))
+    known_nbytes = entries_nbytes(assumed.n_chunks, is_revised=region is not None)
+    batches_nbytes += n_tasks * (assumed.shard_nbytes + known_nbytes)
     if assumed.touched != region:  # an old inner chunk, and the same encoded
         batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
     held_nbytes = n_tasks * assumed.held_nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import ShardwriteError, SpecError
@@ -17,14 +18,17 @@ from shardwrite.format.node import (
     kind_of_document,
 )
 from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
+from shardwrite.read.volume_paths import is_in_volume
 from shardwrite.stores import InsideStore, listed, mode_of
 
 __all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
+_MOST_NAMED = 5
 _UNASKED = "not asked for"
 _UNFINISHED = "the run that makes it has not ended"
 
@@ -136,6 +140,25 @@ def _left_out(place: Place) -> list[tuple[str, str]]:
 
 
 def _nothing_at(place: Place) -> SpecError:
+    if isinstance(place, TransformerPlace):
+        names = sorted(islice(place.base.arrays(), _MOST_NAMED))
+        remedy = (
+            "give the path of one array in it (its name after :: in a ZIP file, or at a URL): "
+            + ", ".join(names)
+        )
+        return SpecError(
+            "no array of this name is in the hierarchy of 2022",
+            field="src",
+            value=place.label,
+            remedy=remedy if names else "give the path of a hierarchy with arrays",
+        )
+    if is_in_volume(place):
+        return SpecError(
+            "no Zarr array or group is there, but a volume of Neuroglancer",
+            field="src",
+            value=place.label,
+            remedy="use reshard without consume, which makes Zarr arrays of its values",
+        )
     root = place.store.local_root
     if root is None or stat.S_ISDIR(mode_of(root)):
         why = "no Zarr array or group is there: there is no zarr.json, .zarray or .zgroup"

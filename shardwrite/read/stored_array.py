@@ -16,7 +16,9 @@ from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.v2 import translated
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
+from shardwrite.place.transformer import TransformerStore
 from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.survey import Survey
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
 __all__ = ["StoredArray", "check_apart", "open_stored", "parsed_at", "stored_at"]
@@ -45,6 +47,8 @@ class StoredArray:
         Which of its chunks cannot be copied, and why.
     known_identity : str
         Its identity, if it is known from before its document was moved; else empty.
+    survey : callable, optional
+        Function that returns a `Survey` of its files, if these are no objects of a Zarr array.
     """
 
     place: Place
@@ -54,6 +58,7 @@ class StoredArray:
     has_fill: bool = True
     told: Told = field(default_factory=Told)
     known_identity: str = ""
+    survey: Callable[[], Survey] | None = None
 
     @property
     def label(self) -> str:
@@ -64,6 +69,11 @@ class StoredArray:
     def is_v3(self) -> bool:
         """Whether it is a Zarr v3 array."""
         return self.document == DOCUMENT
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a scale of a volume that another program wrote, which only has values."""
+        return self.survey is not None
 
     @property
     def is_in_file(self) -> bool:
@@ -114,7 +124,7 @@ def stored_at(place: Place) -> StoredArray:
         array = ShardedArray(metadata, place.store)
         notes = (*v2.notes, *told.notes)
         found = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, told)
-    if isinstance(place.store, InsideStore):
+    if isinstance(place.store, InsideStore | TransformerStore):
         place.store.check_sizes(_sizes_of(found.array.metadata))
     return found
 

@@ -37,17 +37,20 @@ class Survey:
         Size of all objects, in bytes.
     is_estimate : bool
         Whether the last two are estimated from a sample.
+    n_files : int, optional
+        Number of objects, if these hold other chunks than the shards of the array.
     """
 
     ranks: npt.NDArray[np.int64]
     n_chunks: int
     nbytes: int
     is_estimate: bool
+    n_files: int | None = None
 
     @property
     def n_objects(self) -> int:
         """Number of objects."""
-        return len(self.ranks)
+        return len(self.ranks) if self.n_files is None else self.n_files
 
     def n_objects_in(self, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
         """Number of objects that the same chunks make in another grid, at most.

@@ -2,16 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.info import INFO, parse_info
-from shardwrite.place.base import Place
+from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
 from shardwrite.stores import parse_json
 
-__all__ = ["refuse_volume"]
+__all__ = ["is_in_volume", "refuse_volume", "volume_above"]
 
 _NAMED = 5
+_MOST_ABOVE = 4
+
+
+def volume_above(place: Place) -> tuple[Place, str] | None:
+    """The volume of which a place is a scale, and the key of that; None if it is none.
+
+    Parameters
+    ----------
+    place : Place
+        A place without a ``zarr.json``.
+    """
+    for volume, key in _above(place):
+        try:
+            data = volume.read(INFO)
+            scales = () if data is None else parse_info(parse_json(data)).scales
+        except (ShardwriteError, ValueError):  # it is something else, or tells nothing of a scale
+            continue
+        if key in [scale.key for scale in scales]:
+            return volume, key
+    return None
+
+
+def is_in_volume(place: Place) -> bool:
+    """Whether a place without a ``zarr.json`` is a volume, or one of its scales."""
+    try:
+        data = place.read(INFO)
+        if data is not None and parse_info(parse_json(data)).scales:
+            return True
+    except (ShardwriteError, ValueError):  # it is something else
+        return False
+    return volume_above(place) is not None
+
+
+def _above(place: Place) -> Iterator[tuple[Place, str]]:
+    """Places above a place, the nearest first, each with the path of the place in it."""
+    if isinstance(place, Directory):
+        for above in list(place.path.parents)[:_MOST_ABOVE]:
+            if above.name:
+                yield Directory(above), place.path.relative_to(above).as_posix()
+    elif isinstance(place, InStore):
+        for name in reversed(names_above(place.name)):
+            yield InStore(place.base, name), place.name[len(name) :].lstrip("/")
 
 
 def refuse_volume(place: Place) -> None:
@@ -33,9 +78,19 @@ def refuse_volume(place: Place) -> None:
         keys = [s.key for s in scales if place.store.size(f"{s.key}/{DOCUMENT}") is not None]
     except (ShardwriteError, ValueError):
         return
+    remedy = (
+        "shardwrite has written none of its scales: read it by shardwrite.from_precomputed, or "
+        "make Zarr arrays of it by shardwrite reshard"
+    )
+    if data is None and volume_above(place) is not None:
+        raise SpecError(
+            "no array: it is a scale of a volume of Neuroglancer",
+            field="store",
+            value=place.label,
+            remedy=remedy,
+        )
     if not scales:
         return
-    remedy = "shardwrite has written none of its scales: read it by shardwrite.from_precomputed"
     if keys:
         label = place.label
         is_url = "://" in label and not label.startswith("memory:")  # which no call can open

@@ -121,7 +121,7 @@ class Converting:
     def is_there(self) -> bool:
         """Whether the source has the layout already."""
         is_same = self.source.array.metadata.document == self.metadata.document
-        return is_same and not self.source.is_in_file
+        return is_same and not self.source.is_in_file and not self.source.is_foreign
 
 
 def convert_array(
@@ -325,7 +325,9 @@ def _encoded_again(
     made.check_fits()
     return Converting(
         source,
-        ReencodedChunks(x, source.array, drop_empty=wanted.drop_empty),
+        ReencodedChunks(
+            x, None if source.is_foreign else source.array, drop_empty=wanted.drop_empty
+        ),
         made,
         None,
         (told.why_decoded,)

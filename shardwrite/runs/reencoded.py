@@ -26,18 +26,20 @@ class ReencodedChunks(ArrayChunks):
     ----------
     x : dask.array.Array
         The values, as `by_inner_chunks` gives them.
-    array : ShardedArray
-        The array.
+    array : ShardedArray or None
+        The array; None if it does not tell which chunks it stores, and `drop_empty` holds anyway.
     drop_empty : bool
         Store no chunk that holds only the fill value.
 
     Attributes
     ----------
-    copied : ShardedArray
+    copied : ShardedArray or None
         See :class:`CopiesObjects`.
     """
 
-    def __init__(self, x: dask.array.Array, array: ShardedArray, *, drop_empty: bool) -> None:
+    def __init__(
+        self, x: dask.array.Array, array: ShardedArray | None, *, drop_empty: bool
+    ) -> None:
         super().__init__(x)
         self._like = None if drop_empty else array
         self.copied = array

@@ -11,6 +11,7 @@ from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
+from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
@@ -42,16 +43,20 @@ def place_of(source: Any) -> Place:
     path, name = _split(source)
     if path is None:
         return resolve_place(source, None, is_read=True)
+    if not is_bucket_url(path) and os.path.isdir(path):
+        return resolve_place(path, name, is_read=True)
     store: InsideStore
     if is_bucket_url(path):
         kind, file = guess_in_bucket(path)
         if file is None:
-            return resolve_place(source, None, is_read=True)
+            return resolve_place(path, name or None, is_read=True)
         if kind != "hdf5":
             raise _refused(path, kind)
         store = Hdf5Store(file)
     else:
         store = _store_of(path)
+        if isinstance(store, ZippedStore) and hierarchy_of(store):
+            return TransformerPlace.of(store, name)
     if not name:
         _check_root(store)
         return InStore(store)
@@ -73,7 +78,8 @@ def _split(source: Any) -> tuple[str | None, str]:
         path, _, name = path.rpartition("::")
     if is_bucket_url(path):
         return (path, name.strip("/")) if name or is_named_as_file(path) else (None, "")
-    return (path, name.strip("/")) if os.path.isfile(path) else (None, "")
+    name = name.strip("/")
+    return (path, name) if os.path.isfile(path) or (name and os.path.isdir(path)) else (None, "")
 
 
 def _store_of(path: str) -> InsideStore:

@@ -27,7 +27,7 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.lazy import as_dask
 from shardwrite.stores import Store, open_store
 
-__all__ = ["PrecomputedSource", "from_precomputed", "open_"]
+__all__ = ["PrecomputedSource", "from_precomputed", "open_", "source_in"]
 
 _AXES = "xyzc"
 _NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
@@ -68,8 +68,19 @@ class PrecomputedSource(RegionSource):
         return values.transpose([own.index(axis) for axis in self.axes])
 
     def _reader(self) -> ScaleReader:
-        volume = parse_info(json.loads(self.info))
+        volume = self.volume
         return ScaleReader(self.store, volume, volume.scale(self.key))
+
+    @property
+    def volume(self) -> Volume:
+        """What the ``info`` says."""
+        return parse_info(json.loads(self.info))
+
+    @property
+    def chunk_shape(self) -> Shape:
+        """Shape of a chunk of the scale, along the axes of the array."""
+        volume = self.volume
+        return _by_axis(volume.scale(self.key).chunk_size, volume.n_channels, self.axes)
 
 
 def open_(request: Request) -> Source:
@@ -166,8 +177,26 @@ def from_precomputed(
 
 def _source(path: Any, wanted: int | str | None, axes: str | None) -> PrecomputedSource:
     opened = open_store(path, is_read=True)
-    store = opened.store.at(opened.path)
     label = os.fspath(path) if isinstance(path, str | os.PathLike) else type(path).__name__
+    return source_in(opened.store.at(opened.path), label, wanted, axes)
+
+
+def source_in(
+    store: Store, label: str, wanted: int | str | None, axes: str | None
+) -> PrecomputedSource:
+    """Open a scale of the volume in a store; see :func:`from_precomputed`.
+
+    Parameters
+    ----------
+    store : Store
+        Where ``info`` lies.
+    label : str
+        Name of the volume for messages.
+    wanted : int or str, optional
+        Number or key of the scale; by default the first one.
+    axes : str, optional
+        Order of the axes.
+    """
     text, volume = read_info(store, label)
     scale = volume.scale(wanted)
     ScaleReader(store, volume, scale)  # checks that it can be read

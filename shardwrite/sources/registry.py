@@ -8,6 +8,7 @@ import glob
 import importlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote
 
@@ -16,7 +17,9 @@ import numpy.typing as npt
 from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
+from shardwrite.place.directory import Directory
 from shardwrite.read.chunking import normalize
+from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
@@ -131,6 +134,14 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
         if file is None:
             raise StoreError(f"no such object: {path}", key=path, errno=errno.ENOENT)
     if name is None:
+        found = volume_above(Directory(Path(path).absolute())) if os.path.isdir(path) else None
+        if found is not None:
+            raise SpecError(
+                "it is a scale of a volume of Neuroglancer",
+                field="source",
+                value=path,
+                remedy=f"give the volume and its scale: {found[0].label}::{found[1]}",
+            )
         raise SpecError(
             "its format cannot be told from its name or content",
             field="source",
