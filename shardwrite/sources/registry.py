@@ -23,6 +23,7 @@ from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
+from shardwrite.sources.transformer_2022 import is_in_hierarchy
 from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url
 
 __all__ = ["open_source"]
@@ -90,9 +91,10 @@ def open_source(
             value=format,
             remedy=f"choose one of: {', '.join(FORMATS)}",
         )
-    is_there = is_bucket_url(path) or os.path.exists(path)
-    if not is_there and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
-        raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
+    if not _is_there(path):
+        if format not in (None, "zarr") or not is_in_hierarchy(path):
+            raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
+        format = "zarr"  # noqa: A001
     try:
         name, file = _format(path, format)
     except ShardwriteError:
@@ -112,6 +114,13 @@ def open_source(
     return _with_chunks(_open(name, request), chunks)
 
 
+def _is_there(path: str) -> bool:
+    """Whether there may be something at a URL, or there is at a path or a pattern."""
+    if is_bucket_url(path) or os.path.exists(path):
+        return True
+    return glob.has_magic(path) and bool(glob.glob(path, recursive=True))
+
+
 def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """Name of a format, which may be given, and the file if it lies in a bucket.
 
@@ -126,7 +135,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """
     name, file = given, None
     if not is_bucket_url(path):
-        name = given or guess(path)
+        name = given or guess(path) or ("zarr" if is_in_hierarchy(path) else None)
     elif given is None:
         name, file = guess_in_bucket(path)
     elif given in FILES_IN_BUCKETS:
