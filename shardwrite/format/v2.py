@@ -161,8 +161,7 @@ def _checked(found: Any) -> Document:
         )
     for field, least in (("shape", 0), ("chunks", 1)):
         sizes = found.get(field)
-        is_good = isinstance(sizes, list) and all(type(n) is int and n >= least for n in sizes)
-        if not is_good:
+        if not isinstance(sizes, list) or any(type(n) is not int or n < least for n in sizes):
             raise _BadFieldError("not a shape", field, sizes)
         _check_lengths(field, sizes)
     if len(found["shape"]) != len(found["chunks"]):

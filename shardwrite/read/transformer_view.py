@@ -294,7 +294,7 @@ class TransformerView(Store):
                 await self._store.delete_dir(prefix)
                 break
             return
-        wholes, parts = [], []
+        wholes, parts = list[str](), list[str]()
         async for key in self._below(prefix):
             (wholes if self._keys.is_begun(key, prefix) else parts).append(key)
         chunks = [

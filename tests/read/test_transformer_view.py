@@ -305,7 +305,8 @@ PREFIXES = [
 def test_listed_and_erased_by_prefix_as_a_store_without_shards(style, any_store):
     """Whatever is done, the view has the keys of a store in memory with one object a chunk."""
     draw = random.Random(f"{style} {type(any_store).__name__}")
-    view, model = shardwrite.transformer_view(any_store, (2, 3)), MemoryStore()
+    path = draw.choice(["", "", "data/root", "data/root/x", "data/root/g/c/1"])
+    view, model = shardwrite.transformer_view(any_store, (2, 3), path=path), MemoryStore()
     chunks = [(i, j) for i in (0, 1, 12) for j in (1, 3, 10)]
     keys = [f"{name}/{style.format(*c)}".lstrip("/") for c in chunks for name in NAMES]
     keys += ["zarr.json", "meta/root/x.array.json", "meta/root/xy.array.json", "data/root/c0.a/b"]
