@@ -18,12 +18,13 @@ from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.place.directory import Directory
+from shardwrite.place.target import in_hierarchy
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.chunking import normalize
 from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.sources.transformer_2022 import is_in_hierarchy
 from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url
 
 __all__ = ["open_source"]
@@ -92,7 +93,7 @@ def open_source(
             remedy=f"choose one of: {', '.join(FORMATS)}",
         )
     if not _is_there(path):
-        if format not in (None, "zarr") or not is_in_hierarchy(path):
+        if format not in (None, "zarr") or not _is_in_hierarchy(path):
             raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
         format = "zarr"  # noqa: A001
     try:
@@ -121,6 +122,11 @@ def _is_there(path: str) -> bool:
     return glob.has_magic(path) and bool(glob.glob(path, recursive=True))
 
 
+def _is_in_hierarchy(path: str) -> bool:
+    """Whether a path of this machine is a hierarchy of 2022, or one of something in it."""
+    return isinstance(in_hierarchy(Directory(Path(path).absolute())), TransformerPlace)
+
+
 def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """Name of a format, which may be given, and the file if it lies in a bucket.
 
@@ -135,7 +141,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """
     name, file = given, None
     if not is_bucket_url(path):
-        name = given or guess(path) or ("zarr" if is_in_hierarchy(path) else None)
+        name = given or guess(path) or ("zarr" if _is_in_hierarchy(path) else None)
     elif given is None:
         name, file = guess_in_bucket(path)
     elif given in FILES_IN_BUCKETS:

@@ -25,7 +25,7 @@ from shardwrite.sources.zarr_array import MERGED_NBYTES, ZarrSource
 from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import is_bucket_url
 
-__all__ = ["TransformerSource", "is_in_hierarchy", "open_in_hierarchy"]
+__all__ = ["TransformerSource", "open_in_hierarchy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,6 @@ def _identity(place: TransformerPlace, path: str) -> str:
         return identify("zarr", path, dataset=name)
     document = root / place.base.key_below(DOCUMENT)
     return identify("zarr", path, stat_path=str(document), dataset=name)
-
-
-def is_in_hierarchy(path: str) -> bool:
-    """Whether a path of this machine is a hierarchy of 2022, or one of something in it."""
-    return isinstance(in_hierarchy(Directory(Path(path).absolute())), TransformerPlace)
 
 
 def _place(path: str, name: str) -> TransformerPlace | None:
