@@ -210,9 +210,8 @@ def scripts_directory(directory: str | None, target: Target) -> Path:
 
 
 def absolute(src: str) -> str:
-    """Path of a source as the nodes find it; what is no path stays."""
-    path = src.rpartition("::")[0] or src
-    return os.path.abspath(src) if os.path.exists(path) else src
+    """Path or pattern of a source as the nodes find it; a URL stays."""
+    return src if "://" in src else os.path.abspath(src)
 
 
 def scripts_of(job: ArrayJob, settings: Settings) -> dict[str, str]:

@@ -8,8 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError
 
-__all__ = ["DATA", "FORMAT", "HIERARCHY", "META", "documents_of", "is_hierarchy"]
+__all__ = [
+    "DATA",
+    "FORMAT",
+    "HIERARCHY",
+    "META",
+    "check_extensions",
+    "check_hierarchy",
+    "documents_of",
+    "is_hierarchy",
+]
 
 DATA, META = "data/root", "meta/root"
 """Beginnings of the keys of the objects, and of the documents, of all nodes of a hierarchy."""
@@ -18,10 +28,11 @@ FORMAT = "transformer-2022"
 """Name of the format among the keywords."""
 
 _CORE = "https://purl.org/zarr/spec/protocol/core/3.0"
+_SUFFIX = ".json"
 HIERARCHY: Document = {
     "zarr_format": _CORE,
     "metadata_encoding": _CORE,
-    "metadata_key_suffix": ".json",
+    "metadata_key_suffix": _SUFFIX,
     "extensions": [],
 }
 """Document of a hierarchy of 2022, at the key ``zarr.json`` of its store."""
@@ -47,3 +58,42 @@ def documents_of(key: str) -> list[str]:
         return []
     parts = key.removeprefix(DATA).split("/")
     return [META + "/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def check_hierarchy(document: Document) -> None:
+    """Refuse the document of a hierarchy that asks for what is not done here.
+
+    Raises
+    ------
+    SpecError
+        If the documents of its arrays have other keys, or a reader must know an extension.
+    """
+    suffix = document.get("metadata_key_suffix", _SUFFIX)
+    if suffix != _SUFFIX:
+        raise SpecError(
+            "documents of a hierarchy of 2022 with other names are not read",
+            field="metadata_key_suffix",
+            value=suffix,
+            remedy=f"let the names of all documents end in {_SUFFIX}, and say so in zarr.json",
+        )
+    check_extensions(document.get("extensions"))
+
+
+def check_extensions(found: Any) -> None:
+    """Refuse extensions that a reader of a document must understand.
+
+    Raises
+    ------
+    SpecError
+        If there are some, or they are no list of objects.
+    """
+    extensions = [] if found is None else found
+    if not isinstance(extensions, list) or any(
+        not isinstance(one, dict) or one.get("must_understand") is not False for one in extensions
+    ):
+        raise SpecError(
+            "a reader must understand them, and none is known here",
+            field="extensions",
+            value=found,
+            remedy="read it with a program that knows them",
+        )

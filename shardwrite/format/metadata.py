@@ -17,6 +17,7 @@ from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
+from shardwrite.format.lengths import MOST, why_too_long
 from shardwrite.format.manifest import emptied
 from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
@@ -424,6 +425,13 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     try:
         _check_structure(metadata)
         metadata.grid, metadata.fill_value  # noqa: B018 (checks them)
+        field = "chunk_shape" if metadata.is_sharded else "chunk_grid"
+        chunks = metadata.grid.chunks
+        _refuse_lengths(field, chunks, why_too_long(chunks, metadata.itemsize))
+        if metadata.grid.n_chunks_per_shard * _ENTRY_NBYTES > MOST:
+            _refuse_lengths(
+                "chunk_grid", metadata.grid.shards, "makes an index that no program can hold"
+            )
         metadata.index_codec, metadata.placed  # noqa: B018 (checks them, too)
     except (SpecError, CodecError):
         raise
@@ -442,6 +450,8 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
 def _is_shard_format(codec: Codec) -> bool:
     return shard_format_named(codec["name"]) is not None
 
+
+_ENTRY_NBYTES = 16  # of an inner chunk in the index
 
 _MAKE_NO_BYTES = frozenset({"transpose", "blosc", "crc32c", "gzip", "zstd"})
 """Usual codecs that turn arrays into arrays, or bytes into bytes."""
@@ -504,6 +514,7 @@ def _check_structure(metadata: ArrayMetadata) -> None:
                 value=sizes,
                 remedy=f"give a list of integers, {least} or more",
             )
+        _refuse_lengths(field, sizes, why_too_long(sizes))
     names = document.get("dimension_names")
     if names is not None and not (
         isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
@@ -521,6 +532,12 @@ def _check_structure(metadata: ArrayMetadata) -> None:
             value=names,
             remedy=f"give {len(document['shape'])}",
         )
+
+
+def _refuse_lengths(field: str, sizes: Sequence[int], why: str | None) -> None:
+    """Refuse a shape, if there is a reason."""
+    if why is not None:
+        raise SpecError(why, field=field, value=list(sizes), remedy="correct the document")
 
 
 def _check_writable(metadata: ArrayMetadata) -> None:

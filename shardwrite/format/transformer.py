@@ -17,11 +17,12 @@ import numpy as np
 from shardwrite.codecs.datatypes import zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
-from shardwrite.format.hierarchy_2022 import FORMAT
+from shardwrite.format.hierarchy_2022 import FORMAT, check_extensions
+from shardwrite.format.lengths import why_too_long
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import Words, translated
 
-__all__ = ["compressors_of_2022", "of_2022", "of_today", "same_today"]
+__all__ = ["compressors_of_2022", "of_2022", "of_today", "revised", "same_today"]
 
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
@@ -35,6 +36,8 @@ _COMPRESSOR = ("codec", "configuration")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _OF_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
+_OWN = ("filters", _DIMENSIONS)
+"""Attributes that are fields of a document of today."""
 _WORDS = Words(
     document=".array.json",
     attributes=".array.json",
@@ -77,8 +80,7 @@ def of_today(found: Any) -> Document:
     grid, attributes = found["chunk_grid"], found.get("attributes", {})
     if grid.get("type") != "regular" or grid.get("separator", "/") not in ("/", "."):
         raise _refused("not a regular grid with / or .", "chunk_grid", grid, mend)
-    if found.get("extensions"):
-        raise _refused("not supported", "extensions", found["extensions"], "none may be set")
+    check_extensions(found.get("extensions"))
     if not isinstance(attributes, dict):
         raise _refused("no object", "attributes", attributes, mend)
     kept = {name: value for name, value in attributes.items() if name != "filters"}
@@ -102,6 +104,12 @@ def of_today(found: Any) -> Document:
     if counts is None:
         return made
     chunks = grid["chunk_shape"]
+    shards = [n * size for n, size in zip(counts, chunks, strict=True)]
+    why = why_too_long(shards)
+    if why is not None:
+        raise _refused(
+            f"its product with chunk_shape {why}", "chunks_per_shard", list(counts), mend
+        )
     configuration = {
         "chunk_shape": list(chunks),
         "codecs": made["codecs"],
@@ -216,6 +224,37 @@ def of_2022(document: Document) -> Document:
     return made
 
 
+def revised(found: Document, document: Document) -> Document:
+    """Document of 2022 of an array that has changed; all that has not changed stays as it is.
+
+    Parameters
+    ----------
+    found : dict
+        The document of 2022 as it stands there. It may have fields that are not known here.
+    document : dict
+        The ``zarr.json`` of the Zarr v3 array as it is now.
+
+    Raises
+    ------
+    SpecError
+        If there was nothing in 2022 that could say the same.
+    """
+    before = json.loads(json.dumps(of_today(found)))
+    fields = {*before, *document}
+    changed = {name for name in fields if before.get(name) != document.get(name)}
+    if not changed <= {"shape", "attributes"}:
+        return of_2022(document)
+    made = {**found, "shape": list(document["shape"])}
+    if "attributes" in changed:
+        new = document["attributes"].keys() - before["attributes"].keys()
+        for name in new & {*_OWN}:
+            raise _taken(name)
+        there = found.get("attributes", {})
+        own = {name: there[name] for name in _OWN if name in there}
+        made["attributes"] = {**own, **document["attributes"]}
+    return made
+
+
 def same_today(document: Document) -> Document:
     """Document of a new array, as it is read back from its document of 2022.
 
@@ -239,10 +278,9 @@ def same_today(document: Document) -> Document:
 def _attributes_out(document: Document) -> Document:
     """Attributes, and the names of the dimensions among them, as xarray has put them there."""
     attributes = dict(document.get("attributes") or {})
-    for taken in ("filters", _DIMENSIONS):
-        if taken in attributes:
-            why = f"the format {FORMAT} uses this name itself"
-            raise _refused(why, "attributes", taken, "rename it")
+    for name in _OWN:
+        if name in attributes:
+            raise _taken(name)
     names = document.get("dimension_names")
     if names:
         if not all(isinstance(name, str) for name in names):
@@ -250,6 +288,11 @@ def _attributes_out(document: Document) -> Document:
             raise _refused("some have no name", "dimension_names", list(names), remedy)
         attributes[_DIMENSIONS] = list(names)
     return attributes
+
+
+def _taken(name: str) -> SpecError:
+    why = f"the format {FORMAT} uses this name itself"
+    return _refused(why, "attributes", name, "rename it")
 
 
 def _dtype_out(native: np.dtype[Any]) -> Any:

@@ -20,7 +20,6 @@ __all__ = ["ChunkKeys", "ChunkPlace", "checked_counts"]
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
 _DIRECTORY = re.compile(rf"(?P<head>(?:.*/)?c/?)(?P<numbers>{_NUMBER}(?:/{_NUMBER})*)/", re.DOTALL)
-_BEGUN = re.compile(r"(?:c\.?)?[0-9][0-9.]*")
 _MOST_CHUNKS = 2**31
 
 
@@ -106,7 +105,10 @@ class ChunkKeys:
             return key, "", []
         which = 0 if found["head0"] is not None else 1
         numbers, separator = found[f"numbers{which}"], "/."[which]
-        return found[f"head{which}"], separator, [int(n) for n in numbers.split(separator)]
+        head = found[f"head{which}"]
+        if self.path and not head.startswith(f"{self.path}/"):  # the numbers are names in the path
+            return None
+        return head, separator, [int(n) for n in numbers.split(separator)]
 
     def is_of_grid(self, key: str) -> bool:
         """Whether a key has the form of those of chunks and of shards."""
@@ -148,7 +150,7 @@ class ChunkKeys:
             None if the directory ends before the numbers of a chunk.
         """
         found = _DIRECTORY.fullmatch(directory)
-        if found is None or not directory.startswith(f"{self.path}/" if self.path else ""):
+        if found is None or not found["head"].startswith(f"{self.path}/" if self.path else ""):
             return None
         numbers = [int(n) for n in found["numbers"].split("/")]
         if len(numbers) >= len(self.counts):
@@ -160,6 +162,38 @@ class ChunkKeys:
         """Whether an object or directory of the store below is a shard, or may hold shards."""
         return self.is_of_grid(name) or self.directory_below(f"{name}/") is not None
 
-    def cuts_numbers(self, prefix: str) -> bool:
-        """Whether a beginning of keys may end inside the numbers of a chunk."""
-        return _BEGUN.fullmatch(prefix.rpartition("/")[2]) is not None
+    def directories(self, prefix: str) -> tuple[str, ...]:
+        """Directories of the store below that hold all keys with a beginning, and their shards.
+
+        Stores of directories take each prefix for a directory, some of them for one outside of the
+        store, or fail below an object. So these are empty or end in a slash, have no empty names
+        and no ``..``, and lie below no chunk.
+        """
+        directory = ""
+        for name in prefix.split("/")[:-1]:
+            if name in ("", ".", "..") or self.is_of_grid(directory + name):
+                break
+            directory += f"{name}/"
+        below = self.directory_below(directory)
+        return (directory,) if below in (None, directory) else (directory, str(below))
+
+    def is_whole(self, prefix: str) -> bool:
+        """Whether a beginning is a directory of which the store below has all and nothing else."""
+        return self.directories(prefix) == (prefix,) and self.directory_below(prefix) is None
+
+    def is_begun(self, key: str, prefix: str) -> bool:
+        """Whether a key of the store below, or all chunks if it is a shard, begin with a prefix."""
+        parts = self._parts(key)
+        return (key if parts is None else parts[0]).startswith(prefix)
+
+    def may_hold(self, shard: str, prefix: str) -> bool:
+        """Whether a key is that of a shard of which some chunks may begin with a prefix."""
+        parts = self._parts(shard)
+        if parts is None or not prefix.startswith(parts[0]):
+            return False
+        head, separator, numbers = parts
+        given = prefix.removeprefix(head).split(separator)[:-1] if separator else ()
+        return len(given) < max(1, len(numbers)) and all(
+            re.fullmatch(_NUMBER, g) and int(g) // c == n
+            for g, c, n in zip(given, self.counts, numbers, strict=False)
+        )

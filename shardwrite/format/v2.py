@@ -16,6 +16,7 @@ from zarr.dtype import data_type_registry
 
 from shardwrite.codecs.documents import JSON, Codec, Document
 from shardwrite.errors import SpecError
+from shardwrite.format.lengths import why_too_long
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENTS_OF_V2
 
 __all__ = ["Translation", "Words", "translated"]
@@ -118,6 +119,7 @@ def _translated(found: Any, attributes: Any) -> Translation:
     filters, compressor = _codecs_in(document)
     serializer = next((f["id"] for f in filters if f["id"] in _SERIALIZERS), None)
     dtype = _dtype_of(document["dtype"], serializer)
+    _check_lengths("chunks", document["chunks"], dtype.to_native_dtype().itemsize)
     kept = dict(attributes) if isinstance(attributes, Mapping) else {}
     if attributes is not None and not isinstance(attributes, Mapping):
         raise _BadFieldError("no object", "attributes", attributes)
@@ -159,9 +161,9 @@ def _checked(found: Any) -> Document:
         )
     for field, least in (("shape", 0), ("chunks", 1)):
         sizes = found.get(field)
-        is_good = isinstance(sizes, list) and all(type(n) is int and n >= least for n in sizes)
-        if not is_good:
+        if not isinstance(sizes, list) or any(type(n) is not int or n < least for n in sizes):
             raise _BadFieldError("not a shape", field, sizes)
+        _check_lengths(field, sizes)
     if len(found["shape"]) != len(found["chunks"]):
         raise _BadFieldError("not one for each axis", "chunks", found["chunks"])
     if found.get("order", "C") not in ("C", "F"):
@@ -170,6 +172,12 @@ def _checked(found: Any) -> Document:
         value = found["dimension_separator"]
         raise _BadFieldError("no such separator", "dimension_separator", value)
     return found
+
+
+def _check_lengths(field: str, sizes: Sequence[int], itemsize: int | None = None) -> None:
+    why = why_too_long(sizes, itemsize)
+    if why is not None:
+        raise _BadFieldError(why, field, sizes)
 
 
 def _codecs_in(document: Document) -> tuple[list[Document], Document | None]:

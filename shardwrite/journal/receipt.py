@@ -383,14 +383,15 @@ class Receipt:
         -------
         numpy.ndarray of int64, of the shard grid's shape, or None
             0 for a shard that is empty by design, and -1 for one that has an object of unknown
-            size. None if the receipt does not tell which shards are empty.
+            size. None if the receipt does not tell which shards are empty, or if the array has now
+            more shards than can be looked at.
 
         Raises
         ------
         SpecError
             If the receipt does not fit the array.
         """
-        if self.contents.empty is None:
+        if self.contents.empty is None or math.prod(grid.counts) > MAX_SHARDS:
             return None
         try:
             shape = tuple(self.shape or (self.identity.metadata or {})["shape"])

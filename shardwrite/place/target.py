@@ -314,10 +314,10 @@ def resolve_place(
         If `store` is none of these, or no array can have that place.
     """
     place = _plain_place(store, name, is_read=is_read)
-    return _in_hierarchy(place, must=layout == FORMAT)
+    return in_hierarchy(place, must=layout == FORMAT)
 
 
-def _in_hierarchy(place: Directory | InStore, *, must: bool) -> Directory | InStore:
+def in_hierarchy(place: Directory | InStore, *, must: bool = False) -> Directory | InStore:
     """The place of an array of 2022, if it lies in a hierarchy of 2022 or must do so."""
     if isinstance(place, InStore):
         # An array of today at this path has a document of its own; at the root, there is but one.

@@ -19,8 +19,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hierarchy_2022 import DATA, HIERARCHY, META, is_hierarchy
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.hierarchy_2022 import (
+    DATA,
+    HIERARCHY,
+    META,
+    check_hierarchy,
+    is_hierarchy,
+)
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import (
     MARK_NAME,
     QUARANTINE_PREFIX,
@@ -58,14 +64,24 @@ _ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
 
 
 def hierarchy_of(store: Store) -> bool:
-    """Whether a store holds a hierarchy of 2022."""
+    """Whether a store holds a hierarchy of 2022.
+
+    Raises
+    ------
+    SpecError
+        If it holds one that cannot be read here.
+    """
     data = store.read_whole(DOCUMENT, read_limit())
     if data is None or len(data) > read_limit() or b"purl.org" not in data:
         return False
     try:
-        return is_hierarchy(parse_document(data, DOCUMENT))
+        document = parse_document(data, DOCUMENT)
     except SpecError:  # broken documents are told by those who read them
         return False
+    if not is_hierarchy(document):
+        return False
+    check_hierarchy(document)
+    return True
 
 
 class TransformerStore(Store):
@@ -187,6 +203,12 @@ class TransformerStore(Store):
         found = of_today(parse_document(data, self.key_below(key)))
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
+    def own_document(self) -> Any:
+        """The document of the array in the words of 2022; None if there is none."""
+        key = self.key_below(DOCUMENT)
+        data = self._inner.read_whole(key, read_limit())
+        return None if data is None else parse_document(data, key)
+
     def version(self, key: str) -> Any:
         """See :meth:`Readable.version`."""
         return self._inner.version(self.key_below(key))
@@ -304,7 +326,7 @@ class TransformerStore(Store):
         """
         if hierarchy_of(self._inner):
             return True
-        if self._inner.version(DOCUMENT) is not None:
+        if any(self._inner.version(leaf) is not None for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)):
             raise SpecError(
                 "something else than a hierarchy of 2022 stands there",
                 field="store",
@@ -339,7 +361,7 @@ class _Transaction(Transaction):
         below = self._store.key_below(key)
         self._keys[below] = key
         made = self._inner.create(below)
-        return _DocumentWriter(made) if key == DOCUMENT else made
+        return _DocumentWriter(made, self._store) if key == DOCUMENT else made
 
     def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
         """See :class:`Bounded`."""
@@ -361,8 +383,8 @@ class _Transaction(Transaction):
 class _DocumentWriter(ObjectWriter):
     """A document of today, which is written in the words of 2022 when it is complete."""
 
-    def __init__(self, inner: ObjectWriter) -> None:
-        self._inner = inner
+    def __init__(self, inner: ObjectWriter, store: TransformerStore) -> None:
+        self._inner, self._store = inner, store
         self._data = bytearray()
 
     def write(self, buffers: Sequence[Any]) -> int:
@@ -378,9 +400,10 @@ class _DocumentWriter(ObjectWriter):
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
-        from shardwrite.format.transformer import of_2022  # imports zarr, which takes long
+        from shardwrite.format.transformer import of_2022, revised  # import zarr: takes long
 
-        made = of_2022(json.loads(self._data))
+        now, before = json.loads(self._data), self._store.own_document()
+        made = of_2022(now) if before is None else revised(before, now)
         self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])
         self._inner.finish(guard)
 
@@ -424,7 +447,17 @@ class TransformerPlace(InStore):
         SpecError
             If it does.
         """
-        self.base.has_hierarchy()
+        root = self.base.hierarchy_root
+        if self.base.has_hierarchy() or root is None:
+            return
+        around = Directory(root).array_around()
+        if around is not None:
+            raise SpecError(
+                f"the hierarchy would lie inside the array {around}",
+                field="store",
+                value=str(root),
+                remedy="give a path outside of it",
+            )
 
     @property
     def nodes_above(self) -> Sequence[TransformerPlace]:

@@ -24,6 +24,7 @@ from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.bounds import plain_nbytes_of
+from shardwrite.format.lengths import MOST
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
@@ -150,7 +151,16 @@ class ShardedArray:
         ------
         CorruptShardError
             If a shard is damaged.
+        SpecError
+            If the box is larger than any array in memory can be.
         """
+        if region.size * self.metadata.itemsize > MOST:
+            raise SpecError(
+                f"holds more than {MOST:,} bytes",
+                field="region",
+                value=list(map(list, region.bounds)),
+                remedy="read smaller parts",
+            )
         with self.decided.holds():
             return self._read_box(region)
 

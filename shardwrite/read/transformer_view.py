@@ -226,14 +226,15 @@ class TransformerView(Store):
         Raises
         ------
         SpecError
-            If a first byte lies outside of the value; nothing is written to that object then.
+            If a first byte is no integer, or the new bytes are none; nothing is written then. If a
+            first byte lies outside of the value, nothing is written to that object.
         """
         self._check_writable()
         changes: dict[str, list[tuple[str, int, bytes]]] = {}
         for key, start, value in key_start_values:
             place = self._keys.place(key)
             changes.setdefault(key if place is None else place.shard, []).append(
-                (key, start, bytes(value))
+                (key, _first_byte(start), _new_bytes(value))
             )
         await asyncio.gather(*(self._patch(name, parts) for name, parts in changes.items()))
 
@@ -288,11 +289,26 @@ class TransformerView(Store):
     async def erase_prefix(self, prefix: str) -> None:
         """Remove all values whose keys begin with `prefix`."""
         self._check_writable()
-        directory = prefix[: prefix.rfind("/") + 1]
-        if prefix == directory and self._keys.directory_below(directory) is None:
-            await self._store.delete_dir(prefix)
-        else:
-            await self.erase_values([key async for key in self.list_prefix(prefix)])
+        if self._keys.is_whole(prefix):
+            async for _ in self._below(prefix):  # some stores would take an object for a directory
+                await self._store.delete_dir(prefix)
+                break
+            return
+        wholes, parts = list[str](), list[str]()
+        async for key in self._below(prefix):
+            (wholes if self._keys.is_begun(key, prefix) else parts).append(key)
+        chunks = [
+            key
+            for n in range(0, len(parts), _AT_ONCE)
+            for key in await self._chunk_keys(parts[n : n + _AT_ONCE])
+            if key.startswith(prefix)
+        ]
+        await asyncio.gather(*(self._remove(key) for key in wholes), self.erase_values(chunks))
+
+    async def _remove(self, key: str) -> None:
+        """Remove an object of the store below."""
+        async with lock_of(self._store, key):
+            await self._store.delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove all values below a path."""
@@ -325,18 +341,16 @@ class TransformerView(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """All keys that begin with `prefix`."""
-        directory = prefix[: prefix.rfind("/") + 1]
-        below = self._keys.directory_below(directory)
-        if below is None and not self._keys.cuts_numbers(prefix):
-            async for key in self._expanded(self._store.list_prefix(prefix)):
+        async for key in self._expanded(self._below(prefix)):
+            if key.startswith(prefix):
                 yield key
-            return
-        async for key in self._expanded(self._store.list_prefix(below or directory)):
-            if key.startswith(prefix) and self._keys.is_of_grid(key):
-                yield key
-        async for key in self._store.list_prefix(prefix):
-            if key.startswith(prefix) and not self._keys.is_of_grid(key):
-                yield key
+
+    async def _below(self, prefix: str) -> AsyncIterator[str]:
+        """Keys of the store below that begin with `prefix`, or whose chunks may."""
+        for directory in self._keys.directories(prefix):
+            async for key in self._store.list_prefix(directory):
+                if self._keys.is_begun(key, prefix) or self._keys.may_hold(key, prefix):
+                    yield key
 
     async def _expanded(self, keys: AsyncIterator[str]) -> AsyncIterator[str]:
         """Keys of the store below, with the keys of its chunks for each shard."""
@@ -366,9 +380,9 @@ class TransformerView(Store):
         """Names of what lies directly in a directory; only those of keys that exist."""
         path = prefix.rstrip("/")
         directory = f"{path}/" if path else ""
-        is_exact = self._keys.directory_below(directory) is not None
-        names = [] if is_exact else [name async for name in self._store.list_dir(path)]
-        if is_exact or any(self._keys.holds_chunks(directory + name) for name in names):
+        is_whole = self._keys.is_whole(directory)
+        names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
+        if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
             found = [key async for key in self.list_prefix(directory)]
             names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
         for name in names:
@@ -382,6 +396,39 @@ def _check_buffer(method: str, value: object) -> None:
             f"TransformerView.{method}(): `value` must be a Buffer instance. Got an instance of "
             f"{type(value)} instead."
         )
+
+
+def _first_byte(start: object) -> int:
+    """A first byte that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If it is no integer.
+    """
+    if isinstance(start, bool) or not isinstance(start, int | np.integer):
+        raise SpecError(
+            "not the number of a byte", field="start", value=start, remedy="give an integer"
+        )
+    return int(start)
+
+
+def _new_bytes(value: object) -> bytes:
+    """New bytes that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If they are no bytes, such as a number, which `bytes` would take for a length.
+    """
+    if isinstance(value, Buffer):
+        return value.to_bytes()
+    try:
+        return memoryview(value).tobytes()  # type: ignore[arg-type]
+    except TypeError:
+        raise SpecError(
+            "not bytes", field="value", value=value, remedy="give bytes, or a buffer of zarr-python"
+        ) from None
 
 
 def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:

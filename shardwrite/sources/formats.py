@@ -31,7 +31,7 @@ class Format:
 
 _ONE_OF_SEVERAL = frozenset({"dataset"})
 FORMATS = {
-    "zarr": Format("shardwrite.sources.zarr_array", _ONE_OF_SEVERAL, (".zarr.zip",)),
+    "zarr": Format("shardwrite.sources.zarr_opening", _ONE_OF_SEVERAL, (".zarr.zip",)),
     "hdf5": Format("shardwrite.sources.hdf5_opening", _ONE_OF_SEVERAL),
     "netcdf3": Format("shardwrite.sources.netcdf3", _ONE_OF_SEVERAL),
     "npy": Format("shardwrite.sources.npy"),

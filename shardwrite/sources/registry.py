@@ -18,6 +18,8 @@ from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.place.directory import Directory
+from shardwrite.place.target import in_hierarchy
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.chunking import normalize
 from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
@@ -90,9 +92,10 @@ def open_source(
             value=format,
             remedy=f"choose one of: {', '.join(FORMATS)}",
         )
-    is_there = is_bucket_url(path) or os.path.exists(path)
-    if not is_there and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
-        raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
+    if not _is_there(path):
+        if format not in (None, "zarr") or not _is_in_hierarchy(path):
+            raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
+        format = "zarr"  # noqa: A001
     try:
         name, file = _format(path, format)
     except ShardwriteError:
@@ -112,6 +115,18 @@ def open_source(
     return _with_chunks(_open(name, request), chunks)
 
 
+def _is_there(path: str) -> bool:
+    """Whether there may be something at a URL, or there is at a path or a pattern."""
+    if is_bucket_url(path) or os.path.exists(path):
+        return True
+    return glob.has_magic(path) and bool(glob.glob(path, recursive=True))
+
+
+def _is_in_hierarchy(path: str) -> bool:
+    """Whether a path of this machine is a hierarchy of 2022, or one of something in it."""
+    return isinstance(in_hierarchy(Directory(Path(path).absolute())), TransformerPlace)
+
+
 def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """Name of a format, which may be given, and the file if it lies in a bucket.
 
@@ -126,7 +141,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     """
     name, file = given, None
     if not is_bucket_url(path):
-        name = given or guess(path)
+        name = given or guess(path) or ("zarr" if _is_in_hierarchy(path) else None)
     elif given is None:
         name, file = guess_in_bucket(path)
     elif given in FILES_IN_BUCKETS:

@@ -26,3 +26,6 @@ def test_a_hierarchy_in_a_bucket_is_found_again(moto, url, tmp_path, name):
     source = url if name is None else f"{url}::{name}"
     assert "16 copied" in str(shardwrite.reshard(source, tmp_path / "new", shards=4))
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "new", mode="r")[...], VALUES)
+    np.testing.assert_array_equal(shardwrite.sources.open_source(source)[2:5], VALUES[2:5])
+    identities = {shardwrite.sources.open_source(source).identity for _ in range(2)}
+    assert len(identities) == 1

@@ -358,10 +358,12 @@ def words_of(script):
 
 
 def test_jobs_find_a_source_wherever_they_run(tmp_path, monkeypatch):
-    """What is no path, as a URL, stays."""
+    """What is no path, as a URL, stays. Patterns and arrays of 2022 are no files."""
     monkeypatch.chdir(tmp_path)
     Path("x.h5").touch()
     assert absolute("x.h5::a/b") == f"{tmp_path}/x.h5::a/b"
+    assert absolute("stack/*.tif") == f"{tmp_path}/stack/*.tif"
+    assert absolute("hierarchy/x") == f"{tmp_path}/hierarchy/x"
     assert absolute("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
 
 
