@@ -36,6 +36,7 @@ class RunOptions:
         Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool
         Before an unfinished run is continued, decode the shards that its journals call committed.
+        Of an array that was finished before, decode all shards.
     keep_report : bool
         Keep a report of the run in the array.
     drop_hdf5 : bool
