@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs.datatypes import zarr_dtype
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.transformer_keys import checked_counts
@@ -238,7 +238,7 @@ def same_today(document: Document) -> Document:
 
 def _attributes_out(document: Document) -> Document:
     """Attributes, and the names of the dimensions among them, as xarray has put them there."""
-    attributes = dict(document.get("attributes") or {})
+    attributes = dict(attributes_of(document))
     for taken in ("filters", _DIMENSIONS):
         if taken in attributes:
             why = f"the format {FORMAT} uses this name itself"
