@@ -108,7 +108,7 @@ class VolumeObject:
         return self.load(lambda offset, nbytes: view[offset : offset + nbytes], shard_nbytes)[0]
 
     def load(self, read: Read, shard_nbytes: int) -> tuple[ShardIndex, int]:
-        """See :meth:`LoadedFormat.load`. Each byte belongs to a chunk or to an index, or one is lost.
+        """See :meth:`LoadedFormat.load`. Each byte must belong to a chunk or to an index.
 
         Raises
         ------
