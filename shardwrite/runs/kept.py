@@ -25,6 +25,7 @@ HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
     "array as it is with verify and accept=True (shardwrite verify --accept)"
 )
+_BAD = "write the bad ones again from their source with repair (shardwrite repair --source)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,11 @@ class _Differences:
         told += [f"{self.key(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
         n = len(self.lost) + len(self.changed)
         more = ", ..." if n > len(told) else ""
+        is_bad = any(rank in self.notes for rank in self.lost.tolist())
+        how = _BAD if is_bad else HOW_TO_GO_ON  # nobody accepts what is bad
         return ChangedError(
             f"{label} is not what its last run left. {n:,} shards differ "
-            f"({', '.join(told)}{more}): {HOW_TO_GO_ON}. The same call goes on then",
+            f"({', '.join(told)}{more}): {how}. The same call goes on then",
             path=label,
             changed=[self.key(rank) for rank in changed],
             missing=[self.key(rank) for rank in missing],

@@ -119,7 +119,13 @@ def test_a_finished_array_that_was_updated_names_it(tmp_path):
     with pytest.raises(ChangedError, match="crc32c") as caught:
         shardwrite.to_sharded_zarr(VALUES, path, shards=4, chunks=2, recheck=True)
     assert list(caught.value.fields["missing"]) == ["c/0/0/0"]
+    assert "accept" not in str(caught.value)
     assert file.read_bytes() != good
+    values = VALUES.copy()
+    values[:4] += 1
+    assert shardwrite.repair(path, values).is_done
+    shardwrite.to_sharded_zarr(VALUES, path, shards=4, chunks=2, recheck=True)
+    assert file.read_bytes() == good
 
 
 def test_parts_that_go_on_write_it_again(tmp_path):
