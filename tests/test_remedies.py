@@ -67,8 +67,7 @@ _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
     "write the bad ones again from their source with repair": (
-        "tests/operations/test_lost_minishards.py"
-        "::test_a_finished_array_that_was_updated_names_it"
+        "tests/operations/test_lost_minishards.py::test_a_finished_array_that_was_updated_names_it"
     ),
     "If such a shard is lost, the old values are read again: remove these objects": (
         "tests/operations/test_uint64_shards.py::test_the_obsolete_pair_is_read_and_replaced"
