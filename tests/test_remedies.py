@@ -80,6 +80,12 @@ COVERED: dict[str, str] = {
     "give the conversion up with abandon (shardwrite abandon), and make the call": (
         f"{_IN_PLACE}::test_a_change_by_another_program_is_found"
     ),
+    "write the bad ones again from their source with repair": (
+        "tests/operations/test_lost_minishards.py::test_a_finished_array_that_was_updated_names_it"
+    ),
+    "If such a shard is lost, the old values are read again: remove these objects": (
+        "tests/operations/test_uint64_shards.py::test_the_obsolete_pair_is_read_and_replaced"
+    ),
     "or remove the scale and its entry in info yourself": (
         "tests/operations/test_scales_stay.py::test_the_remedies"
     ),

@@ -165,7 +165,7 @@ restart_option = click.option(
 recheck_option = click.option(
     "--recheck",
     is_flag=True,
-    help="Before an interrupted run continues, decode the shards that it has written.",
+    help="Decode the shards that an earlier call has written, and write the bad ones again.",
 )
 durability_option = click.option(
     "--durability",

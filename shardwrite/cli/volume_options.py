@@ -102,7 +102,8 @@ def open_volume(src: str, options: dict[str, Any], *, as_source: bool = False) -
     options.update(known)
     x, identity = open_to_write(src, options, as_source=as_source)
     known = {name: options.pop(name) for name in known}
-    of_volume = (known["attributes"] or {}).get("precomputed", {})
+    of_volume = (known["attributes"] or {}).get("precomputed")
+    of_volume = of_volume if isinstance(of_volume, dict) else {}
     for name, default in (("resolution", None), ("voxel_offset", (0, 0, 0)), ("type", "image")):
         if options[name] is None:
             options[name] = of_volume.get(name, default)

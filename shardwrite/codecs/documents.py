@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["JSON", "Codec", "Document", "named_today"]
+__all__ = ["JSON", "Codec", "Document", "attributes_of", "named_today"]
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 """A value that JSON can hold. Its kind must be checked before it is used."""
@@ -15,6 +15,15 @@ Document: TypeAlias = dict[str, Any]
 
 Codec: TypeAlias = Mapping[str, Any]
 """A codec as it stands in a metadata document, or its configuration."""
+
+
+def attributes_of(document: Document) -> Document:
+    """Attributes of a node; none if its document has something there that is no object.
+
+    Readers of Zarr pass over what does not concern them, so no error is needed.
+    """
+    found: object = document.get("attributes")
+    return found if isinstance(found, dict) else {}
 
 
 def named_today(codecs: Sequence[Codec]) -> list[Document]:

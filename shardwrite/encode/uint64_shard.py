@@ -23,6 +23,7 @@ from shardwrite.format.precomputed.shard import (
     check_ranges,
     check_shard_index,
     decode_minishard,
+    most_gzip_nbytes,
     parse_entries,
     stage_of,
 )
@@ -174,21 +175,35 @@ class UInt64ShardReader:
             raise error.located(key=self.key) from error
         return found
 
-    def chunk(self, chunk_id: int) -> bytes | None:
+    def chunk(self, chunk_id: int, most_nbytes: int | None = None) -> bytes | None:
         """Decoded bytes of a chunk; None if the shard does not have it.
+
+        Parameters
+        ----------
+        chunk_id : int
+            Id of the chunk.
+        most_nbytes : int, optional
+            Most bytes that a chunk can have, if that is known.
 
         Raises
         ------
         CorruptShardError
-            If an index or the chunk is damaged, or the chunk is larger than
+            If an index or the chunk is damaged, or the chunk is larger than `most_nbytes` or than
             ``shardwrite.read.chunk-limit`` in dask's configuration allows.
         """
         _, minishard = self.sharding.locate([chunk_id])
         place = self.minishard(int(minishard[0])).find(chunk_id)
-        return None if place is None else self.value(*place)
+        return None if place is None else self.value(*place, most_nbytes)
 
-    def value(self, offset: int, nbytes: int) -> bytes:
+    def value(self, offset: int, nbytes: int, most_nbytes: int | None = None) -> bytes:
         """Decoded bytes of the chunk at a place in the shard, which must lie in it.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+            The place.
+        most_nbytes : int, optional
+            See :meth:`chunk`.
 
         Raises
         ------
@@ -197,10 +212,17 @@ class UInt64ShardReader:
         """
         limit = chunk_limit()
         try:
-            if nbytes > limit:
+            if most_nbytes is not None:
+                most = most_nbytes if self._stage is None else most_gzip_nbytes(most_nbytes)
+                if nbytes > most:
+                    raise CorruptShardError(  # noqa: TRY301
+                        f"takes {nbytes} bytes where at most {most} can be"
+                    )
+                limit = min(limit, most_nbytes)
+            if nbytes > chunk_limit():
                 raise CorruptShardError(  # noqa: TRY301
-                    f"takes {nbytes} bytes, and {limit} are allowed; if that is right, raise "
-                    "shardwrite.read.chunk-limit in dask's configuration"
+                    f"takes {nbytes} bytes, and {chunk_limit()} are allowed; if that is right, "
+                    "raise shardwrite.read.chunk-limit in dask's configuration"
                 )
             data = self.source.read(offset, nbytes)
             return bytes(data if self._stage is None else self._stage.decode(data, limit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from shardwrite.config.table import SETTINGS
 from shardwrite.config.values import value_of
 from shardwrite.entry.words import refuse_unknown
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.host.dask_config import check_configuration
 
 __all__ = ["configured", "public", "shorten"]
@@ -21,6 +21,8 @@ __all__ = ["configured", "public", "shorten"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
+_ONE = r"(str|int|float|bool|None|Progress|Callable\[\[\w+\], None\])"
+_TAKES_ONE = re.compile(rf"{_ONE}( \| {_ONE})*")  # in annotations, which are texts
 _HERE = re.escape(str(Path(__file__).parent.parent)) + r"[\\/]"
 _OWN = _HERE + r"|<string>$"  # where dataclasses make their functions
 # Between a call and a failing block of the source, these only hand tasks on.
@@ -32,9 +34,9 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Settings of the configuration are checked, and are the defaults of keywords; see
     `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
-    that is meant. The traceback of an error shows the user's lines, and the line that raised the
-    error. Frames in between are left out, unless ``admin.traceback.shorten`` is empty in dask's
-    configuration.
+    that is meant. An array is refused where one text, number or boolean is wanted. The traceback of
+    an error shows the user's lines, and the line that raised the error. Frames in between are left
+    out, unless ``admin.traceback.shorten`` is empty in dask's configuration.
 
     Parameters
     ----------
@@ -42,6 +44,8 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
         The function.
     """
     parameters = signature(function).parameters.values()
+    single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
+    in_order = [one.name for one in parameters]
     fillers = {
         one.name
         for one in parameters
@@ -59,12 +63,38 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
             refuse_unknown(name, kwargs, known)
         try:
             check_configuration()
+            _refuse_arrays(single, {**dict(zip(in_order, args, strict=False)), **kwargs})
             return function(*args, **kwargs, **configured(fillers, kwargs))
         except Exception as error:
             shorten(error)
             raise
 
     return called
+
+
+def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
+    """Refuse arrays for parameters that take one value: they are neither true nor false.
+
+    Parameters
+    ----------
+    single : collection of str
+        Names of these parameters.
+    given : mapping
+        What the user has given, by parameter.
+
+    Raises
+    ------
+    SpecError
+        If an array is given for one of them.
+    """
+    for name, value in given.items():
+        if name in single and getattr(value, "ndim", None):
+            raise SpecError(
+                "an array, and not one value",
+                field=name,
+                value=type(value).__name__,
+                remedy="give one value",
+            )
 
 
 def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:

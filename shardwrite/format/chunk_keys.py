@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.errors import SpecError
 
 __all__ = ["keys_of", "origin_in"]
@@ -38,7 +38,7 @@ def origin_in(document: Document, ndim: int) -> npt.NDArray[np.int64]:
     SpecError
         If the attribute does not hold one integer for each axis.
     """
-    given: Any = document.get("attributes", {}).get(_ORIGIN)
+    given: Any = attributes_of(document).get(_ORIGIN)
     if not given:
         return np.zeros(ndim, dtype=np.int64)
     is_valid = isinstance(given, list) and len(given) == ndim

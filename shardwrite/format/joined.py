@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -96,7 +96,7 @@ def join(
     differing: set[str] = set()
     fit: _Fit | None = None
     for number, (name, part) in enumerate(parts):
-        own = part.document.get("attributes", {})
+        own = attributes_of(part.document)
         if first is None or fit is None:
             first, attributes = part, own
             fit = _Fit(name, first, _counts_of(arrangement, n_parts, len(first.grid.shape)))

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import JSON, Document
+from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.chunk_keys import keys_of, origin_in
 from shardwrite.grid import Box, ceil_div
@@ -77,7 +77,7 @@ def check_manifest(given: Any) -> None:
 
 def has_manifest(document: Document) -> bool:
     """Whether an array keeps a manifest: its attribute is a list of texts."""
-    found: Any = _attributes(document).get(LIST)
+    found: Any = attributes_of(document).get(LIST)
     return isinstance(found, list) and {*map(type, found)} <= {str}
 
 
@@ -89,7 +89,7 @@ def with_manifest(document: Document) -> Document:
     SpecError
         If the attribute is there and is not a list of texts.
     """
-    attributes = _attributes(document)
+    attributes = attributes_of(document)
     if LIST in attributes and not has_manifest(document):
         raise SpecError(
             "the attribute holds no list of texts, so the manifest has no place there",
@@ -107,7 +107,7 @@ def without_keys(document: Document) -> Document:
     """
     if not has_manifest(document):
         return document
-    rest = {name: value for name, value in _attributes(document).items() if name != RUNS}
+    rest = {name: value for name, value in attributes_of(document).items() if name != RUNS}
     return _with_attributes(document, {**rest, LIST: []})
 
 
@@ -162,7 +162,7 @@ def listed_chunks(document: Document) -> Coords:
         raise SpecError(
             "the array keeps no manifest",
             field=LIST,
-            value=_attributes(document).get(LIST),
+            value=attributes_of(document).get(LIST),
             remedy='make it with manifest="nonempty_chunks", or list the chunks by present',
         )
     return _Listed.of(document).coords
@@ -193,8 +193,8 @@ class _Listed:
     def of(cls, document: Document) -> _Listed:
         ndim = len(document["shape"])
         origin = origin_in(document, ndim)
-        keys: list[str] = _attributes(document)[LIST]
-        runs = _from_runs(_attributes(document).get(RUNS), keys, ndim)
+        keys: list[str] = attributes_of(document)[LIST]
+        runs = _from_runs(attributes_of(document).get(RUNS), keys, ndim)
         if runs is not None:
             return cls(_sorted(runs - origin), (), origin, is_compact=True)
         number = r"-?[0-9]{1,18}"
@@ -218,11 +218,6 @@ class _Listed:
         return {LIST: sorted({*keys, *self.others}) if self.others else keys}
 
 
-def _attributes(document: Document) -> Document:
-    found: Any = document.get("attributes", {})
-    return found if isinstance(found, dict) else {}
-
-
 def _with_attributes(document: Document, attributes: Document) -> Document:
     return {**document, "attributes": attributes}
 
@@ -236,7 +231,7 @@ def _changed(document: Document, box: Box, coords: Coords | None) -> Document:
         whole = np.indices(box.shape, dtype=np.int64).reshape(len(box.shape), box.size).T
         coords = whole + np.array(box.start, dtype=np.int64)
     new, gone = _missing(coords, inside), _missing(inside, coords)
-    attributes = _attributes(document)
+    attributes = attributes_of(document)
     is_told = before.with_coords(before.coords).is_compact == before.is_compact
     if is_told and before.is_compact == (RUNS in attributes) and not len(new) and not len(gone):
         return document
@@ -364,10 +359,10 @@ def _mark(n: int) -> str:
 
 def _with_marks(document: Document, lists: list[list[str]]) -> Document:
     """Document with marks in place of long lists, which are added to `lists`."""
-    keys: Any = _attributes(document).get(LIST)
+    keys: Any = attributes_of(document).get(LIST)
     if isinstance(keys, list) and len(keys) >= _LONG:
         lists.append(keys)
-        marked = {**_attributes(document), LIST: _mark(len(lists) - 1)}
+        marked = {**attributes_of(document), LIST: _mark(len(lists) - 1)}
         document = _with_attributes(document, marked)
     members = document.get(_CONSOLIDATED)
     if isinstance(members, dict) and isinstance(members.get("metadata"), dict):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs.datatypes import zarr_dtype
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT, check_extensions
 from shardwrite.format.lengths import why_too_long
@@ -277,7 +277,7 @@ def same_today(document: Document) -> Document:
 
 def _attributes_out(document: Document) -> Document:
     """Attributes, and the names of the dimensions among them, as xarray has put them there."""
-    attributes = dict(document.get("attributes") or {})
+    attributes = dict(attributes_of(document))
     for name in _OWN:
         if name in attributes:
             raise _taken(name)

@@ -28,6 +28,7 @@ from shardwrite.stores import (
     Capability,
     as_store_error,
     discard_file,
+    is_there,
     make_directories,
     parse_json,
     read_limit,
@@ -124,7 +125,10 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
     """
     place = volume.place
     if isinstance(place, Directory):
-        with _alone(place.path / f"{INFO}{RUN_SUFFIX}", durability) as claim:
+        beside = place.path / f"{INFO}{RUN_SUFFIX}"
+        if _stays(place, replace, beside):
+            return
+        with _alone(beside, durability) as claim:
             _replace_file(place, replace, durability, claim)
         return
     place.store.prepare()
@@ -133,6 +137,17 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
         return
     with _alone(volume.beside, "none") as claim:
         _replace_object(place, replace, durability, claim.check)
+
+
+def _stays(place: Place, replace: Replace, beside: Path) -> bool:
+    """Whether nothing is to be changed, and no other process has left anything to be removed.
+
+    Then nothing is written, so that a finished call also ends where nothing can be written.
+    """
+    if is_there(beside):
+        return False
+    old = place.read(INFO)
+    return replace(old) in (None, old)
 
 
 def _replace_file(place: Directory, replace: Replace, durability: str, claim: Claim) -> None:

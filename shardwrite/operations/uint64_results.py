@@ -61,6 +61,8 @@ class UInt64Report:
         Bytes of the shards without faults, and those of them that belong to no chunk and no index.
     problems : tuple of (str, str)
         Key and fault of each shard that is damaged; empty if none is.
+    warnings : tuple of str
+        What is no fault of a shard, and should be known.
     """
 
     n_shards: int
@@ -68,6 +70,7 @@ class UInt64Report:
     stored_nbytes: int
     unused_nbytes: int
     problems: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -79,7 +82,8 @@ class UInt64Report:
             f"{counted(self.n_shards, 'shard')}, {counted(self.n_chunks, 'chunk')}, "
             f"{human(self.stored_nbytes)}"
         )
-        return "\n".join([first, *(f"{key}: {message}" for key, message in self.problems)])
+        problems = (f"{key}: {message}" for key, message in self.problems)
+        return "\n".join([first, *problems, *(f"warning: {text}" for text in self.warnings)])
 
     def __repr__(self) -> str:
         found = counted(len(self.problems), "problem") if self.problems else "no problems"
@@ -99,6 +103,7 @@ class UInt64Report:
                     (f"{len(self.problems):,}" if self.problems else "no", "problems"),
                 ],
                 problems=self.problems,
+                notes=[("warning", text) for text in self.warnings],
                 rows=[("bytes of no chunk and no index", human(self.unused_nbytes))],
             )
         )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardwrite.codecs import limits as usual
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.precomputed.ids import as_ids
+from shardwrite.format.precomputed.ids import as_id, as_ids
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import check_minishards, check_shard_index
 from shardwrite.host.resources import n_cores
@@ -162,7 +162,8 @@ class UInt64Shards(Mapping[int, bytes]):
             What to do with shards that exist. ``"refuse"`` raises before anything is written.
             ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
             ``"replace"`` makes them anew from `values` alone: what else they held is gone.
-            ``"update"`` makes them anew, with their other chunks copied as they are.
+            ``"update"`` makes them anew, with their other chunks copied as they are. Objects of
+            the obsolete format stay beside the new shard, and `verify` names them.
         durability : {"full", "batch", "none"}, optional
             As for `to_sharded_zarr`.
         threads : int, optional
@@ -294,11 +295,11 @@ class UInt64Shards(Mapping[int, bytes]):
         Raises
         ------
         SpecError
-            If the index of a shard is larger than `index_limit`.
+            If the number is no whole one, or the index of a shard is larger than `index_limit`.
         StoreError, CorruptShardError
             If the storage fails, or an index is damaged.
         """
-        with self._files.open(shard) as reader:
+        with self._files.open(as_id(shard, "shard")) as reader:
             found = [] if reader is None else [one.ids for one in reader.minishards()]
         return sorted(one for ids in found for one in ids.tolist())
 
@@ -307,7 +308,9 @@ class UInt64Shards(Mapping[int, bytes]):
         """Check all shards.
 
         Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
-        the minishard that names it. Several chunks may have the same bytes.
+        the minishard that names it. Several chunks may have the same bytes. Objects of the obsolete
+        format that stand beside the shard itself are named in `warnings`, because they hold other
+        values.
 
         Parameters
         ----------
@@ -343,7 +346,10 @@ class UInt64Shards(Mapping[int, bytes]):
                 stored += found[0]
                 n_chunks += found[1]
                 used += found[2]
-        return UInt64Report(len(numbers), n_chunks, stored, stored - used, tuple(problems))
+        warnings = _about_obsolete(self._files.obsolete())
+        return UInt64Report(
+            len(numbers), n_chunks, stored, stored - used, tuple(problems), warnings
+        )
 
     def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
         """Ids of each shard, by its number."""
@@ -386,6 +392,18 @@ def _again(
     store: Store, sharding: dict[str, Any], index_limit: int, cache_limit: int
 ) -> UInt64Shards:
     return UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
+
+
+def _about_obsolete(keys: list[str]) -> tuple[str, ...]:
+    """Warning about objects of the obsolete format that a shard has taken the place of."""
+    if not keys:
+        return ()
+    told = (
+        f"{counted(len(keys), 'object')} of the obsolete format, first {keys[0]!r}, stand beside "
+        "shards that are read in their place. If such a shard is lost, the old values are read "
+        "again: remove these objects"
+    )
+    return (told,)
 
 
 def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | None) -> Iterator[T]:

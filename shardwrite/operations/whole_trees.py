@@ -12,7 +12,7 @@ from enum import Enum
 from numbers import Integral
 from typing import Any, Final
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
@@ -177,8 +177,7 @@ def _attributes_of(tree: Hierarchy) -> Document:
             value=tree.place.label,
             remedy="make it a group, for instance with zarr.open_group, or call shard or unshard",
         )
-    found: Document = documents[""].get("attributes", {})
-    return found
+    return attributes_of(documents[""])
 
 
 def _noted(attributes: Document, call: Call) -> Document:
@@ -195,7 +194,7 @@ def _note(place: Place, call: Call) -> None:
     for _ in range(_MAX_TRIES):
         before = place.read(DOCUMENT)
         document = document_of(place)
-        old: Document = document.get("attributes", {})
+        old = attributes_of(document)
         attributes = _noted(old, call)
         new = {**document, "attributes": attributes}
         attempt = f"{_SCOPE}.{uuid.uuid4().hex}"

@@ -245,7 +245,7 @@ def to_sharded_zarr(
         Remove the shards of an unfinished run and start over.
     recheck : bool
         Before an unfinished run is continued, decode the shards that it has committed and write
-        the bad ones again.
+        the bad ones again. The same is done if the array was finished before.
     memory_limit : int or str, optional
         Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
         the active engine by default.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 
+from shardwrite.codecs.documents import attributes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
@@ -200,7 +201,7 @@ def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
     names = metadata.document.get("dimension_names") or []
     told = {
         "axis names": ["(none)" if name is None else name for name in names],
-        "attributes": list(metadata.document.get("attributes") or {}),
+        "attributes": list(attributes_of(metadata.document)),
     }
     return [
         (title, "\n".join(textwrap.wrap(", ".join(words), _CELL_WIDTH, break_long_words=False)))

@@ -17,7 +17,7 @@ from shardwrite.codecs.volume import VolumeEncoding, volume_encoding
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.shard import stage_of
+from shardwrite.format.precomputed.shard import most_gzip_nbytes, stage_of
 from shardwrite.grid import Box, Shape
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import Store, parse_json, read_limit
@@ -155,7 +155,7 @@ class ScaleReader:
         """Positions of the chunks that are stored, and their bytes."""
         if self._files is None or self._code is None:
             for cell in cells:
-                data = self._file(self._scale.name(cell), self._scale.box(cell))
+                data = self._file(self._scale.name(cell), self._most_nbytes(cell))
                 if data is not None:
                     yield cell, data
             return
@@ -166,19 +166,23 @@ class ScaleReader:
                 if reader is None:
                     continue
                 for at in np.flatnonzero(shards == np.uint64(shard)).tolist():
-                    data = reader.chunk(int(ids[at]))
+                    data = reader.chunk(int(ids[at]), self._most_nbytes(cells[at]))
                     if data is not None:
                         yield cells[at], data
 
-    def _file(self, key: str, box: Box) -> Buffer | None:
-        """Bytes of a chunk in a file of its own, which may be compressed; None if it is missing."""
-        most = box.size * self._volume.n_channels * self._volume.dtype.itemsize
+    def _most_nbytes(self, cell: Shape) -> int:
+        """Most bytes that a chunk has in its encoding, without the gzip around it."""
+        box, n_channels = self._scale.box(cell), self._volume.n_channels
         if self._encoding is not None:
-            most = self._encoding.most_nbytes((self._volume.n_channels, *box.shape[::-1]))
+            return self._encoding.most_nbytes((n_channels, *box.shape[::-1]))
+        return box.size * n_channels * self._volume.dtype.itemsize
+
+    def _file(self, key: str, most: int) -> Buffer | None:
+        """Bytes of a chunk in a file of its own, which may be compressed; None if it is missing."""
         data = self._store.read_whole(key, most)
         if data is not None:
             return data
-        zipped = self._store.read_whole(f"{key}.gz", most + most // 8 + 65536)
+        zipped = self._store.read_whole(f"{key}.gz", most_gzip_nbytes(most))
         if zipped is not None:
             stage = stage_of("gzip")
             assert stage is not None

@@ -94,6 +94,17 @@ class UInt64ShardFiles:
             if "/" not in key and key.endswith(endings) and self._number_of(key, endings) < 0
         )
 
+    def obsolete(self) -> list[str]:
+        """Keys of the obsolete format that no reader looks at, since the shard is there itself."""
+        keys = set(self.store.list_keys())
+        return sorted(
+            key
+            for key in keys
+            for ending in (".index", ".data")
+            if key.endswith(ending) and self._number_of(key, (ending,)) >= 0
+            if f"{key.removesuffix(ending)}.shard" in keys
+        )
+
     def _no_files(self) -> list[str]:
         """Names in a directory that are those of no regular files, so that no store lists them."""
         root = self.store.local_root

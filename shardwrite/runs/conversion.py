@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
@@ -298,7 +298,7 @@ def _attributes(source: StoredArray) -> Document | None:
     the new array says which values are missing.
     """
     metadata = source.array.metadata
-    kept: Document = metadata.document.get("attributes", {})
+    kept = attributes_of(metadata.document)
     has_mask = source.has_fill and source.names is not None and "_FillValue" not in kept
     if source.is_v3 or not has_mask or metadata.dtype.kind not in "biufcSU":
         return None

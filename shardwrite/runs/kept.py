@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
     "array as it is with verify and accept=True (shardwrite verify --accept)"
 )
+_BAD = "write the bad ones again from their source with repair (shardwrite repair --source)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,11 @@ class _Differences:
     receipt : Receipt or None
         Its receipt.
     lost, changed : numpy.ndarray of int64
-        Ranks of the shards that have no object any more, and of those with another one.
+        Ranks of the shards that have no object any more, and of those with another one. Objects
+        that were decoded and are bad count as lost.
     notes : dict of int to str
-        For each of `changed`, what is there and what the receipt says.
+        For each of `changed`, what is there and what the receipt says. For each bad object, the
+        error.
     is_blind : bool
         Whether the receipt tells nothing of the objects, because another program made the array.
     """
@@ -66,12 +69,14 @@ class _Differences:
         """The error that names them."""
         changed, missing = self.changed[:1000].tolist(), self.lost[:1000].tolist()
         told = [f"{self.key(rank)}: {self.notes[rank]}" for rank in changed[:4]]
-        told += [f"{self.key(rank)}: gone" for rank in missing[:4]]
+        told += [f"{self.key(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
         n = len(self.lost) + len(self.changed)
         more = ", ..." if n > len(told) else ""
+        is_bad = any(rank in self.notes for rank in self.lost.tolist())
+        how = _BAD if is_bad else HOW_TO_GO_ON  # nobody accepts what is bad
         return ChangedError(
             f"{label} is not what its last run left. {n:,} shards differ "
-            f"({', '.join(told)}{more}): {HOW_TO_GO_ON}. The same call goes on then",
+            f"({', '.join(told)}{more}): {how}. The same call goes on then",
             path=label,
             changed=[self.key(rank) for rank in changed],
             missing=[self.key(rank) for rank in missing],
@@ -195,7 +200,8 @@ def kept(job: Job, engine: Engine) -> Kept:
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
     tell what was lost from what another program has emptied. An update of an array that another
-    program has made is made again if any of its shards has no object.
+    program has made is made again if any of its shards has no object. With `recheck`, all objects
+    of an array are decoded, and bad ones count as gone.
 
     Parameters
     ----------
@@ -226,6 +232,8 @@ def kept(job: Job, engine: Engine) -> Kept:
         if len(found.changed) or not _covers(job, found):
             raise found.error(label)
         return Kept()
+    if job.options.recheck:
+        found = _with_bad(found, engine)
     if len(found.changed) or _touches(found):
         if job.options.mode == "w":
             return Kept()
@@ -234,6 +242,17 @@ def kept(job: Job, engine: Engine) -> Kept:
     if not len(found.lost) and tidied_run(job.target) is None:
         return Kept(result)
     return Kept(result, _there(label, engine, found))
+
+
+def _with_bad(found: _Differences, engine: Engine) -> _Differences:
+    """The same differences, and among the shards that are lost those whose objects are bad."""
+    there = np.setdiff1d(
+        np.arange(found.array.metadata.grid.n_shards), [*found.lost, *found.changed]
+    )
+    table = inspect_shards(engine, found.array, there.astype(np.int64), deep=True)
+    bad = np.array([rank for rank, _ in table.problems], dtype=np.int64)
+    lost = np.union1d(found.lost, bad)
+    return replace(found, lost=lost, notes={**found.notes, **dict(table.problems)})
 
 
 def _lacks_any(job: Job, found: _Differences, engine: Engine) -> bool:

@@ -35,7 +35,7 @@ class RunOptions:
     restart : bool
         Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool
-        Before an unfinished run is continued, decode the shards that its journals call committed.
+        Decode the shards that journals call committed, and those of an array that is finished.
     keep_report : bool
         Keep a report of the run in the array.
     drop_hdf5 : bool

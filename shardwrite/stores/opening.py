@@ -140,7 +140,7 @@ def _in_memory(url: str) -> Any:
 
 def _of_path(given: str | os.PathLike[str]) -> PosixStore:
     text = os.fspath(given)
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text or not _is_name(text):
         raise _refusal(given, "not the path of a directory", "give one with a name")
     if _URL.match(text):
         remedy = (
@@ -149,6 +149,15 @@ def _of_path(given: str | os.PathLike[str]) -> PosixStore:
         )
         raise SpecError("a URL of no known scheme", field="store", value=text, remedy=remedy)
     return PosixStore(Path(text).absolute())
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text can be the name of a file; a surrogate cannot."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _of_zarr(given: Any, *, is_read: bool) -> Store:

@@ -550,6 +550,28 @@ def test_every_public_function_speaks_of_keywords():
                 found(*[None] * N_POSITIONAL.get(name, 1), nonsense=1, **MORE.get(name, {}))
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *(("verify", field) for field in ("deep", "accept", "name", "on_shards")),
+        *(("repair", field) for field in ("deep", "salvage", "scan", "exclusive", "drop_hdf5")),
+        *(("compact", field) for field in ("above", "order", "restart", "progress")),
+        *(("to_sharded_zarr", field) for field in ("mode", "restart", "recheck", "durability")),
+    ],
+)
+def test_an_array_is_no_single_value(tmp_path, name, field):
+    """All public functions look at this in one place, before they do anything."""
+    several = np.array([True, False])
+    arguments = (np.ones(4), tmp_path) if name == "to_sharded_zarr" else (tmp_path,)
+    for value in (several, da.from_array(several), several[:1]):
+        with pytest.raises(SpecError, match="an array, and not one value") as caught:
+            getattr(shardwrite, name)(*arguments, **{field: value})
+        assert caught.value.fields["field"] == field
+        assert caught.value.fields["value"] in ("ndarray", "Array")
+    with pytest.raises(SpecError, match="an array, and not one value"):
+        shardwrite.open_sharded(tmp_path, several)
+
+
 UNGUARDED = {"patch_dask", "register_strategy", "register_shard_format"}
 N_POSITIONAL = {"create": 3, "erase": 2, "store": 2, "convert_part": 4}
 N_POSITIONAL |= {"prepare_conversion": 2, "finalize_conversion": 2}

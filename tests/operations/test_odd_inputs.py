@@ -108,6 +108,13 @@ def test_what_is_no_path_is_not_repeated(given):
     assert caught.value.value == type(given).__name__
 
 
+@pytest.mark.parametrize("given", ["\ud800", "a/\ud800"])
+def test_a_path_that_is_no_name_of_a_file(given):
+    for call in (shardwrite.from_precomputed, shardwrite.verify, shardwrite.UInt64Shards):
+        with pytest.raises(SpecError, match="not the path of a directory"):
+            call(given)
+
+
 def test_a_path_object_of_an_address_makes_no_directory_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match="a path object loses a slash"):

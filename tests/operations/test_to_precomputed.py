@@ -456,6 +456,18 @@ def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
     assert not beside.exists()
 
 
+@pytest.mark.parametrize("hash_", ["identity", "murmurhash3_x86_128"])
+def test_a_finished_call_writes_nothing(tmp_path, hash_):
+    """So it ends well where nothing can be written."""
+    root = tmp_path / "v"
+    new = {**NEW, "sharding": {**SHARDS, "hash": hash_}}
+    first = shardwrite.to_precomputed(source(), root, source_id="a", **new)
+    before = {path: path.stat().st_mtime_ns for path in [root, *root.rglob("*")]}
+    again = shardwrite.to_precomputed(source(), root, source_id="a", **new)
+    assert again.n_shards == first.n_shards
+    assert {path: path.stat().st_mtime_ns for path in [root, *root.rglob("*")]} == before
+
+
 def test_a_lost_shard_is_written_again(tmp_path):
     root = tmp_path / "v"
     shardwrite.to_precomputed(source(), root, source_id="a", **NEW)
@@ -624,15 +636,23 @@ BAD = {
     "x.shape": [(da.zeros((0, 2, 2), dtype="u1"), {})],
     "type": [
         (source(), {"type": "mesh"}),
+        (source(), {"type": np.array(["image", "segmentation"])}),
         (da.zeros((2, 2, 2, 2), dtype="u1"), {"axes": "czyx", "type": "segmentation"}),
     ],
     "resolution": [
         (source(), {"resolution": value})
         for value in (None, 4, (4, 4), (4, 4, -1), (4, 4, float("nan")), "444", (4, 4, True))
+    ]
+    + [
+        (source(), {"resolution": value})
+        for value in (np.array(4), np.array([4, 4]), np.ones((3, 3)))
     ],
-    "voxel_offset": [(source(), {"voxel_offset": value}) for value in ((0, 0), 1.5, "000")]
+    "voxel_offset": [
+        (source(), {"voxel_offset": value}) for value in ((0, 0), 1.5, "000", np.array(5))
+    ]
     + [(source(), {"voxel_offset": (0, value, 0)}) for value in (2**53, -(2**70))],
-    "chunks": [(source(), {"chunks": value}) for value in (0, (64, 64), 1.5, "64", None)],
+    "chunks": [(source(), {"chunks": value}) for value in (0, (64, 64), 1.5, "64", None)]
+    + [(source(), {"chunks": np.array(64)})],
     "encoding": [(source(), {"encoding": value}) for value in ("jpeg", "compresso", "zstd", 1)]
     + [
         (
@@ -660,11 +680,35 @@ BAD = {
     ],
     "key": [(source(), {"key": value}) for value in ("", "..", "a/b", "info", 3, ".x")],
     "shard_nbytes": [(source(), {"shard_nbytes": value}) for value in ("many", 0, -1)],
-    "durability": [(source(), {"durability": "some"})],
+    "durability": [
+        (source(), {"durability": "some"}),
+        (source(), {"durability": np.array(["full", "none"])}),
+    ],
+    **{
+        field: [(source(), {field: np.array([True, False])})]
+        for field in ("restart", "recheck", "keep_report", "progress", "write_empty_chunks")
+    },
     "x.chunks": [
         (da.from_array(np.ones((5, 5, 5), "u1"))[da.from_array(np.ones(5, bool))], {}),
     ],
 }
+
+
+@pytest.mark.parametrize("attributes", [5, None, [], "text", True, {"precomputed": 7}], ids=repr)
+def test_attributes_that_are_no_mapping(tmp_path, attributes):
+    """They say nothing of the volume, and are in nobody's way."""
+    shardwrite.to_precomputed(source(), tmp_path / "v", **NEW)
+    path = tmp_path / "v" / "4_4_40"
+    document = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps({**document, "attributes": attributes}))
+    assert shardwrite.verify(path, against=VALUES).is_good
+    sorted(path.glob("*.shard"))[0].unlink()
+    assert shardwrite.repair(path, VALUES).is_done
+    check(tmp_path / "v")
+    shardwrite.reshard(path, tmp_path / "x.zarr", shards=(1, 1, 1))
+    assert (shardwrite.open_sharded(tmp_path / "x.zarr")[...] == VALUES).all()
+    with pytest.raises(SpecError, match="attributes"):
+        shardwrite.to_precomputed(source(), tmp_path / "v", **NEW)
 
 
 @pytest.mark.parametrize(

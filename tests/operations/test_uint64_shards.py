@@ -332,6 +332,17 @@ def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
         shards.write({3: b"new"})
     shards.write({3: b"new"}, existing="update")
     assert dict(shards) == {**VALUES, 3: b"new"}
+    report = shards.verify(deep=True)
+    (warning,) = report.warnings
+    assert report.is_good
+    assert "2 objects of the obsolete format" in warning
+    assert "warning: 2 objects" in str(report)
+    name = warning.split("'")[1]
+    assert name.endswith(".data")
+    for ending in (".index", ".data"):  # as the warning says
+        (tmp_path / "x" / name).with_suffix(ending).unlink()
+    assert not shards.verify().warnings
+    assert dict(shards) == {**VALUES, 3: b"new"}
     lonely = next((tmp_path / "x").glob("*.data"))
     lonely.with_suffix(".shard").unlink(missing_ok=True)
     lonely.unlink()
@@ -356,8 +367,25 @@ def test_ids_of_many_types(shards):
 
 
 @pytest.mark.parametrize(
+    "shard", [None, 1.5, b"x", "1", True, -1, 2**64, np.array([1, 2])], ids=repr
+)
+def test_numbers_of_shards_that_are_refused(shards, shard):
+    with pytest.raises(SpecError, match="not a number of 64 bits") as caught:
+        shards.ids_of(shard)
+    assert caught.value.fields["field"] == "shard"
+
+
+@pytest.mark.parametrize("ids", [np.array(5), np.array(5, "u8"), 5, "5", None], ids=repr)
+def test_what_is_no_collection_of_ids(shards, ids):
+    for call in (shards.read, shards.remove, shards.shards_of):
+        with pytest.raises(SpecError, match="no collection of ids"):
+            call(ids)
+
+
+@pytest.mark.parametrize(
     ("values", "more", "message"),
     [
+        ({1: b""}, {"existing": np.array(["keep", "update"])}, "an array, and not one value"),
         ({-1: b""}, {}, "not an id"),
         ({2**64: b""}, {}, "not an id"),
         ({1.0: b""}, {}, "not an id"),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import struct
+import tracemalloc
+import zlib
 
 import dask
 import dask.array as da
@@ -272,3 +276,45 @@ def test_the_text_of_a_document(tmp_path, values):
     (path / "info").write_text(text, encoding="utf-16")
     with pytest.raises(SpecError, match="UTF-8"):
         shardwrite.from_precomputed(path)
+
+
+@pytest.mark.parametrize("data_encoding", ["gzip", "raw"])
+def test_a_chunk_is_decoded_up_to_the_size_that_it_can_have(tmp_path, values, data_encoding):
+    """The limit of the configuration is for chunks whose size no document tells."""
+    sharding = {**SHARDING, "data_encoding": data_encoding}
+    path = make_precomputed(tmp_path / "v", values, sharding=sharding)
+    shards = shardwrite.UInt64Shards(path / "4_4_40", sharding)
+    shards.write({0: bytes(2**26)}, existing="update")
+    says = (
+        "takes 67108864 bytes where at most 48 can be" if data_encoding == "raw" else "more than 48"
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptShardError, match=says):
+            shardwrite.from_precomputed(path)[:2, :2, :2].compute(scheduler="sync")
+        peak_nbytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_nbytes < 2**23
+
+
+def test_an_image_of_too_many_bytes_is_bad_for_all_readers(tmp_path):
+    """`verify` and a reader of the volume have the same limit."""
+    values = np.ones((4, 4, 4), "u1")
+    sharding = {"preshift_bits": 0, "minishard_bits": 0, "shard_bits": 0, "hash": "identity"}
+    new = {"axes": "zyx", "resolution": (1, 1, 1), "chunks": 4, "encoding": "png"}
+    shardwrite.to_precomputed(values, tmp_path / "v", **new, sharding=sharding)
+    shards = shardwrite.UInt64Shards(
+        tmp_path / "v" / "1_1_1",
+        {**SHARDING, **sharding, "data_encoding": "raw"},
+    )
+    image = shards[0]
+    text = b"tEXt" + b"a\0" + b"b" * 300_000
+    more = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    shards.write({0: image[:33] + more + image[33:]}, existing="update")
+    says = r"takes \d{6} bytes where at most \d{5} can be"
+    (problem,) = shardwrite.verify(tmp_path / "v" / "1_1_1", deep=True).problems
+    found = re.search(says, problem.message)
+    assert found
+    with pytest.raises(CorruptShardError, match=found[0]):
+        shardwrite.from_precomputed(tmp_path / "v").compute(scheduler="sync")

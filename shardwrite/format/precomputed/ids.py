@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 
-__all__ = ["as_ids"]
+__all__ = ["as_id", "as_ids"]
 
 
 def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
@@ -22,19 +22,29 @@ def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
     SpecError
         If one of them is no whole number of 64 bits.
     """
-    if isinstance(ids, np.ndarray) and ids.dtype.kind == "u":
+    if isinstance(ids, np.ndarray) and ids.ndim and ids.dtype.kind == "u":
         return np.unique(ids.astype(np.uint64))
-    if not isinstance(ids, Iterable) or isinstance(ids, str | bytes):
+    is_one = isinstance(ids, np.ndarray) and not ids.ndim
+    if is_one or not isinstance(ids, Iterable) or isinstance(ids, str | bytes):
         remedy = "give several ids, such as [7, 8]"
         raise SpecError("no collection of ids", field="ids", value=ids, remedy=remedy)
-    found: list[int] = []
-    for one in ids:
-        try:
-            number = operator.index(one)
-        except TypeError:
-            number = -1
-        if isinstance(one, bool) or not 0 <= number < 2**64:
-            remedy = "give whole numbers from 0 to 2**64 - 1"
-            raise SpecError("not an id of 64 bits", field="ids", value=one, remedy=remedy)
-        found.append(number)
-    return np.unique(np.array(found, np.uint64))
+    return np.unique(np.array([as_id(one, "ids") for one in ids], np.uint64))
+
+
+def as_id(one: Any, field: str) -> int:
+    """An id, or the number of a shard, as a whole number.
+
+    Raises
+    ------
+    SpecError
+        If it is no whole number of 64 bits.
+    """
+    try:
+        number = operator.index(one)
+    except TypeError:
+        number = -1
+    if isinstance(one, bool) or not 0 <= number < 2**64:
+        what = "an id" if field == "ids" else "a number"
+        remedy = "give whole numbers from 0 to 2**64 - 1"
+        raise SpecError(f"not {what} of 64 bits", field=field, value=one, remedy=remedy)
+    return number

@@ -428,10 +428,18 @@ def _is_number(found: Any, kind: type[Any], least: int | None = None) -> bool:
     return is_kind and (least is None or found >= least)
 
 
+def _several(found: Any) -> list[Any] | None:
+    """Numbers that were given as a sequence or an array; None if it is none."""
+    if isinstance(found, np.ndarray):
+        return list(found) if found.ndim else None
+    is_sequence = isinstance(found, Sequence) and not isinstance(found, str)
+    return list(found) if is_sequence else None
+
+
 def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
     """Three whole numbers along x, y and z, or one for all of them."""
-    is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
-    numbers = list(found) if is_many else [found] * 3
+    several = _several(found)
+    numbers = [found] * 3 if several is None else several
     is_valid = len(numbers) == 3 and all(_is_number(n, Integral, least) for n in numbers)
     if not is_valid:
         remedy = "give whole numbers along x, y and z" + (
@@ -442,8 +450,7 @@ def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
 
 
 def _resolution(found: Any) -> list[int | float]:
-    is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
-    numbers = list(found) if is_many else []
+    numbers = _several(found) or []
     is_valid = len(numbers) == 3 and all(
         _is_number(n, Real) and 0 < n <= sys.float_info.max for n in numbers
     )

@@ -30,6 +30,7 @@ __all__ = [
     "check_shard_index",
     "check_volume_index",
     "decode_minishard",
+    "most_gzip_nbytes",
     "parse_entries",
     "seal",
     "sequence",
@@ -127,6 +128,11 @@ def stage_of(encoding: str) -> BytesStage | None:
     stage = build_stage("gzip", {"level": GZIP_LEVEL}, 1)
     assert stage is not None
     return stage
+
+
+def most_gzip_nbytes(nbytes: int) -> int:
+    """Most bytes that so many bytes take after any gzip."""
+    return nbytes + nbytes // 8 + 65536
 
 
 def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.encodings import ChunkEncoding
@@ -49,7 +49,7 @@ def _codecs(document: Document) -> Sequence[object]:
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
     """What the attributes of an array say of the volume that it is a scale of."""
-    found: object = metadata.document.get("attributes", {}).get(_ATTRIBUTE)
+    found: object = attributes_of(metadata.document).get(_ATTRIBUTE)
     return found if isinstance(found, dict) else None
 
 

@@ -108,7 +108,13 @@ class VolumeObject:
         return self.load(lambda offset, nbytes: view[offset : offset + nbytes], shard_nbytes)[0]
 
     def load(self, read: Read, shard_nbytes: int) -> tuple[ShardIndex, int]:
-        """See :meth:`LoadedFormat.load`."""
+        """See :meth:`LoadedFormat.load`. Each byte must belong to a chunk or to an index.
+
+        Raises
+        ------
+        CorruptShardError
+            If an index is damaged, or bytes belong to nothing.
+        """
         base = self.span(shard_nbytes)[1]
         entries = parse_entries(read(0, base))
         numbers = np.flatnonzero(entries[:, 0] != entries[:, 1])
@@ -122,9 +128,14 @@ class VolumeObject:
         index.check(shard_nbytes, (0, base), self.chunks_per_shard)
         present = np.unique(table[~index.is_empty], axis=0)
         present[:, 1] += present[:, 0]
-        check_ranges(
+        taken = check_ranges(
             np.concatenate([spans + np.uint64(base), present]), shard_nbytes, "chunk or index"
         )
+        unused = shard_nbytes - base - int((taken[:, 1] - taken[:, 0]).sum())
+        if unused:  # There is no checksum, but whoever writes a scale leaves no byte out.
+            raise CorruptShardError(
+                f"{unused} bytes belong to no chunk and to no index, so a part of the index is lost"
+            )
         return index, base + int((spans[:, 1] - spans[:, 0]).sum())
 
 
