@@ -65,7 +65,14 @@ _ADOPT = "tests/operations/test_adopt.py"
 _HDF5 = "tests/operations/test_hdf5_kept.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
+_COMPARED = "tests/operations/test_repair_compare.py"
 COVERED: dict[str, str] = {
+    "write it anew: shardwrite repair --compare, with the source": f"{_COMPARED}::test_the_command",
+    "--compare needs a source to compare with; give --source SRC": f"{_COMPARED}::test_the_command",
+    "to see which shards differ, run `shardwrite verify ARRAY --against SRC`": (
+        f"{_COMPARED}::test_the_command"
+    ),
+    "give the source x (--source), or leave it out": (f"{_COMPARED}::test_there_must_be_a_source"),
     "or remove the scale and its entry in info yourself": (
         "tests/operations/test_scales_stay.py::test_the_remedies"
     ),

@@ -68,6 +68,7 @@ def gather_again(
     bad: BadShards,
     options: RunOptions,
     look: Callable[[], Ledger],
+    prefix: str = "",
     *,
     run_dir: Any = None,
     memory_limit: int | str | None = None,
@@ -85,6 +86,8 @@ def gather_again(
         How the runs go.
     look : callable
         See `execute_missing`.
+    prefix : str
+        Beginning of the identity of the source, by which the run knows how bad shards were found.
     run_dir, memory_limit, progress
         See :func:`shardwrite.repair`.
 
@@ -105,7 +108,7 @@ def gather_again(
             value=bad.target.label,
             remedy="write the volume again: shardwrite.to_precomputed, with another path",
         )
-    identity = identity_of(x)
+    identity = prefix + identity_of(x)
     wanted = hashlib.sha256(np.sort(list(bad.ranks)).astype("<i8").tobytes()).hexdigest()[:16]
     only = _only(x, placed, bad.ranks, wanted)
     plan = plan_array(

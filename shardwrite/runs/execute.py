@@ -208,6 +208,8 @@ def execute_missing(
         (session,) = begin([job], engine, stack)
         begun.append(session)
         known = look()
+        # A shard that an earlier process of the run has written may have become bad since then.
+        session.ledger.forget(np.flatnonzero(~known.is_done).tolist())
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
         session.note_resumed()
         tell_found(on_report, session.resumed_nbytes)
