@@ -113,7 +113,8 @@ def repair(
 
     Shards that another program has changed since they were written here, by the sizes in the
     receipt, are then written again, too. A shard that decodes to wrong values is only found with
-    `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``.
+    `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. If the array
+    was written with `write_empty_chunks`, chunks that hold only the fill value are stored again.
 
     Parameters
     ----------
@@ -226,7 +227,8 @@ def repair(
             return _Seen(found, versions)
 
         seen = look()
-        before, salvaged = seen.report, ()
+        before = seen.report
+        salvaged: tuple[str, ...] = ()
         if x is not None:  # before anything is moved
             asked = None if strategy == "auto" else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
@@ -262,7 +264,9 @@ def repair(
                 give_up(run)  # all of its shards are good by now
             remove_left_spool(target, array.metadata, run_dir)
             return found
-        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5)
+        receipt = read_receipt(target)
+        stores_empty = receipt is not None and receipt.stores_empty_chunks
+        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty)
         written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
         return replace(found, tasks=written, result=result)
 
@@ -286,7 +290,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """How shards are written again: keywords of :func:`repair`."""
+    """How shards are written again: keywords of :func:`repair`, and what the receipt says."""
 
     strategy: Any
     durability: str | None
@@ -294,6 +298,7 @@ class _How:
     memory_limit: int | str | None
     progress: bool | Callable[[GroupReport], None]
     drop_hdf5: bool
+    stores_empty: bool
 
 
 def _keeping_hdf5(
@@ -373,7 +378,7 @@ def _write_again(
     if isinstance(metadata.placed, ScatteredChunks):
         result = gather_again(
             x,
-            BadShards(target, metadata, frozenset(ranks)),
+            BadShards(target, metadata, frozenset(ranks), how.stores_empty),
             options,
             look,
             _prefix(seen),
@@ -382,7 +387,11 @@ def _write_again(
             progress=how.progress,
         )
     else:
-        planned = PlanOptions(strategy=how.strategy, memory_limit=how.memory_limit)
+        planned = PlanOptions(
+            strategy=how.strategy,
+            write_empty_chunks=how.stores_empty,
+            memory_limit=how.memory_limit,
+        )
         plan = plan_into(x, metadata, engine, planned)
         identity = _prefix(seen) + plan.source.identity
         plan = replace(plan, source=replace(plan.source, identity=identity))
