@@ -1325,6 +1325,39 @@ def test_a_shard_that_is_no_file(tmp_path):
     np.testing.assert_array_equal(read(path), values())
 
 
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["written", "emptied"])
+def test_a_directory_in_place_of_a_shard(tmp_path, durability, is_empty):
+    """A repair said "Is a directory", and nothing else. If the new shard was empty, all files in the
+    directory were deleted."""
+    path, new = tmp_path / "x", values()
+    write(path)
+    if is_empty:
+        new[16:32, 16:32] = 0
+    x = da.from_array(new, chunks=16)
+    (path / "c/1/1").unlink()
+    (path / "c/1/1").mkdir()
+    (path / "c/1/1" / "mine").write_text("from somebody")
+    remedy = "is a directory and not a file; remove it after a look"
+    region = (slice(16, 32), slice(16, 32))
+    refused(remedy, StoreError, lambda: shardwrite.repair(path, x, durability=durability))
+    assert (path / "c/1/1" / "mine").read_text() == "from somebody"
+    assert not list(path.rglob("*.swtmp"))
+    shutil.rmtree(path / "c/1/1")
+    assert shardwrite.repair(path, x, durability=durability).is_done
+    assert shardwrite.verify(path, deep=True, against=x).is_good
+    np.testing.assert_array_equal(read(path), new)
+    (path / "c/1/1").unlink(missing_ok=True)
+    (path / "c/1/1").mkdir()
+    (path / "c/1/1" / "mine").write_text("from somebody")
+    update = lambda: x[region].to_sharded_zarr(path, region=region, durability=durability)  # noqa: E731
+    refused(remedy, StoreError, update)
+    assert (path / "c/1/1" / "mine").exists()
+    shutil.rmtree(path / "c/1/1")
+    update()
+    np.testing.assert_array_equal(read(path), new)
+
+
 @carries_out("write the array again, or remove the document")
 def test_a_document_without_a_shape(tmp_path):
     path = tmp_path / "x"

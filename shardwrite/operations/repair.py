@@ -113,8 +113,8 @@ def repair(
 
     Shards that another program has changed since they were written here, by the sizes in the
     receipt, are then written again, too. A shard that decodes to wrong values is only found with
-    `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. If the array
-    was written with `write_empty_chunks`, chunks that hold only the fill value are stored again.
+    `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. Chunks that
+    hold only the fill value are stored if the array was written with `write_empty_chunks`.
 
     Parameters
     ----------
