@@ -383,7 +383,9 @@ def check_lossless(metadata: ArrayMetadata, field: str, value: object) -> None:
             "the chunks are stored with a loss, so that no value need be the same",
             field=field,
             value=value,
-            remedy="leave it out; deep=True decodes every chunk",
+            remedy="leave it out; deep=True decodes every chunk"
+            if field == "against"
+            else "leave it out; chunks that cannot be decoded are found without it",
         )
 
 
