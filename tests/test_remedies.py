@@ -66,6 +66,7 @@ _HDF5 = "tests/operations/test_hdf5_kept.py"
 _HDF5_FAULTS = "tests/operations/test_hdf5_faults.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
+_COMPARED = "tests/operations/test_repair_compare.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
     "{}. Make the same call again to finish it, or give it up with abandon": (
@@ -86,6 +87,12 @@ COVERED: dict[str, str] = {
     "If such a shard is lost, the old values are read again: remove these objects": (
         "tests/operations/test_uint64_shards.py::test_the_obsolete_pair_is_read_and_replaced"
     ),
+    "write it anew: shardwrite repair --compare, with the source": f"{_COMPARED}::test_the_command",
+    "--compare needs a source to compare with; give --source SRC": f"{_COMPARED}::test_the_command",
+    "to see which shards differ, run `shardwrite verify ARRAY --against SRC`": (
+        f"{_COMPARED}::test_the_command"
+    ),
+    "give the source x (--source), or leave it out": (f"{_COMPARED}::test_there_must_be_a_source"),
     "or remove the scale and its entry in info yourself": (
         "tests/operations/test_scales_stay.py::test_the_remedies"
     ),
@@ -1338,6 +1345,39 @@ def test_a_shard_that_is_no_file(tmp_path):
     (path / "c/1/1").unlink()
     assert shardwrite.repair(path, source()).is_done
     np.testing.assert_array_equal(read(path), values())
+
+
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["written", "emptied"])
+def test_a_directory_in_place_of_a_shard(tmp_path, durability, is_empty):
+    """A repair said "Is a directory", and nothing else. If the new shard was empty, all files in the
+    directory were deleted."""
+    path, new = tmp_path / "x", values()
+    write(path)
+    if is_empty:
+        new[16:32, 16:32] = 0
+    x = da.from_array(new, chunks=16)
+    (path / "c/1/1").unlink()
+    (path / "c/1/1").mkdir()
+    (path / "c/1/1" / "mine").write_text("from somebody")
+    remedy = "is a directory and not a file; remove it after a look"
+    region = (slice(16, 32), slice(16, 32))
+    refused(remedy, StoreError, lambda: shardwrite.repair(path, x, durability=durability))
+    assert (path / "c/1/1" / "mine").read_text() == "from somebody"
+    assert not list(path.rglob("*.swtmp"))
+    shutil.rmtree(path / "c/1/1")
+    assert shardwrite.repair(path, x, durability=durability).is_done
+    assert shardwrite.verify(path, deep=True, against=x).is_good
+    np.testing.assert_array_equal(read(path), new)
+    (path / "c/1/1").unlink(missing_ok=True)
+    (path / "c/1/1").mkdir()
+    (path / "c/1/1" / "mine").write_text("from somebody")
+    update = lambda: x[region].to_sharded_zarr(path, region=region, durability=durability)  # noqa: E731
+    refused(remedy, StoreError, update)
+    assert (path / "c/1/1" / "mine").exists()
+    shutil.rmtree(path / "c/1/1")
+    update()
+    np.testing.assert_array_equal(read(path), new)
 
 
 @carries_out("write the array again, or remove the document")

@@ -199,6 +199,12 @@ def census(
 @source_options
 @click.option("--shallow", is_flag=True, help="Check only indexes, and decode nothing.")
 @click.option(
+    "--compare",
+    is_flag=True,
+    help="With a source: also compare every value with it, and write the shards anew that differ. "
+    "This reads all of both.",
+)
+@click.option(
     "--salvage",
     is_flag=True,
     help="Without a source: cut a shard with a torn end back to the size in the journal.",
@@ -231,6 +237,7 @@ def repair(
     name: str | None,
     src: str | None,
     shallow: bool,
+    compare: bool,
     salvage: bool,
     scan: bool,
     memory_limit: str | None,
@@ -249,8 +256,15 @@ def repair(
     Without --source, --salvage or --scan, nothing is changed: the command lists the shards to write
     again, and exits with 85 if there are any. With --source, bad shards are kept in
     ARRAY.quarantine, exactly these shards are written again, and leftover temporary files are
-    removed.
+    removed. With --compare, so are shards whose values differ from the source.
     """
+    if compare and not src:
+        raise click.UsageError("--compare needs a source to compare with; give --source SRC")
+    if compare and dry_run:
+        raise click.UsageError(
+            "--compare does not go with --dry-run; to see which shards differ, run "
+            "`shardwrite verify ARRAY --against SRC`"
+        )
     with engine(threads, workers, address):
         x = open_written(src, source) if src and not dry_run else None
         done = shardwrite.repair(
@@ -258,6 +272,7 @@ def repair(
             x,
             name=name,
             deep=not shallow,
+            compare=compare,
             salvage=salvage and not dry_run,
             scan=scan and not dry_run,
             strategy=way,

@@ -68,7 +68,7 @@ class PartOf(Value):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
         """Return the index of the part and the number of parts."""
-        found = re.fullmatch(r"(\d+|rank)/(\d+)", str(value))
+        found = re.fullmatch(r"(\d{1,18}|rank)/(\d{1,18})", str(value))
         if found is None:
             self.fail(
                 f"{value!r} is no part; give for instance 3/20 (counted from 0), "

@@ -19,7 +19,12 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.lengths import MOST, why_too_long
 from shardwrite.format.manifest import emptied
-from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
+from shardwrite.format.nested import (
+    build_with_sharding,
+    check_chunks_of,
+    chunks_of_sharding,
+    trial_shapes,
+)
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
 from shardwrite.format.precomputed import boxes  # noqa: F401 (registers the format)
@@ -115,15 +120,20 @@ class ArrayMetadata:
 
         It is this metadata itself if there are none. Transpositions before the sharding are
         dropped, too, so its inner chunks have the axes of the array.
+
+        Raises
+        ------
+        SpecError
+            If a shard cannot be cut into its inner chunks.
         """
         if not self.has_codecs_around:
             return self
         codecs = self.document["codecs"]
         sharding = next(filter(_is_shard_format, codecs))
-        chunks = chunks_of_sharding(codecs, self.grid.ndim)
-        configuration = {**sharding["configuration"]}
-        if chunks is not None:
-            configuration["chunk_shape"] = list(chunks)
+        chunks = chunks_of_sharding(codecs, self.grid.shards)
+        if chunks is None:
+            chunks = check_chunks_of(sharding, self.grid.shards)
+        configuration = {**sharding["configuration"], "chunk_shape": list(chunks)}
         alone = [{**sharding, "configuration": configuration}]
         return ArrayMetadata(json.dumps({**self.document, "codecs": alone}, indent=2), self.window)
 
@@ -433,6 +443,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
                 "chunk_grid", metadata.grid.shards, "makes an index that no program can hold"
             )
         metadata.index_codec, metadata.placed  # noqa: B018 (checks them, too)
+        chunks_of_sharding(document["codecs"], metadata.grid.shards)
     except (SpecError, CodecError):
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

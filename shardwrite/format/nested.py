@@ -21,11 +21,11 @@ from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.pipeline import most_added, undo
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.codecs.volume import build_volume_pipeline
-from shardwrite.errors import CodecError, CorruptShardError
+from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["build_with_sharding", "chunks_of_sharding", "trial_shapes"]
+__all__ = ["build_with_sharding", "check_chunks_of", "chunks_of_sharding", "trial_shapes"]
 
 _NAME = "sharding_indexed"
 
@@ -255,17 +255,58 @@ def _divides(chunks: Any, shape: Shape) -> bool:
     return all(type(c) is int and c > 0 and n % c == 0 for n, c in zip(shape, chunks, strict=True))
 
 
-def chunks_of_sharding(codecs: Sequence[Codec], ndim: int) -> Shape | None:
+def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
+    """Shape of the inner chunks of a sharding, as its document gives it.
+
+    Parameters
+    ----------
+    sharding : dict
+        The codec.
+    shape : tuple of int
+        Shape of a shard, as the codecs before the sharding leave it.
+
+    Raises
+    ------
+    SpecError
+        If a shard cannot be cut into such chunks.
+    """
+    found = sharding.get("configuration", {}).get("chunk_shape")
+    if not _divides(found, shape):
+        raise SpecError(
+            f"shards of {shape} cannot be cut into such chunks",
+            field="chunk_shape",
+            value=found,
+            remedy="correct the document",
+        )
+    return tuple(found)
+
+
+def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
     """Shape of the inner chunks of a sharding among codecs, as the decoded array has its axes.
 
     The document gives it as the transpositions before the sharding leave it. The result is None
     without a sharding, and where something else than transpositions stands before it.
+
+    Parameters
+    ----------
+    codecs : sequence of dict
+        The codecs.
+    shape : tuple of int
+        Shape of a shard, as the decoded array has its axes.
+
+    Raises
+    ------
+    SpecError
+        If a shard cannot be cut into such chunks.
     """
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
         return None
-    axes, stored = _transposed_axes(codecs[:at], ndim), codecs[at]["configuration"]["chunk_shape"]
-    return None if axes is None else tuple(stored[axes.index(a)] for a in range(ndim))
+    axes = _transposed_axes(codecs[:at], len(shape))
+    if axes is None:
+        return None
+    stored = check_chunks_of(codecs[at], tuple(shape[a] for a in axes))
+    return tuple(stored[axes.index(a)] for a in range(len(shape)))
 
 
 def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequence[Codec], Shape]]:
@@ -275,7 +316,7 @@ def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequen
     inner chunk. Without a sharding, they are the codecs for the whole shape.
     """
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
-    chunks = chunks_of_sharding(codecs, len(shape))
+    chunks = chunks_of_sharding(codecs, shape)
     if at is not None:
         inner = codecs[at]["configuration"]
         yield from trial_shapes(inner["codecs"], tuple(inner["chunk_shape"]))

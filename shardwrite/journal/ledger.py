@@ -73,6 +73,14 @@ class Ledger:
         for column in (self.is_done, self.nbytes, self.n_chunks, self.index_crcs):
             column[list(ranks)] = 0
 
+    def become(self, other: Ledger) -> None:
+        """Take the facts about all shards that are done in another ledger, and forget all others.
+
+        A shard that a run has committed may have become bad since then.
+        """
+        self.forget(np.flatnonzero(~other.is_done).tolist())
+        self.take(other, np.flatnonzero(other.is_done).tolist())
+
     @property
     def n_done(self) -> int:
         """Number of shards that are committed or empty by design."""

@@ -345,6 +345,11 @@ class Receipt:
         return replace(self, updates=tuple(replace(e, replaced=True) for e in self.updates))
 
     @property
+    def stores_empty_chunks(self) -> bool:
+        """Whether the array was written with inner chunks that hold only the fill value."""
+        return bool(self.identity.write_empty_chunks)
+
+    @property
     def has_all_updates(self) -> bool:
         """Whether no update since the first write was dropped from the list."""
         return len(self.updates) < _MAX_UPDATES

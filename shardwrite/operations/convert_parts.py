@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
-from numbers import Integral
 from typing import Any
 
 from shardwrite.engines import Engine, LocalEngine
@@ -29,7 +28,7 @@ from shardwrite.operations.hierarchy import consolidate, make_groups
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
-from shardwrite.plan import Part, Plan, Stretch
+from shardwrite.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.array_plan import resources_of
@@ -249,10 +248,10 @@ def convert_part(
     100
     """
     _refuse_unknown("convert_part", keywords, without=(*_OF_THE_BEGIN, "recheck"))
+    index, count = check_part(index, count)
     start, arrays = time.perf_counter(), []
     engine = LocalEngine("threads")
     parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
-    _check_part(index, count)
     with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
         for one, among in parts.stretches():
             found = _convert_one(parts, one, among, (index, count), engine, on_report)
@@ -288,7 +287,7 @@ def finalize_conversion(
     TypeError
         If a keyword is unknown.
     SpecError
-        If an argument does not fit, for instance if `n_parts` is less than 1.
+        If an argument does not fit, for instance unless `n_parts` is a whole number of 1 or more.
     ChangedError
         If an array was finished before, and is not what its last run left.
     IncompleteError
@@ -312,13 +311,7 @@ def finalize_conversion(
     _refuse_unknown(
         "finalize_conversion", keywords, without=(*_OF_THE_BEGIN, "recheck", "progress")
     )
-    if n_parts is not None and n_parts < 1:
-        raise SpecError(
-            "there is at least one part",
-            field="n_parts",
-            value=n_parts,
-            remedy="give their number, or None",
-        )
+    n_parts = check_n_parts(n_parts)
     start, arrays, failed = time.perf_counter(), [], []
     engine = LocalEngine("threads")
     parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
@@ -338,18 +331,6 @@ def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str])
     never = ("dst", "is_store", "consume", "while_growing", "drop_hdf5", *without)
     known = [name for name in signature(call_of).parameters if name not in never]
     refuse_unknown(function, given, known)
-
-
-def _check_part(index: int, count: int) -> None:
-    given: tuple[object, object] = (index, count)  # which may be those of numpy
-    are_numbers = all(isinstance(n, Integral) and not isinstance(n, bool) for n in given)
-    if not are_numbers or not 0 <= index < count:
-        raise SpecError(
-            "no such part",
-            field="part",
-            value=(index, count),
-            remedy="give index i of count n with 0 <= i < n",
-        )
 
 
 def _convert_one(

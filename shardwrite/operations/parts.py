@@ -26,7 +26,7 @@ from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
 from shardwrite.operations.scattered import refuse_spool
 from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
 from shardwrite.place.target import Target, resolve_new, resolve_target
-from shardwrite.plan import Plan, memory_limit_of
+from shardwrite.plan import Plan, check_n_parts, check_part, memory_limit_of
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import (
@@ -198,6 +198,7 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
+    index, count = check_part(index, count)
     source, target = PartSource.of(x, source_id), resolve_target(store, name, run_dir)
     engine = LocalEngine("threads")
     limit = memory_limit_of(memory_limit)
@@ -251,7 +252,7 @@ def finalize(
     Raises
     ------
     SpecError
-        If `n_parts` is less than 1.
+        If `n_parts` is no whole number of 1 or more.
     PlanError
         If gathering takes more memory than this process may use.
     ChangedError
@@ -264,13 +265,7 @@ def finalize(
         If the files beside the array hold no plan that can be written in parts.
     """
     target = resolve_target(store, name, run_dir)
-    if n_parts is not None and n_parts < 1:
-        raise SpecError(
-            "there is at least one part",
-            field="n_parts",
-            value=n_parts,
-            remedy="give their number, or None",
-        )
+    n_parts = check_n_parts(n_parts)
     engine = LocalEngine("threads")
 
     def job_of(run: RunDirectory) -> Job:

@@ -18,7 +18,7 @@ from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import Plan, PlanOptions
+from shardwrite.plan import Plan, PlanOptions, check_part
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
@@ -174,6 +174,7 @@ def preview_part(
     JournalError
         If the run was begun for another source.
     """
+    part = check_part(*part)
     source, target = PartSource.of(x, source_id), fetched(resolve_target(store, name))
     run = find_run(target)
     if run is None:

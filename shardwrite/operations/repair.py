@@ -10,7 +10,9 @@ The order of effects:
 3. Keep copies of the bad shards in quarantine.
 4. Write the shards again.
 
-After a crash in any of these steps, the same call continues from there. Salvage and repair commit
+After a crash in any of these steps, the same call continues from there: it looks for bad shards
+again. If the run that was interrupted had compared values with the source, the call compares them,
+too, as the identity of the run's source says. Salvage and repair commit
 as runs do: see :mod:`shardwrite.operations.salvage` and :mod:`shardwrite.journal.rundir`.
 """
 
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.config.table import STRATEGY
@@ -31,7 +34,7 @@ from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.hdf5_strategy import Hdf5
-from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import as_strategy
 from shardwrite.format.strategy import Strategy
@@ -50,20 +53,26 @@ from shardwrite.journal import (
     require_trusted,
     uploads_left,
 )
-from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.quarantine import keep_copy
+from shardwrite.operations.repaired import Repair, RepairTask
 from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, salvage_shards
 from shardwrite.operations.scattered_repair import BadShards, gather_again, remove_left_spool
-from shardwrite.operations.verify import Opened, open_begun, verify, verify_opened
+from shardwrite.operations.verify import (
+    Opened,
+    check_lossless,
+    open_begun,
+    verify,
+    verify_opened,
+)
 from shardwrite.picture import ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
-from shardwrite.plan.render import counted, table_text
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hdf5_shards import fits_hdf5
 from shardwrite.read.inspection import inspect_shards
+from shardwrite.read.versions import object_versions
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
@@ -79,153 +88,7 @@ from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
 
-_INTERRUPTED = (
-    "an earlier repair has not ended; repair again with the source, or give it up with "
-    "shardwrite abandon"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RepairTask:
-    """A shard that must be written again.
-
-    Attributes
-    ----------
-    key : str
-        Storage key of the shard.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    region : tuple of (int, int)
-        Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
-        of a volume scatters the chunks of the shard.
-    reason : str
-        Description of the fault.
-    """
-
-    key: str
-    index: tuple[int, ...]
-    region: tuple[tuple[int, int], ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """Report of a repair: the work that was done, and the work that is left.
-
-    Attributes
-    ----------
-    path : str
-        Path of the array.
-    tasks : tuple of RepairTask
-        The shards that must be written again. If `result` is not None, they were written.
-    n_temporaries : int
-        Number of stale temporary files that were removed; if `is_look`, that were found.
-    n_uploads : int
-        Number of uploads in parts of dead processes that were aborted; if `is_look`, that were
-        found.
-    quarantined : tuple of str
-        Paths of the copies of bad shards.
-    salvaged : tuple of str
-        One text for each shard that was cut back to an earlier state, and how that was found. Or
-        for each HDF5 file that got a new index.
-    result : WriteResult or None
-        Result of writing the shards; None if none was written.
-    is_look : bool
-        Whether nothing was changed, because the call gave no source and asked for no salvage.
-    is_interrupted : bool
-        Whether an earlier repair has not ended. Updates are refused until it ends.
-    changed : tuple of str
-        Keys of good shards that another program has changed since they were written here. With a
-        source they are in `tasks`.
-    warnings : tuple of str
-        If `is_look`, warnings about the files beside the array; see :class:`Report`. Of a salvage,
-        one text for each HDF5 file that it could not mend, and why.
-    """
-
-    path: str
-    tasks: tuple[RepairTask, ...]
-    n_temporaries: int
-    quarantined: tuple[str, ...]
-    salvaged: tuple[str, ...]
-    result: WriteResult | None = None
-    is_look: bool = False
-    is_interrupted: bool = False
-    changed: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    n_uploads: int = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to do."""
-        return (not self.tasks or self.result is not None) and not self.is_interrupted
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and `is_done`, as a dictionary that JSON can hold."""
-        return {
-            **asdict(self),
-            "result": self.result.to_dict() if self.result else None,
-            "is_done": self.is_done,
-        }
-
-    def _facts(self) -> list[tuple[str, str]]:
-        """Rows of the table, without the list of shards."""
-        done = (
-            "written again"
-            if self.result is not None
-            else "to write again; give the source to do it"
-        )
-        left = counted(self.n_temporaries, "temporary file")
-        if self.n_uploads:
-            left += f", {counted(self.n_uploads, 'upload')}"
-        rows = [
-            ("array", self.path),
-            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "all are good"),
-            ("leftovers", left + (" to remove" if self.is_look else " removed")),
-        ]
-        rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
-        rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
-        rows += [("salvaged", text) for text in self.salvaged]
-        if self.changed:
-            told = "shards, by another program, since they were written here"
-            rows.append(("changed", f"{len(self.changed):,} {told}"))
-        return rows
-
-    def _faults(self) -> list[tuple[str, str]]:
-        """One row for each shard that was bad, or still is."""
-        return [
-            (task.key, f"[{', '.join(f'{a}:{b}' for a, b in task.region)}] {task.reason}")
-            for task in self.tasks[:50]
-        ]
-
-    @property
-    def _title(self) -> str:
-        return "repaired" if self.is_done else "to repair"
-
-    def __str__(self) -> str:
-        warnings = [("warning", text) for text in self.warnings]
-        return table_text(self._title, [*self._facts(), *warnings, *self._faults()])
-
-    def __repr__(self) -> str:
-        told = f"{self._title}: {counted(len(self.tasks), 'shard')}" if self.tasks else "all good"
-        return f"<Repair of {self.path}, {told}>"
-
-    def _repr_html_(self) -> str:
-        faults = self._faults()
-        headline = [
-            (f"{len(self.tasks):,}", f"shards {'written again' if self.is_done else 'to write'}"),
-            (f"{len(self.salvaged):,}", "salvaged"),
-            (f"{len(self.quarantined):,}", "in quarantine"),
-        ]
-        return card_html(
-            Card(
-                title=self._title,
-                subject=self.path,
-                headline=headline,
-                problems=[] if self.is_done else faults,
-                notes=[("warning", text) for text in self.warnings],
-                rows=[*self._facts(), *(faults if self.is_done else [])],
-            )
-        )
+_COMPARED = "compared:"
 
 
 @public
@@ -235,6 +98,7 @@ def repair(
     *,
     name: str | None = None,
     deep: bool = True,
+    compare: bool = False,
     salvage: bool = False,
     scan: bool = False,
     strategy: Any = "auto",
@@ -248,8 +112,9 @@ def repair(
     """Find the shards that are torn or missing, and write them again from the source, if given.
 
     Shards that another program has changed since they were written here, by the sizes in the
-    receipt, are then written again, too. A copy of each shard that is replaced is kept in
-    ``<array>.quarantine/``.
+    receipt, are then written again, too. A shard that decodes to wrong values is only found with
+    `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. Chunks that
+    hold only the fill value are stored if the array was written with `write_empty_chunks`.
 
     Parameters
     ----------
@@ -267,6 +132,11 @@ def repair(
         Path of the array in the store.
     deep : bool
         Decode every inner chunk, to find faults that the index does not show.
+    compare : bool
+        Also compare every value with `x`, bit by bit, as :func:`verify` does with `against`, and
+        write the shards anew that differ. This reads the whole array and all of `x`. The chunks of
+        `x` under these shards are then read once more. If such a repair is interrupted while it
+        writes, the next one with `x` compares again, even without `compare`.
     salvage : bool
         If the run that makes the array has not ended, cut shards with a torn tail back to the size
         in its journal.
@@ -295,7 +165,8 @@ def repair(
     SpecError
         If there is no sharded array, or `x` has another shape or dtype. Also if a bad shard was an
         HDF5 file, and `strategy` would make something else of it. With `scan`, also if a bad
-        shard's index has no checksum or lies at the start.
+        shard's index has no checksum or lies at the start. With `compare`, also if there is no `x`,
+        or if the codecs change values, as JPEG does.
     PlanError
         If the plan does not fit into memory.
     JournalError
@@ -317,6 +188,16 @@ def repair(
     [('c/1', ((40, 80),))]
     >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
     (True, True)
+
+    Another program has written a wrong value, which decodes without an error:
+
+    >>> import zarr
+    >>> raw = path + ".raw"; _ = x.to_sharded_zarr(raw, shards=40, chunks=8, compressors=None)
+    >>> zarr.open_array(raw)[5] = 0
+    >>> shardwrite.repair(raw, x).tasks
+    ()
+    >>> [task.key for task in shardwrite.repair(raw, x, compare=True).tasks]
+    ['c/0']
     """
     is_look = x is None and not salvage and not scan
     changed = [] if is_look else [resolve_target(store, name, run_dir, is_read=True)]
@@ -325,8 +206,10 @@ def repair(
         target, array, run = opened.target, opened.array, opened.beside.run
         target = target.exclusively(when=exclusive)
         check_whole(array.metadata.grid, target.label)
+        given = x
         if x is not None:
             x = take_written(x, array.metadata, "x")
+        compares = _compares(compare, run, array.metadata, has_source=x is not None)
         if not is_look:
             usual = as_strategy(value_of(STRATEGY) if strategy == "auto" else strategy)
             check_updatable(target.store, usual)
@@ -336,13 +219,18 @@ def repair(
         n_temporaries, n_uploads = _left_over(target, array, is_look=is_look)
         if not is_look:
             give_up_passing(target)
-        before = (
-            verify_opened(opened, deep=deep)
-            if is_look
-            else verify(store, name=name, run_dir=run_dir, deep=deep)
-        )
+
+        def look() -> _Seen:
+            if is_look:
+                return _Seen(verify_opened(opened, deep=deep))
+            versions = _versions(array) if compares else None
+            against = given if compares else None
+            found = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
+            return _Seen(found, versions)
+
+        seen = look()
+        before = seen.report
         salvaged, left = tuple[str, ...](), tuple[str, ...]()
-        report = before
         if x is not None:  # before anything is moved
             asked = None if strategy == "auto" else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
@@ -356,7 +244,8 @@ def repair(
             if torn.shards:
                 making = run if ledger is not None else None
                 salvaged = salvage_shards(target, array.metadata, torn.shards, making, ledger)
-                report = verify(store, name=name, run_dir=run_dir, deep=deep)
+                seen = look()
+        report = seen.report
         tasks = _tasks(array, report, with_changed=x is not None)
         found = Repair(
             path=target.label,
@@ -368,6 +257,7 @@ def repair(
             changed=tuple(problem.key for problem in report.changed),
             warnings=report.warnings if is_look else left,
             n_uploads=n_uploads,
+            is_compared=compares,
         )
         is_open = run is not None and not run.makes_array
         if x is None:
@@ -377,14 +267,33 @@ def repair(
                 give_up(run)  # all of its shards are good by now
             remove_left_spool(target, array.metadata, run_dir)
             return found
-        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5)
-        written, result = _write_again(x, replace(opened, target=target), report, tasks, how)
+        receipt = read_receipt(target)
+        stores_empty = receipt is not None and receipt.stores_empty_chunks
+        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty)
+        written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
         return replace(found, tasks=written, result=result)
 
 
 @dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the look for bad shards has found.
+
+    Attributes
+    ----------
+    report : Report
+        The report.
+    versions : numpy.ndarray of int64, optional
+        Versions that the objects of all shards had before the values were compared; None if they
+        were not.
+    """
+
+    report: Report
+    versions: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _How:
-    """How shards are written again: keywords of :func:`repair`."""
+    """How shards are written again: keywords of :func:`repair`, and what the receipt says."""
 
     strategy: Any
     durability: str | None
@@ -392,6 +301,7 @@ class _How:
     memory_limit: int | str | None
     progress: bool | Callable[[GroupReport], None]
     drop_hdf5: bool
+    stores_empty: bool
 
 
 def _keeping_hdf5(
@@ -443,7 +353,7 @@ def _keeping_hdf5(
 def _write_again(
     x: dask.array.Array,
     opened: Opened,
-    report: Report,
+    seen: _Seen,
     tasks: tuple[RepairTask, ...],
     how: _How,
 ) -> tuple[tuple[RepairTask, ...], WriteResult]:
@@ -462,7 +372,7 @@ def _write_again(
     good = np.setdiff1d(np.arange(grid.n_shards), ranks)
 
     def look() -> Ledger:
-        replaced.update(_replaced_since(target, array, report))
+        replaced.update(_replaced_since(target, array, seen))
         there = np.union1d(good, sorted(replaced)).astype(np.int64)
         return ledger_of(array, inspect_shards(engine, array, there, deep=False))
 
@@ -471,16 +381,23 @@ def _write_again(
     if isinstance(metadata.placed, ScatteredChunks):
         result = gather_again(
             x,
-            BadShards(target, metadata, frozenset(ranks)),
+            BadShards(target, metadata, frozenset(ranks), how.stores_empty),
             options,
             look,
+            _prefix(seen),
             run_dir=how.run_dir,
             memory_limit=how.memory_limit,
             progress=how.progress,
         )
     else:
-        planned = PlanOptions(strategy=how.strategy, memory_limit=how.memory_limit)
+        planned = PlanOptions(
+            strategy=how.strategy,
+            write_empty_chunks=how.stores_empty,
+            memory_limit=how.memory_limit,
+        )
         plan = plan_into(x, metadata, engine, planned)
+        identity = _prefix(seen) + plan.source.identity
+        plan = replace(plan, source=replace(plan.source, identity=identity))
         job = Job(ArrayChunks(x), plan, target, options)
         with reporting(how.progress, plan.raw_nbytes) as on_report:
             result = execute_missing(job, engine, on_report, look)
@@ -500,21 +417,64 @@ def _left_over(target: Target, array: ShardedArray, *, is_look: bool) -> tuple[i
     return target.place.sweep(drivers_alive), abort_uploads(target, array.metadata)
 
 
-def _replaced_since(target: Target, array: ShardedArray, report: Report) -> set[int]:
+def _compares(
+    asked: bool, run: RunDirectory | None, metadata: ArrayMetadata, *, has_source: bool
+) -> bool:
+    """Whether values are compared: because that is asked for, or the open repair has done so.
+
+    Raises
+    ------
+    SpecError
+        If they are to be compared, and cannot be.
+    """
+    if asked and not has_source:
+        raise SpecError(
+            "there is no source to compare with",
+            field="compare",
+            value=True,
+            remedy="give the source x (--source), or leave it out",
+        )
+    identity = "" if run is None or run.makes_array else str(run.record.identity.source)
+    compares = has_source and (asked or identity.startswith(_COMPARED))
+    if compares:
+        check_lossless(metadata, "compare", value=True)
+    return compares
+
+
+def _prefix(seen: _Seen) -> str:
+    """Beginning of the identity of a repair's source: whether values were compared with it.
+
+    A repair that was interrupted goes on with the shards that the same look finds.
+    """
+    return "" if seen.versions is None else _COMPARED
+
+
+def _versions(array: ShardedArray) -> npt.NDArray[np.int64]:
+    """Versions of the objects of all shards."""
+    ranks = np.arange(array.metadata.grid.n_shards)
+    return object_versions(active_engine(), array, ranks)
+
+
+def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int]:
     """Ranks of shards that were bad or missing, and that another process wrote or emptied since.
 
-    An update removes the objects of shards that it empties before its receipt says so.
+    An update removes the objects of shards that it empties before its receipt says so. A shard with
+    wrong values decodes as well as a new one, so that only the version of its object tells.
     """
-    states = report.states.ravel()
+    states = seen.report.states.ravel()
     ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
     table = inspect_shards(active_engine(), array, ranks, deep=True)
     is_other = table.is_present | (states[ranks] == ShardState.BAD)
+    if seen.versions is not None:
+        now = object_versions(active_engine(), array, ranks)
+        is_other &= now != seen.versions[ranks]
     receipt = read_receipt(target)
     if receipt is not None:
         with contextlib.suppress(SpecError):  # it is of another array; `verify` tells
             noted = receipt.nbytes_on(array.metadata.grid)
             if noted is not None:
-                is_other |= noted.ravel()[ranks] == 0
+                is_missing = states[ranks] == ShardState.MISSING
+                is_other |= is_missing & (noted.ravel()[ranks] == 0)
     return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
 
 
@@ -551,7 +511,11 @@ def _tasks(array: ShardedArray, report: Report, *, with_changed: bool) -> tuple[
     # The values of a shard whose chunks are scattered lie everywhere in the volume.
     shape = placed.origin_shape if isinstance(placed, ScatteredChunks) else None
     everywhere = None if shape is None else tuple((0, n) for n in shape)
-    changed = report.changed if with_changed else ()
+    # A shard may be another one than the receipt says, and have wrong values, too.
+    wrong = {problem.index for problem in report.problems}
+    changed = (
+        [found for found in report.changed if found.index not in wrong] if with_changed else []
+    )
     return tuple(
         RepairTask(
             problem.key,

@@ -37,6 +37,7 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.context import GroupReport
 
 __all__ = ["BadShards", "gather_again", "remove_left_spool"]
@@ -56,11 +57,63 @@ class BadShards:
         Its metadata.
     ranks : frozenset of int
         Row-major ranks of the shards.
+    stores_empty : bool
+        Whether they hold the inner chunks that have only the fill value.
     """
 
     target: Target
     metadata: ArrayMetadata
     ranks: frozenset[int]
+    stores_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _IsOfThese:
+    """Whether an inner chunk of a spool belongs to some of the shards.
+
+    Attributes
+    ----------
+    placed : ScatteredChunks
+        All shards.
+    ranks : frozenset of int
+        Ranks of these.
+    """
+
+    placed: ScatteredChunks
+    ranks: frozenset[int]
+
+    def __call__(self, box: Box) -> bool:
+        """See `EncodeOptions`."""
+        shape = self.placed.origin_shape
+        inside = box.intersect(Box((0,) * len(shape), shape))
+        return any(rank in self.ranks for rank, _ in self.placed.chunks_in(inside))
+
+
+class _AllOfThese(ArrayChunks):
+    """Values of a volume, of which a spool also keeps the empty chunks of some shards.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The values.
+    kept : _IsOfThese
+        These shards.
+    """
+
+    def __init__(self, x: dask.array.Array, kept: _IsOfThese) -> None:
+        super().__init__(x)
+        self._kept = kept
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().write(self._keeping(at))
+
+    def encode(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().encode(self._keeping(at))
+
+    def _keeping(self, at: TaskBox) -> TaskBox:
+        return replace(at, spec=replace(at.spec, kept=self._kept))
 
 
 def gather_again(
@@ -68,6 +121,7 @@ def gather_again(
     bad: BadShards,
     options: RunOptions,
     look: Callable[[], Ledger],
+    prefix: str = "",
     *,
     run_dir: Any = None,
     memory_limit: int | str | None = None,
@@ -85,6 +139,8 @@ def gather_again(
         How the runs go.
     look : callable
         See `execute_missing`.
+    prefix : str
+        Beginning of the identity of the source, by which the run knows how bad shards were found.
     run_dir, memory_limit, progress
         See :func:`shardwrite.repair`.
 
@@ -105,7 +161,7 @@ def gather_again(
             value=bad.target.label,
             remedy="write the volume again: shardwrite.to_precomputed, with another path",
         )
-    identity = identity_of(x)
+    identity = prefix + identity_of(x)
     wanted = hashlib.sha256(np.sort(list(bad.ranks)).astype("<i8").tobytes()).hexdigest()[:16]
     only = _only(x, placed, bad.ranks, wanted)
     plan = plan_array(
@@ -120,9 +176,9 @@ def gather_again(
     with holding(targets.spool):
         run = tidied_run(targets.spool)
         is_other = run is not None and run.digest != intent_of(plan, "w-").digest
-    spool = Job(
-        ArrayChunks(only), plan, targets.spool, replace(options, mode="w-", restart=is_other)
-    )
+    kept = _IsOfThese(placed, bad.ranks)
+    values = _AllOfThese(only, kept) if bad.stores_empty else ArrayChunks(only)
+    spool = Job(values, plan, targets.spool, replace(options, mode="w-", restart=is_other))
     source = replace(plan.source, identity=identity, is_stable=False)
     gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)
     refuse_other_run(bad.target, intent_of(gathering, "r+"))  # before anything is spooled

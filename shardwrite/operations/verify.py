@@ -48,6 +48,7 @@ from shardwrite.write.donor import Donor
 __all__ = [
     "Opened",
     "census",
+    "check_lossless",
     "how_to_mend",
     "open_begun",
     "verify",
@@ -59,6 +60,7 @@ _RECOVER = (
     "then, write it again"
 )
 _REWRITE = "write it again: shardwrite repair, with the source"
+_REPLACE = "if the source is right, write it anew: shardwrite repair --compare, with the source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +345,7 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     if against is None:
         return None, None
     if not isinstance(against, str | os.PathLike):
-        _check_lossless(metadata, against)
+        check_lossless(metadata, "against", type(against).__name__)
         return None, take_written(against, metadata, "against")
     found = stored_at(place_of(against))
     given = found.array
@@ -353,14 +355,23 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     is_other = isinstance(metadata.placed, ScatteredChunks) and not is_alike
     is_other |= passage is not None and passage.n_encoded > 0
     if passage is None or is_other or not is_in_order(metadata, found.names):
-        _check_lossless(metadata, against)
+        check_lossless(metadata, "against", str(against))
         known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
         return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
 
 
-def _check_lossless(metadata: ArrayMetadata, against: Any) -> None:
+def check_lossless(metadata: ArrayMetadata, field: str, value: object) -> None:
     """Refuse to compare values that the codecs of an array have changed.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    field : str
+        Name of the argument that asks for it, for the message.
+    value : object
+        The argument, for the message.
 
     Raises
     ------
@@ -370,9 +381,11 @@ def _check_lossless(metadata: ArrayMetadata, against: Any) -> None:
     if metadata.is_lossy:
         raise SpecError(
             "the chunks are stored with a loss, so that no value need be the same",
-            field="against",
-            value=against if isinstance(against, str) else type(against).__name__,
-            remedy="leave it out; deep=True decodes every chunk",
+            field=field,
+            value=value,
+            remedy="leave it out; deep=True decodes every chunk"
+            if field == "against"
+            else "leave it out; chunks that cannot be decoded are found without it",
         )
 
 
@@ -403,7 +416,7 @@ def _compare(
     )
     for rank, message in found.items():
         wrong.setdefault(rank, message)
-        remedies[rank] = f"if the source is right, {_REWRITE}"
+        remedies[rank] = _REPLACE
         if states[rank] != ShardState.MISSING:
             states[rank] = ShardState.BAD
 

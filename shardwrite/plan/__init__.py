@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
     from shardwrite.plan.options import PlanOptions, memory_limit_of
     from shardwrite.plan.partition import Cuts, Partition, make_partition
+    from shardwrite.plan.parts import check_n_parts, check_part
     from shardwrite.plan.plan import Part, Plan, Stretch
     from shardwrite.plan.regions import Region, ShardRef, as_box, as_region, index_of_each_axis
     from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
@@ -29,6 +30,7 @@ else:
             ),
             "shardwrite.plan.options": ("PlanOptions", "memory_limit_of"),
             "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
+            "shardwrite.plan.parts": ("check_n_parts", "check_part"),
             "shardwrite.plan.plan": ("Part", "Plan", "Stretch"),
             "shardwrite.plan.regions": (
                 "Region",
@@ -64,6 +66,8 @@ __all__ = [
     "Wave",
     "as_box",
     "as_region",
+    "check_n_parts",
+    "check_part",
     "index_of_each_axis",
     "make_partition",
     "make_plan",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.errors import SpecError
 from shardwrite.grid import Box
 from shardwrite.notebook.html import card_html
 from shardwrite.plan.card import plan_card, plan_line
 from shardwrite.plan.model import PlanFacts
+from shardwrite.plan.parts import PartCuts, check_part
 from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.render import plan_text
 
@@ -120,20 +119,13 @@ class Plan(PlanFacts):
         Raises
         ------
         SpecError
-            Unless ``0 <= index < count``.
+            Unless they are whole numbers with ``0 <= index < count``.
         """
-        if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
-            raise SpecError(
-                "no such part",
-                field="part",
-                value=(index, count),
-                remedy="give index i of count n with 0 <= i < n",
-            )
-        first, last = self._part_edges(count, among)[index : index + 2]
-        return Part(self, index, count, range(first, last))
+        index, count = check_part(index, count)
+        return Part(self, index, count, self._cuts(among).groups(index, count))
 
-    def _part_edges(self, count: int, among: Stretch | None) -> list[int]:
-        """Rank of the first group of each part, followed by the number of groups."""
+    def _cuts(self, among: Stretch | None) -> PartCuts:
+        """Where the groups are cut into parts."""
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
@@ -142,10 +134,7 @@ class Plan(PlanFacts):
         if among is not None:
             itemsize = self.metadata.itemsize
             before, total = among.before_nbytes / itemsize, among.total_nbytes / itemsize
-        # a group belongs to the part that contains its middle
-        middles = before + ends - sizes.ravel() / 2
-        found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
-        return [*(int(first) for first in found), len(ends)]
+        return PartCuts(before + ends - sizes.ravel() / 2, float(total))
 
     def parts_with(
         self, n_left: npt.NDArray[np.int64], count: int, among: Stretch | None = None
@@ -161,12 +150,9 @@ class Plan(PlanFacts):
         among : Stretch, optional
             Place of this plan among several that are cut together.
         """
-        edges = self._part_edges(count, among)
-        return [
-            k
-            for k, (first, last) in enumerate(itertools.pairwise(edges))
-            if n_left[first:last].any()
-        ]
+        parts = self._cuts(among).parts(count)
+        found: list[int] = np.unique(parts[n_left > 0]).tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

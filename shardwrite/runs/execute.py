@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import (
     CorruptShardError,
@@ -207,8 +205,7 @@ def execute_missing(
     with holding(job.target), contextlib.ExitStack() as stack, explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)
-        known = look()
-        session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
+        session.ledger.become(look())
         session.note_resumed()
         tell_found(on_report, session.resumed_nbytes)
         compute_waves(session, engine, on_report)

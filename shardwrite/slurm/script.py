@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
 from shardwrite.errors import SpecError
 from shardwrite.slurm.settings import Settings, head, setup_lines, thread_lines, words
@@ -18,6 +19,7 @@ __all__ = [
     "finalize_script",
 ]
 
+_MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed
 _LOOP = """
 # Signals to this shell go to the program: USR1 as soon as it listens, \
 before which it would be killed by it, and only once.
@@ -88,7 +90,7 @@ class ArrayJob:
     Raises
     ------
     SpecError
-        If `n_parts` is less than 1.
+        If `n_parts` is no whole number from 1 to 4,000,001, which is the most that SLURM can take.
     """
 
     src: str
@@ -100,12 +102,14 @@ class ArrayJob:
     conversion: str = ""
 
     def __post_init__(self) -> None:
-        if self.n_parts < 1:
+        n: object = self.n_parts
+        is_whole = isinstance(n, Integral) and not isinstance(n, bool)
+        if not is_whole or not 1 <= self.n_parts <= _MAX_TASKS:
             raise SpecError(
-                "there is at least one part",
+                "not a number of tasks that a job array of SLURM can have",
                 field="n_parts",
                 value=self.n_parts,
-                remedy="give 1 or more",
+                remedy=f"give a whole number from 1 to {_MAX_TASKS:,}",
             )
 
 

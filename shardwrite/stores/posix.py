@@ -46,6 +46,7 @@ from shardwrite.stores.reading import (
     Version,
     as_store_error,
     copy_range,
+    no_file,
     read_plain,
     version_of,
 )
@@ -377,7 +378,9 @@ class PosixTransaction:
         """See :meth:`Transaction.remove`; a link is removed itself, not its target."""
         path = self.store.root / check_key(key)
         with as_store_error(key, "cannot remove"):
-            if mode_of(path, follow=False):
+            if mode := mode_of(path, follow=False):
+                if stat.S_ISDIR(mode):  # whose files nobody wrote here
+                    raise no_file(str(path))
                 # The parents exist; this refuses links among them.
                 self.store.make_parents(path, self._known.plain)
                 self._check(guard)
@@ -529,6 +532,8 @@ class PosixWriter:
         """
         try:
             os.rename(self._temporary, self.path)
+        except IsADirectoryError as error:
+            raise no_file(self.path) from error
         except FileNotFoundError:
             if (
                 not mode_of(self.path, follow=False)

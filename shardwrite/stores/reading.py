@@ -14,6 +14,7 @@ __all__ = [
     "PosixReader",
     "as_store_error",
     "copy_range",
+    "no_file",
     "open_plain",
     "read_plain",
     "version_in",
@@ -116,14 +117,23 @@ def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_res
 
 
 def _check_plain(name: str, mode: int) -> None:
-    kind = stat.S_IFMT(mode)
-    if kind != stat.S_IFREG:
-        found = _KINDS.get(kind, "something else")
-        raise StoreError(
-            f"{name!r} is {found} and not a file; remove it after a look",
-            key=name,
-            errno=errno.EINVAL,
-        )
+    if stat.S_IFMT(mode) != stat.S_IFREG:
+        raise no_file(name, mode)
+
+
+def no_file(name: str, mode: int = stat.S_IFDIR) -> StoreError:
+    """The error that something else stands where a regular file should.
+
+    Parameters
+    ----------
+    name : str
+        Its path.
+    mode : int
+        Its mode. By default, it is a directory.
+    """
+    found = _KINDS.get(stat.S_IFMT(mode), "something else")
+    message = f"{name!r} is {found} and not a file; remove it after a look"
+    return StoreError(message, key=name, errno=errno.EINVAL)
 
 
 def read_plain(path: str, most_nbytes: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ class WriteSpec:
     like : ShardedArray, optional
         Array of the same shape. An inner chunk that holds only the fill value is stored where this
         array stores one.
+    kept : callable, optional
+        See `is_kept` of `EncodeOptions`; it comes before `like`.
     drops_hdf5 : bool
         Whether shards that are files of HDF5 may become plain shards.
     decided : Decided
@@ -99,6 +101,7 @@ class WriteSpec:
     exists: bool
     region: Box | None = None
     like: ShardedArray | None = None
+    kept: Callable[[Box], bool] | None = None
     drops_hdf5: bool = False
     decided: Decided = field(default_factory=decide)
     fence: Fence | None = None
@@ -181,8 +184,10 @@ class WriteSpec:
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""
-        is_kept = None if self.like is None else Presence(self.like)
-        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, is_kept)
+        kept = self.kept
+        if kept is None and self.like is not None:
+            kept = Presence(self.like)
+        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, kept)
 
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over.

@@ -154,3 +154,19 @@ def test_signals(begun, number, says):
     if number == signal.SIGUSR1:
         assert all(p.stat().st_mtime_ns == when for p, when in before.items())
     assert run("finalize", "x.zarr").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "told"),
+    [
+        ("0/1000000000", 0, ""),
+        ("0/99999999999999999", 2, "no such part"),
+        (f"0/{'9' * 5000}", 2, "is no part; give for instance 3/20"),
+        ("1.5/3", 2, "is no part"),
+    ],
+)
+def test_numbers_of_parts_that_are_too_large(begun, part, code, told):
+    command = ["write-part", "x.npy", "x.zarr", "--source-chunks", "8,8", part]
+    for more in (["--dry-run"], []):
+        done = run(*command, *more)
+        assert (done.exit_code, told in done.output) == (code, True), done.output

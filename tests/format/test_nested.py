@@ -28,6 +28,9 @@ from shardwrite import (
     ShardwriteError,
     SpecError,
     open_sharded,
+    repair,
+    reshard,
+    unshard,
     verify,
     write_region,
 )
@@ -210,3 +213,45 @@ def test_objects_that_are_no_text_are_refused(tmp_path):
     data = da.from_array(np.array(["a", 5, "b", "c"], dtype=object), chunks=2)
     with pytest.raises(ShardwriteError):
         data.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2, serializer=within)
+
+
+NO_CHUNKS = [None, True, "x", [4], {}, [0, 0], [-4, 4], [3, 5], [2.0, 2], [True, 2], [2, 2, 2], []]
+
+
+@pytest.mark.parametrize("chunks", NO_CHUNKS, ids=str)
+@pytest.mark.parametrize(
+    "before", [(), (TransposeCodec(order=(1, 0)),)], ids=["alone", "transposed"]
+)
+def test_chunks_into_which_a_shard_cannot_be_cut(tmp_path, chunks, before):
+    """Conversions read them unchecked; what only looks at an array called it good."""
+    with warnings.catch_warnings(action="ignore"):
+        zarr.create_array(
+            tmp_path / "x",
+            data=VALUES,
+            chunks=(8, 8),
+            filters=before,
+            serializer=ShardingCodec(chunk_shape=(2, 4)),
+            compressors=Crc32cCodec(),
+        )
+    document = tmp_path / "x" / "zarr.json"
+    facts = json.loads(document.read_bytes())
+    at = next(c for c in facts["codecs"] if c["name"] == "sharding_indexed")
+    at["configuration"]["chunk_shape"] = chunks
+    document.write_text(json.dumps(facts))
+    for call in (
+        lambda: reshard(tmp_path / "x", tmp_path / "y", 8),
+        lambda: reshard(tmp_path / "x", None, 8),
+        lambda: reshard(tmp_path / "x", tmp_path / "y", 8, chunks=4),
+        lambda: unshard(tmp_path / "x", tmp_path / "y"),
+        lambda: open_sharded(tmp_path / "x"),
+        lambda: verify(tmp_path / "x"),
+        lambda: repair(tmp_path / "x", VALUES),
+        lambda: write_region(VALUES, tmp_path / "x", (slice(0, 24), slice(0, 40))),
+    ):
+        with pytest.raises(SpecError, match=r"^chunk_shape=.*shards of \(8, 8\) cannot be cut"):
+            call()
+    assert not (tmp_path / "y").exists()
+    at["configuration"]["chunk_shape"] = [2, 4]
+    document.write_text(json.dumps(facts))
+    reshard(tmp_path / "x", tmp_path / "y", 8)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "y", mode="r")[...], VALUES)

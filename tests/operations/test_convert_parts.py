@@ -200,11 +200,17 @@ def test_what_cannot_be_asked_for(tmp_path, tree):
     with pytest.raises(IncompleteError, match="nothing was begun"):
         shardwrite.finalize_conversion(tree, new, 2)
     assert not new.exists()
-    for index, count in itertools.product((-1, 2, 2.0, True), (2, 1)):
+    for index, count in itertools.product((-1, 2, 2.0, True, "0", None), (2, 1, 2**70)):
         with pytest.raises(SpecError, match="no such part"):
-            shardwrite.convert_part(tree, new, index, count, 2)
+            shardwrite.convert_part(tree, new, -1 if index == 2 else index, count, 2)
     with pytest.raises(SpecError, match="at least one part"):
         shardwrite.finalize_conversion(tree, new, 2, n_parts=0)
+    with pytest.raises(SpecError, match="not a number of parts"):
+        shardwrite.finalize_conversion(tree, new, 2, n_parts="3")
+    begin(tree, new, 2)
+    assert not shardwrite.convert_part(tree, new, 0, 10**12, 2).arrays
+    with pytest.raises(IncompleteError, match="of 1000000000000 must be"):
+        shardwrite.finalize_conversion(tree, new, 2, n_parts=10**12)
     with pytest.raises(TypeError, match="unexpected keyword argument 'mode'"):
         shardwrite.convert_part(tree, new, 0, 1, 2, mode="w")
     with pytest.raises(TypeError, match="unexpected keyword argument 'recheck'"):

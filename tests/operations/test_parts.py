@@ -19,6 +19,7 @@ from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecErro
 from shardwrite.host import lustre as striping
 from shardwrite.journal import find_run
 from shardwrite.operations import parts
+from shardwrite.operations.previews import preview_part
 from shardwrite.place.target import resolve_target
 
 VALUES = np.arange(96 * 96, dtype="u4").reshape(96, 96) + 1
@@ -280,11 +281,31 @@ def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
         shardwrite.write_part(x, tmp_path / "x", 0, 1)
 
 
-@pytest.mark.parametrize(("index", "count"), [(3, 3), (-1, 3), (0, 0)])
+@pytest.mark.parametrize(
+    ("index", "count"), [(3, 3), (-1, 3), (0, 0), ("0", 3), (0, None), (1.5, 3), (0, 2**70)]
+)
 def test_a_part_that_is_none(tmp_path, x, index, count):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
-    with pytest.raises(SpecError, match="part"):
+    with pytest.raises(SpecError, match="no such part"):
         shardwrite.write_part(x, tmp_path / "x", index, count)
+    with pytest.raises(SpecError, match="no such part"):
+        preview_part(x, tmp_path / "x", (index, count), name=None, source_id="")
+    if count != 3:
+        with pytest.raises(SpecError, match="part"):
+            shardwrite.finalize(tmp_path / "x", n_parts=count or 0)
+
+
+def test_far_more_parts_than_groups(tmp_path, x):
+    """All of them were cut, which took 8 TB."""
+    path, count = tmp_path / "x", 10**12
+    shardwrite.prepare(x, path, shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    assert shardwrite.write_part(x, path, 0, count).n_shards == 0
+    assert preview_part(x, path, (0, count), name=None, source_id="").raw_nbytes == 0
+    with pytest.raises(IncompleteError) as error:
+        shardwrite.finalize(path, n_parts=count)
+    for part in error.value.fields["parts"]:
+        assert shardwrite.write_part(x, path, part, count).n_shards
+    assert shardwrite.finalize(path, n_parts=count).n_shards == 144
 
 
 def test_a_source_of_another_shape_or_type_under_the_same_name(tmp_path):

@@ -33,6 +33,22 @@ def path(tmp_path, monkeypatch):
     return directory
 
 
+@pytest.mark.parametrize("n_parts", [0, 4_000_002, 10**12, 2.5, True, None, "3"])
+def test_a_job_array_has_as_many_tasks_as_slurm_can_take(n_parts):
+    with pytest.raises(SpecError, match="give a whole number from 1 to 4,000,001"):
+        ArrayJob(src="x.npy", dst="x.zarr", n_parts=n_parts)
+    largest = ArrayJob(src="x.npy", dst="x.zarr", n_parts=4_000_001)
+    assert "#SBATCH --array=0-4000000" in array_script(largest, Settings())
+
+
+def test_too_many_parts_are_refused_before_anything_is_begun(path):
+    command = ["slurm", "submit", "x.npy", "x.zarr", "--shards", "4", "--chunks", "2"]
+    done = CliRunner().invoke(main, [*command, "--parts", "1000000000"])
+    assert done.exit_code == 2, done.output
+    assert "--parts 1000000000: not a number of tasks" in done.output
+    assert [p.name for p in path.parent.iterdir() if p.name.startswith("x.zarr")] == []
+
+
 def test_an_option_in_the_form_that_the_message_shows():
     with pytest.raises(SpecError, match="give for instance --partition=main"):
         array_script(JOB, Settings(directives=("partition main",)))
