@@ -1,10 +1,10 @@
 """Search for a dataset by its name in a file of HDF5, and for its first chunk, without the library.
 
 The library takes half a millisecond to open a file. This looks only at the few structures on the
-way to one name: a superblock of version 0, object headers of version 1, groups with a table of
-symbols or with a few links, and trees of chunks. Files that shardwrite writes have these, and so do
-most others. All other files are left to the library, as is everything that does not look as
-expected.
+way to one name. They are a superblock of version 0, object headers of version 1, groups with a
+table of symbols or with a few links, and trees of chunks. Files that shardwrite writes have these,
+and so do most others. All other files are left to the library, as is everything that does not look
+as expected.
 """
 
 from __future__ import annotations
