@@ -14,6 +14,7 @@ from shardwrite.operations.transferred import Transfer, TransferPlan
 from shardwrite.operations.transferring import (
     open_transfer,
     plan_of,
+    refuse_hierarchy,
     transfer,
     transfer_and_consume,
 )
@@ -115,6 +116,7 @@ def upload(
     10
     """
     place = resolve_place(dst, None)
+    refuse_hierarchy(place)
     through = place_via(place, via)
     is_url = isinstance(dst, str) and dst.lower().startswith("file:")
     if isinstance(place, Directory) and isinstance(dst, str | os.PathLike) and not is_url:

@@ -78,15 +78,24 @@ from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import COPIED_NBYTES, Store
 
-__all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
+__all__ = [
+    "Transferring",
+    "open_transfer",
+    "plan_of",
+    "refuse_hierarchy",
+    "transfer",
+    "transfer_and_consume",
+]
 
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
-# group or a volume, and to find uploads in parts that were left over.
+# group or a volume, to find uploads in parts that were left over, and whether the place is a
+# hierarchy of 2022.
 _WRITTEN = Requests(n_put=3, n_get=22, n_list=10)
 _READ = Requests(n_get=8, n_list=1)
 _GROUP = Requests(n_put=1, n_get=6)
 _LEFT_OVER = Requests(n_list=2)
+_IS_HIERARCHY = Requests(n_get=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +169,8 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     tree = open_hierarchy(place_of(src), lambda _: True)
     for _, source in tree.arrays:
         _check_source(source)
-    place = resolve_place(dst, None)
-    if isinstance(place, TransformerPlace):
-        raise SpecError(
-            "is in a hierarchy of 2022",
-            field="dst",
-            value=place.label,
-            remedy="give another place",
-        )
+    place = resolve_place(dst, None, asks=False)
+    refuse_hierarchy(place)
     check_apart(tree.place, place)
     refuse_runs(tree, is_kept=True)
     chosen = run_state_beside(tree.place.store.local_root, place, run_dir)
@@ -182,6 +185,23 @@ def _check_source(source: StoredArray) -> None:
         raise _not_as_it_is(source.label, "an array inside of a file")
     if isinstance(source.place, TransformerPlace):
         raise _not_as_it_is(source.label, "an array of the storage transformer of 2022")
+
+
+def refuse_hierarchy(place: Place) -> None:
+    """Refuse to copy to a place in a hierarchy of 2022.
+
+    Raises
+    ------
+    SpecError
+        If it is in one.
+    """
+    if isinstance(place, TransformerPlace):
+        raise SpecError(
+            "is in a hierarchy of 2022",
+            field="dst",
+            value=place.label,
+            remedy="give another place",
+        )
 
 
 def _not_as_it_is(label: str, what: str) -> SpecError:
@@ -294,7 +314,7 @@ def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
         See :func:`shardwrite.upload`.
     """
     start = time.perf_counter()
-    source, place = place_of(src), resolve_place(call.dst, None)
+    source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
 
     def plan(found: StoredArray, _into: Store) -> Converting:
@@ -443,6 +463,7 @@ def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> 
     """Requests that read all objects."""
     n_listed = sum(array.n_objects for array in arrays) // LISTED_AT_ONCE
     found = Requests(n_get=n_groups * _GROUP.n_get + n_volumes, n_list=1 + n_listed)
+    found += _IS_HIERARCHY
     for array in arrays:
         n_get = 2 * array.n_objects
         if array.largest_nbytes > TAIL_NBYTES:
@@ -453,7 +474,8 @@ def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> 
 
 def _writes(arrays: Sequence[PlannedTransfer], n_documents: int) -> Requests:
     """Requests that put all objects and the documents around them, and look at them again."""
-    found = TRIED + Requests(n_documents * _GROUP.n_put, n_documents * _GROUP.n_get)
+    found = TRIED + _IS_HIERARCHY
+    found += Requests(n_documents * _GROUP.n_put, n_documents * _GROUP.n_get)
     for array in arrays:
         n = array.n_objects
         found += _WRITTEN + Requests(n, n, n // LISTED_AT_ONCE)

@@ -290,7 +290,12 @@ def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool 
 
 
 def resolve_place(
-    store: Any, name: str | None, *, is_read: bool = False, layout: str | None = None
+    store: Any,
+    name: str | None,
+    *,
+    is_read: bool = False,
+    layout: str | None = None,
+    asks: bool = True,
 ) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
@@ -307,6 +312,8 @@ def resolve_place(
         Promise that nothing will be written, so that the store may be read-only.
     layout : str, optional
         Format of a new array, if it is one with a layout of its own: ``"transformer-2022"``.
+    asks : bool
+        Whether a bucket is asked if it is a hierarchy of 2022 itself. If not, no request is made.
 
     Raises
     ------
@@ -314,6 +321,8 @@ def resolve_place(
         If `store` is none of these, or no array can have that place.
     """
     place = _plain_place(store, name, is_read=is_read)
+    if isinstance(place, InStore) and not place.name and not asks:
+        return place
     return in_hierarchy(place, must=layout == FORMAT)
 
 

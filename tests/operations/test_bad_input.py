@@ -599,8 +599,10 @@ def test_an_all_fill_block_over_data_removes_the_entry(tmp_path, durability, mem
     a = np.arange(256, dtype="u2").reshape(16, 16) + 1
     a[:8, :8] = 0
     y = da.from_array(a, chunks=8)
-    y.to_sharded_zarr(tmp_path / "x", write_empty_chunks=True, **GOOD)
+    da.from_array(a + 1, chunks=8).to_sharded_zarr(tmp_path / "x", **GOOD)
     (tmp_path / "x" / "c" / "0" / "0").write_bytes(b"torn")
+    shardwrite.write_region(y[8:], tmp_path / "x", (slice(8, 16), slice(0, 16)))
+    shardwrite.write_region(y[:8, 8:], tmp_path / "x", (slice(0, 8), slice(8, 16)))
     done = shardwrite.repair(tmp_path / "x", y, durability=durability, memory_limit=memory_limit)
     assert [task.key for task in done.tasks] == ["c/0/0"]
     assert not (tmp_path / "x" / "c" / "0" / "0").exists()
