@@ -338,6 +338,9 @@ def rows() -> Iterator[Row]:
         command = f"volumes.py --fault {fault} --parts --cases {{n}} --seed {{seed}}"
         name = f"{struck} while a scale is written in parts by way of a spool{where}"
         yield Row(name, 100, 50, command, of_bucket_kills)
+        command = f"volumes.py --fault {fault} --copies --parts --cases {{n}} --seed {{seed}}"
+        name = f"{struck} while parts copy encoded chunks into a volume of Neuroglancer{where}"
+        yield Row(name, 100, 50, command, of_bucket_kills)
     for what, kind in {
         "whose shards are HDF5 files": "hdf5",
         "of the transformer of 2022": "transformer",
