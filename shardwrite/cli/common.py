@@ -93,8 +93,7 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
         Return the source itself, and not a dask array, unless the user has given chunks.
     """
     opened = _opened(source, options)
-    chunks = options.pop("source_chunks")
-    return (opened if as_source and chunks is None else _in_chunks(opened, chunks)), opened.identity
+    return _as_given(opened, options, as_source=as_source), opened.identity
 
 
 def open_written(source: str, options: dict[str, Any]) -> Given:
@@ -129,8 +128,13 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
         if options[field] is None:
             options[field] = getattr(known, field)
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
+    return _as_given(opened, options, as_source=as_source), opened.identity
+
+
+def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> Any:
+    """The source itself or a dask array of it; see `open_as_dask`."""
     chunks = options.pop("source_chunks")
-    return (opened if as_source and chunks is None else _in_chunks(opened, chunks)), opened.identity
+    return opened if as_source and chunks is None else _in_chunks(opened, chunks)
 
 
 def _opened(source: str, options: dict[str, Any]) -> Source:

@@ -210,7 +210,8 @@ class UInt64ShardReader:
         CorruptShardError
             As :meth:`chunk` does.
         """
-        limit = chunk_limit()
+        allowed = chunk_limit()
+        limit = allowed if most_nbytes is None else min(allowed, most_nbytes)
         try:
             if most_nbytes is not None:
                 most = most_nbytes if self._stage is None else most_gzip_nbytes(most_nbytes)
@@ -218,11 +219,10 @@ class UInt64ShardReader:
                     raise CorruptShardError(  # noqa: TRY301
                         f"takes {nbytes} bytes where at most {most} can be"
                     )
-                limit = min(limit, most_nbytes)
-            if nbytes > chunk_limit():
+            if nbytes > allowed:
                 raise CorruptShardError(  # noqa: TRY301
-                    f"takes {nbytes} bytes, and {chunk_limit()} are allowed; if that is right, "
-                    "raise shardwrite.read.chunk-limit in dask's configuration"
+                    f"takes {nbytes} bytes, and {allowed} are allowed; if that is right, raise "
+                    "shardwrite.read.chunk-limit in dask's configuration"
                 )
             data = self.source.read(offset, nbytes)
             return bytes(data if self._stage is None else self._stage.decode(data, limit))

@@ -80,7 +80,7 @@ def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
     single : collection of str
         Names of these parameters.
     given : mapping
-        What the user has given, by parameter.
+        Values that the user has given, by the names of the parameters.
 
     Raises
     ------

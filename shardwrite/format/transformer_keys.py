@@ -178,16 +178,16 @@ class ChunkKeys:
         return (directory,) if below in (None, directory) else (directory, str(below))
 
     def is_whole(self, prefix: str) -> bool:
-        """Whether a beginning is a directory of which the store below has all and nothing else."""
+        """Whether the keys that begin so are all in one directory below, and no others are."""
         return self.directories(prefix) == (prefix,) and self.directory_below(prefix) is None
 
     def is_begun(self, key: str, prefix: str) -> bool:
-        """Whether a key of the store below, or all chunks if it is a shard, begin with a prefix."""
+        """Whether a key below begins with a prefix; of a shard, whether all its chunks do."""
         parts = self._parts(key)
         return (key if parts is None else parts[0]).startswith(prefix)
 
     def may_hold(self, shard: str, prefix: str) -> bool:
-        """Whether a key is that of a shard of which some chunks may begin with a prefix."""
+        """Whether a key is that of a shard, and some of its chunks may begin with a prefix."""
         parts = self._parts(shard)
         if parts is None or not prefix.startswith(parts[0]):
             return False

@@ -34,7 +34,7 @@ def extents_of(metadata: ArrayMetadata, places: Sequence[Shape]) -> list[Shape]:
 
 
 def pieces_of(layout: FileLayout, seal: Seal) -> Sequence[Buffer]:
-    """What is around the inner chunks, with an index that comes first."""
+    """The bytes around the inner chunks. They begin with the index if it comes first."""
     if not seal.prefix:
         return layout.around
     head = bytearray(layout.around[0])

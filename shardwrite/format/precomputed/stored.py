@@ -48,7 +48,7 @@ def _codecs(document: Document) -> Sequence[object]:
 
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
-    """What the attributes of an array say of the volume that it is a scale of."""
+    """What a scale notes of its volume, in its attributes; None if it notes nothing."""
     found: object = attributes_of(metadata.document).get(_ATTRIBUTE)
     return found if isinstance(found, dict) else None
 
