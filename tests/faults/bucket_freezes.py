@@ -275,7 +275,9 @@ def freeze(case, server, url, wanted, number):
 def freeze_many(n, seed, name, operations=OPERATIONS, only="") -> list[Freeze]:
     """Many freezes. Kinds of requests take turns; those of shards come twice as often.
 
-    With `only`, no other kinds than those that contain this text come.
+    With `only`, no other kinds than those that contain this text come. How many requests of a kind
+    a call makes can differ, since some are sent again when the server is slow. A process that ends
+    before the request is no freeze: it is listed, too, and later numbers are smaller.
     """
     freezes, rng = [], np.random.default_rng(seed)
     with in_other_process(name) as server:
@@ -287,17 +289,22 @@ def freeze_many(n, seed, name, operations=OPERATIONS, only="") -> list[Freeze]:
             kinds = Counter(freeze(case, server, url, "nothing", 0))
             assert case.first == "done", case.first
             known[operation] = {kind: kinds[kind] for kind in kinds if kind and only in kind}
-        while len(freezes) < n:
+        while sum(bool(case.before) for case in freezes) < n:
+            assert len(freezes) < 2 * n + 2, "most processes end before the request comes"
             operation = operations[len(freezes) % len(operations)]
             takeover = TAKEOVERS[len(freezes) // len(operations) % len(TAKEOVERS)]
             kinds = known[operation]
             share = {kind: taken[operation, kind] / (1 + ("shard" in kind)) for kind in kinds}
             wanted = min(kinds, key=lambda kind: (share[kind], rng.random()))
-            taken[operation, wanted] += 1
+            number = int(rng.integers(1, kinds[wanted] + 1))
             case = Freeze(operation, takeover)
             url = f"s3://{servers.BUCKET}/{operation}-{len(freezes)}/x.zarr"
-            freeze(case, server, url, wanted, int(rng.integers(1, kinds[wanted] + 1)))
+            freeze(case, server, url, wanted, number)
             freezes.append(case)
+            if case.before:
+                taken[operation, wanted] += 1
+            else:
+                kinds[wanted] = max(number - 1, 1)
     return freezes
 
 
