@@ -152,9 +152,10 @@ class ShardBatches:
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        shard_nbytes = _nbytes_of(metadata) + self._completion.around_nbytes
+        # What stands around the inner chunks has room of its own. Else batches would be smaller.
         per_batch = min(
-            options.batch_nbytes // max(1, shard_nbytes),
+            options.batch_nbytes // max(1, _nbytes_of(metadata)),
+            options.batch_nbytes // max(1, self._completion.around_nbytes),
             MOST_IN_BATCH // metadata.grid.n_chunks_per_shard,
         )
         self._batch_of: dict[Shape, Box] = {}

@@ -111,10 +111,12 @@ class Hdf5File:
         Parameters
         ----------
         batch_nbytes : int
-            Size of the shards that are encoded together, if several fit.
+            Size of the shards that are encoded together, if several fit. What is around their
+            inner chunks takes no more.
         """
-        shard_nbytes = math.prod(self.shards) * self.dtype.itemsize + self.most_overhead_nbytes
-        return max(4, batch_nbytes // shard_nbytes) * self.most_overhead_nbytes
+        each = self.most_overhead_nbytes
+        n_together = batch_nbytes // max(1, math.prod(self.shards) * self.dtype.itemsize)
+        return max(4 * each, min(n_together * each, batch_nbytes))
 
     def positions(self, ranks: Ranks) -> list[Shape]:
         """Positions in the dataset, in elements, of inner chunks with the given ranks."""
