@@ -301,13 +301,17 @@ def _encoder(case: Case) -> Callable[[Values], bytes]:
         return lambda chunk: bytes(
             isal.compress(package.compress(np.array(chunk).T, (8, 8, 8), order="F"))
         )
+    if case.encoding == "jpeg":
+        jpeg: Any = importlib.import_module("simplejpeg")
+        return lambda chunk: bytes(
+            jpeg.encode_jpeg(chunk.reshape(-1, CHUNK, 1), 75, "GRAY", "Gray", False)
+        )
     image: Any = importlib.import_module("PIL.Image")
-    options = {"quality": 75} if case.encoding == "jpeg" else {"compress_level": 6}
 
     def encode(chunk: Values) -> bytes:
         file = io.BytesIO()
-        made = image.fromarray(np.ascontiguousarray(chunk).reshape(-1, CHUNK))
-        made.save(file, format=case.encoding, **options)
+        made = image.fromarray(chunk.reshape(-1, CHUNK))
+        made.save(file, format=case.encoding, compress_level=6)
         return file.getvalue()
 
     return encode

@@ -27,7 +27,7 @@ EXTRAS = {
     "hdf5": "h5py, hdf5plugin",
     "tiff": "tifffile",
     "nifti": "nibabel",
-    "precomputed": "PIL",
+    "precomputed": "PIL, simplejpeg",
     "netcdf3": "scipy",
     "cf": "xarray",
     "cloud": "obstore, botocore",

@@ -1,11 +1,8 @@
-"""JPEG images of one or three channels, by Pillow (the ``precomputed`` extra)."""
+"""JPEG images of one or three channels, by simplejpeg (the ``precomputed`` extra)."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import threading
-from io import BytesIO, FileIO
 from typing import Any
 
 import numpy as np
@@ -16,10 +13,9 @@ from shardwrite.errors import CodecError, CorruptShardError
 
 __all__ = ["decode_jpeg", "encode_jpeg", "most_jpeg_nbytes", "require_jpeg"]
 
-_MODES = {1: "L", 3: "RGB"}
+_COLOURS = {1: "GRAY", 3: "RGB"}
+_MODELS = {1: ("Gray",), 3: ("YCbCr", "RGB")}  # how a file may have them
 _END = b"\xff\xd9"
-_MOST_KEPT_NBYTES = 2**20
-_scratch = threading.local()
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -29,23 +25,19 @@ def most_jpeg_nbytes(n_pixels: int, n_channels: int) -> int:
     return 4 * n_pixels * n_channels + 65536
 
 
-def require_jpeg() -> None:
-    """Refuse images if their library is missing.
+def require_jpeg() -> Any:
+    """The library of images.
 
     Raises
     ------
     CodecError
-        If Pillow is not installed.
+        If it is not installed.
     """
-    _library("PIL.JpegImagePlugin")
-
-
-def _library(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return importlib.import_module("simplejpeg")
     except ImportError as error:
         raise CodecError(
-            'jpeg needs Pillow, which is not installed: pip install "shardwrite[precomputed]"',
+            'jpeg needs simplejpeg, which is not installed: pip install "shardwrite[precomputed]"',
             codec="jpeg",
         ) from error
 
@@ -63,64 +55,18 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     Raises
     ------
     CodecError
-        If Pillow is not installed, or refuses the image.
+        If simplejpeg is not installed, or refuses the image.
     """
-    require_jpeg()  # which also makes the format known to the library
-    plain = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    colours = _COLOURS[pixels.shape[2]]
+    subsampling = "Gray" if colours == "GRAY" else "444"
+    encode = require_jpeg().encode_jpeg
     try:
-        image = _library("PIL.Image").fromarray(plain)
-        file = _scratch_file(plain.nbytes)
-        if file is not None:
-            _save(image, file, quality)
-            nbytes = file.tell()
-            if nbytes <= file.room:
-                return os.pread(file.fileno(), nbytes, 0)
-        stream = BytesIO()
-        _save(image, stream, quality)
-        return stream.getvalue()
-    except (OSError, ValueError) as error:
+        encoded: bytes = encode(
+            np.ascontiguousarray(pixels), quality, colours, subsampling, fastdct=False
+        )
+    except ValueError as error:
         raise CodecError(f"jpeg: {error}", codec="jpeg") from error
-
-
-def _save(image: Any, stream: Any, quality: int) -> None:
-    image.save(stream, "JPEG", quality=quality, subsampling=0)
-
-
-class _ScratchFile(FileIO):
-    """File in memory, which Pillow writes an image to.
-
-    Pillow keeps the lock of the interpreter while it encodes, unless it writes to a file of the
-    system. It does not look whether the system has written all. So memory for `room` bytes is
-    there before, and more is not used.
-    """
-
-    def __init__(self, room: int) -> None:
-        super().__init__(os.memfd_create("jpeg"), "w+")
-        self.room, self.process = room, os.getpid()
-        os.posix_fallocate(self.fileno(), 0, room)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _scratch_file(room: int) -> _ScratchFile | None:
-    """File of the current thread, at its start; None if the system gives no file in memory.
-
-    Then images are encoded to the same bytes one at a time.
-    """
-    if not hasattr(os, "memfd_create"):
-        return None
-    found: _ScratchFile | None = getattr(_scratch, "file", None)
-    # A process that was forked has the same file, and the same position in it.
-    if found is None or found.room < room or found.process != os.getpid():
-        try:
-            found = _ScratchFile(room)
-        except OSError:
-            return None
-        if room <= _MOST_KEPT_NBYTES:
-            _scratch.file = found
-    found.seek(0)
-    return found
+    return encoded
 
 
 def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> Pixels:
@@ -143,19 +89,20 @@ def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> Pixels:
     CorruptShardError
         If it is no such image, or is damaged. Its size is checked before anything is decoded.
     CodecError
-        If Pillow is not installed.
+        If simplejpeg is not installed.
     """
-    plugin = _library("PIL.JpegImagePlugin")
+    library = require_jpeg()
     if bytes(memoryview(data).cast("B")[-2:]) != _END:
         raise CorruptShardError("jpeg: torn, since it has no end")
+    colours = _COLOURS[n_channels]
     try:
-        with plugin.JpegImageFile(BytesIO(data)) as image:
-            width, height = image.size
-            if width * height == n_pixels and image.mode == _MODES[n_channels]:
-                image.load()
-                return np.asarray(image).reshape(n_pixels, n_channels)
-            claim = f"an image of {width} by {height} pixels in {image.mode}"
-    # The library raises many types here; each of them means wrong bytes.
-    except Exception as error:
+        height, width, model, _ = library.decode_jpeg_header(data)
+        if width * height == n_pixels and model in _MODELS[n_channels]:
+            decoded: Pixels = library.decode_jpeg(data, colours)
+            return decoded.reshape(n_pixels, n_channels)
+    except ValueError as error:
         raise CorruptShardError(f"jpeg: {error}") from error
-    raise CorruptShardError(f"jpeg: {claim}, where {n_pixels} in {_MODES[n_channels]} must be")
+    raise CorruptShardError(
+        f"jpeg: an image of {width} by {height} pixels in {model}, "
+        f"where {n_pixels} in {colours} must be"
+    )

@@ -188,8 +188,8 @@ def to_precomputed(
         ``gzip`` and ``raw`` both have the encoding ``raw``, and gzip is that of the shards.
         ``compressed_segmentation`` is for labels, ``uint32`` or ``uint64``, and the shards compress
         it once more. ``png`` is for one to four channels of ``uint8`` or ``uint16``. ``jpeg`` is
-        for one or three channels of ``uint8``, and changes values. It needs Pillow, and is refused
-        for a segmentation.
+        for one or three channels of ``uint8``, and changes values. It needs simplejpeg, and is
+        refused for a segmentation.
     compressed_segmentation_block_size : sequence of int, optional
         Shape of a block along x, y and z, in voxels; by default ``(8, 8, 8)``. Each block has a
         table of its labels.

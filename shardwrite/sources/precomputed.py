@@ -148,7 +148,7 @@ def from_precomputed(
         If the ``info`` describes no volume, there is no such scale, its encoding is not supported,
         or the axes do not fit.
     CodecError
-        If the chunks are JPEG images, and Pillow is not installed.
+        If the chunks are JPEG images, and simplejpeg is not installed.
     StoreError
         If there is no ``info``, or it cannot be read.
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 import struct
-import threading
 import zlib
 
 import numpy as np
@@ -309,7 +307,7 @@ def test_pngs_with_bytes_after_their_rows_are_read_by_pillow():
 
 @pytest.mark.parametrize("n_channels", [1, 3])
 def test_jpegs(n_channels):
-    pytest.importorskip("PIL")
+    pytest.importorskip("simplejpeg")
     y, x = np.mgrid[:40, :30]
     pixels = np.stack([(3 * x + c * y) % 256 for c in range(n_channels)], axis=2).astype("uint8")
     encoded = jpeg.encode_jpeg(pixels, 95)
@@ -332,50 +330,45 @@ def test_jpegs(n_channels):
         jpeg.decode_jpeg(encoded, 1200, 4 - n_channels)
 
 
-def test_jpegs_are_encoded_by_way_of_a_file_in_memory(monkeypatch):
-    """Threads have files of their own. An image that has no room in its file takes another way."""
-    pytest.importorskip("PIL")
-    noise = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype="uint8")
-    read, pread = [], os.pread
-
-    def recorded(file, *where):
-        read.append(file)
-        return pread(file, *where)
-
-    monkeypatch.setattr(jpeg.os, "pread", recorded)
-    small = jpeg.encode_jpeg(noise[:, :, :1], 50)
-    usual, large = jpeg.encode_jpeg(noise, 50), jpeg.encode_jpeg(noise, 100)
-    assert len(small) < len(usual) < noise.nbytes < len(large)
-    assert len(read) == 2, "the largest one was not read from a file"
-    again = []
-    thread = threading.Thread(target=lambda: again.append(jpeg.encode_jpeg(noise, 50)))
-    thread.start()
-    thread.join()
-    assert again == [usual]
-    assert len(read) == 3
-    assert read[2] != read[1]
-    monkeypatch.setattr(jpeg, "_scratch", threading.local())
-    monkeypatch.setattr(jpeg.os, "memfd_create", lambda name: os.open("/dev/full", os.O_RDWR))
-    assert [jpeg.encode_jpeg(noise, quality) for quality in (50, 100)] == [usual, large]
-    monkeypatch.delattr(jpeg.os, "memfd_create")
-    assert [jpeg.encode_jpeg(noise, quality) for quality in (50, 100)] == [usual, large]
-    assert len(read) == 3
+def test_jpegs_as_others_write_and_read_them():
+    """Pillow decodes the same pixels. Its progressive and subsampled images are read, too."""
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("simplejpeg")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype="uint8")
+    for n_channels, wanted in ((1, pixels[:, :, 0]), (3, pixels)):
+        for options in ({}, {"progressive": True}, {"subsampling": 2}, {"quality": 1}):
+            file = io.BytesIO()
+            image.fromarray(wanted).save(file, "JPEG", **options)
+            found = jpeg.decode_jpeg(file.getvalue(), 1200, n_channels)
+            same = np.asarray(image.open(file)).reshape(1200, n_channels)
+            np.testing.assert_array_equal(found, same)
+        encoded = jpeg.encode_jpeg(pixels[:, :, :n_channels], 75)
+        same = np.asarray(image.open(io.BytesIO(encoded))).reshape(1200, n_channels)
+        np.testing.assert_array_equal(jpeg.decode_jpeg(encoded, 1200, n_channels), same)
+    file = io.BytesIO()
+    image.fromarray(pixels).convert("CMYK").save(file, "JPEG")
+    with pytest.raises(CorruptShardError, match="in CMYK, where 1200 in RGB must be"):
+        jpeg.decode_jpeg(file.getvalue(), 1200, 3)
 
 
-def test_a_forked_process_encodes_jpegs_in_a_file_of_its_own(monkeypatch):
-    """It has the file of its parent, and both have one position in it."""
-    pytest.importorskip("PIL")
-    pixels = np.arange(1200, dtype="uint8").reshape(40, 30, 1)
-    encoded = jpeg.encode_jpeg(pixels, 75)
-    before = jpeg._scratch_file(pixels.nbytes)
-    before.seek(1)
-    monkeypatch.setattr(jpeg.os, "getpid", lambda: 0)
-    assert jpeg.encode_jpeg(pixels, 75) == encoded
-    assert before.tell() == 1
+def test_damaged_jpegs():
+    """Each byte is changed in turn. That gives an error or pixels, and no error of the library."""
+    pytest.importorskip("simplejpeg")
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype="uint8")
+    encoded = jpeg.encode_jpeg(pixels, 50)
+    n_refused = 0
+    for place in range(len(encoded)):
+        for value in (0, 0xFF, encoded[place] ^ 0x10):
+            damaged = encoded[:place] + bytes([value]) + encoded[place + 1 :]
+            try:
+                assert jpeg.decode_jpeg(damaged, 64, 3).shape == (64, 3)
+            except CorruptShardError:
+                n_refused += 1
+    assert n_refused > len(encoded) // 2
 
 
 def test_the_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(jpeg.importlib.sys.modules, "PIL.JpegImagePlugin", None)
+    monkeypatch.setitem(jpeg.importlib.sys.modules, "simplejpeg", None)
     with pytest.raises(CodecError, match=r"shardwrite\[precomputed\]"):
         volume_encoding("neuroglancer_jpeg", {"quality": 75}, np.dtype("uint8"), 1)
 

@@ -13,7 +13,7 @@ import tensorstore as ts
 
 import shardwrite
 
-pytest.importorskip("PIL")
+pytest.importorskip("simplejpeg")
 CASES = [pytest.param(n, marks=() if n < 3 else pytest.mark.long) for n in range(160)]
 KINDS = [
     ("compressed_segmentation", "uint32", (1, 2)),

@@ -62,7 +62,7 @@ def write(values, root, **keywords):
 )
 def test_written_and_read(tmp_path, encoding, values, fields):
     if encoding == "jpeg":
-        pytest.importorskip("PIL", reason="pillow")
+        pytest.importorskip("simplejpeg")
     kind = "segmentation" if encoding == "compressed_segmentation" else "image"
     written = write(values, tmp_path / "v", encoding=encoding, type=kind)
     scale = scale_of(tmp_path / "v")
@@ -102,7 +102,7 @@ def test_golden_bytes(tmp_path):
 
 
 def test_blocks_and_quality(tmp_path):
-    pytest.importorskip("PIL")
+    pytest.importorskip("simplejpeg")
     write(
         LABELS.astype("uint32"),
         tmp_path / "v",
@@ -123,7 +123,7 @@ def test_blocks_and_quality(tmp_path):
 
 
 def test_channels(tmp_path):
-    pytest.importorskip("PIL")
+    pytest.importorskip("simplejpeg")
     rgb = np.stack([IMAGE, IMAGE // 2, 255 - IMAGE])
     for encoding in ("png", "jpeg"):
         root = tmp_path / encoding
@@ -135,7 +135,7 @@ def test_channels(tmp_path):
 
 
 def test_no_value_of_a_jpeg_is_compared(tmp_path):
-    pytest.importorskip("PIL")
+    pytest.importorskip("simplejpeg")
     written = write(IMAGE, tmp_path / "v", encoding="jpeg")
     assert "values change" in str(shardwrite.plan_precomputed(IMAGE, **NEW, encoding="jpeg"))
     np.save(tmp_path / "a.npy", IMAGE)
@@ -188,7 +188,7 @@ def bomb(width):
 @pytest.mark.parametrize("encoding", ["compressed_segmentation", "png", "jpeg"])
 @pytest.mark.parametrize("fault", ["zeros", "ones", "bomb"])
 def test_hostile_chunks(tmp_path, encoding, fault):
-    pytest.importorskip("PIL")
+    pytest.importorskip("simplejpeg")
     root = tmp_path / "v"
     values = LABELS if encoding == "compressed_segmentation" else IMAGE
     sharding = {"preshift_bits": 1, "minishard_bits": 0, "shard_bits": 20, "data_encoding": "raw"}
@@ -280,11 +280,11 @@ def test_bad_input(tmp_path, values, keywords, field):
     assert not list(tmp_path.iterdir()), "nothing was written"
 
 
-def test_without_pillow(tmp_path, monkeypatch):
+def test_without_libraries(tmp_path, monkeypatch):
     """PNG images need no library. JPEG images are refused, and the extra is named."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "PIL" and found(name))
-    monkeypatch.setitem(jpeg.importlib.sys.modules, "PIL.JpegImagePlugin", None)
+    monkeypatch.setitem(jpeg.importlib.sys.modules, "simplejpeg", None)
     write(IMAGE, tmp_path / "v", encoding="png")
     np.testing.assert_array_equal(shardwrite.from_precomputed(tmp_path / "v", axes="zyx"), IMAGE)
     with pytest.raises(SpecError, match=r"shardwrite\[precomputed\]"):
