@@ -78,7 +78,8 @@ def around(place: Place) -> tuple[Any, str, str] | None:
         Place of the array.
     """
     if isinstance(place, Directory):
-        return str(place.path.parent), "", place.path.name
+        volume = place.path.parent
+        return (str(volume), "", place.path.name) if volume.name else None  # no volume is the root
     if not isinstance(place, InStore) or isinstance(place, TransformerPlace):
         return None
     if place.name:

@@ -48,6 +48,7 @@ from shardwrite.stores.files import (
 )
 from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key
+from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
     is_file,
     is_there,
@@ -137,6 +138,7 @@ __all__ = [
     "is_store_url",
     "is_there",
     "listed",
+    "local_path",
     "make_directories",
     "make_directory",
     "mode_of",
