@@ -29,7 +29,7 @@ LAYERS = [
     ["runs"],
     ["operations", "stream", "slurm"],
     ["__init__"],
-    ["cli", "__main__"],
+    ["cli"],
 ]
 PURE = {name for layer in LAYERS[:5] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

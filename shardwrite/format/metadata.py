@@ -558,10 +558,9 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         for codecs, shape in trials:
             _try_codecs(metadata, codecs, shape)
     except CodecError as error:
+        text, codec = str(error), error.fields["codec"]
         remedy = "install its library, correct its configuration, or choose another codec"
-        raise SpecError(
-            str(error), field="codecs", value=error.fields["codec"], remedy=remedy
-        ) from None
+        raise SpecError(text, field="codecs", value=codec, remedy=remedy) from None
 
 
 def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape) -> None:

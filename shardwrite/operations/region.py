@@ -36,7 +36,7 @@ from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, target_of_update
-from shardwrite.runs.options import RunOptions, check_flags
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
@@ -275,7 +275,6 @@ def write_region(
     >>> y[-1].compute().tolist()
     [7, 7, 1, 1, 1, 1, 1, 1]
     """
-    check_flags(compute=compute, return_stored=return_stored, exclusive=exclusive)
     target = target_via(resolve_target(store, name, run_dir), via).exclusively(when=exclusive)
     engine = active_engine()
     options = PlanOptions(

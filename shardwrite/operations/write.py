@@ -41,7 +41,7 @@ from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
 from shardwrite.runs.given import take
 from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions, check_flags, for_new_array
+from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where
 from shardwrite.runs.result import WriteResult
@@ -296,7 +296,6 @@ def to_sharded_zarr(
     >>> result.n_shards, result.n_chunks
     (2, 10)
     """
-    check_flags(compute=compute, return_stored=return_stored, exclusive=exclusive)
     words = ZarrWords.of(zarr_array_kwargs)
     array = words.over(
         ArrayOptions(
@@ -508,7 +507,6 @@ def store(
     words = ZarrWords.of(keywords.pop("zarr_array_kwargs", None))
     overwrite, at = keywords.pop("overwrite", None), keywords.pop("storage_options", None)
     via, exclusive = keywords.pop("via", None), keywords.pop("exclusive")
-    check_flags(compute=compute, return_stored=return_stored, exclusive=exclusive)
     keywords["mode"] = mode_of(keywords.get("mode"), words.overwriting(overwrite))
     run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
     array = words.over(array)

@@ -78,8 +78,8 @@ def around(place: Place) -> tuple[Any, str, str] | None:
         Place of the array.
     """
     if isinstance(place, Directory):
-        volume = place.path.parent
-        return (str(volume), "", place.path.name) if volume.name else None  # no volume is the root
+        path = place.path
+        return (str(path.parent), "", path.name) if path.parent.name else None  # not the root
     if not isinstance(place, InStore) or isinstance(place, TransformerPlace):
         return None
     if place.name:

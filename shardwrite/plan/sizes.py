@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from shardwrite.config.kinds import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, Sized, ceil_div
@@ -134,10 +132,8 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """Return the shape that `value` gives, or None if it is None or a text."""
     if value is None or isinstance(value, str):
         return None
-    given: Any = value
-    given = given.tolist() if isinstance(given, np.ndarray) else given
-    sizes: list[Any] = list(given) if isinstance(given, Sequence) else [given] * ndim
-    for size in sizes or ([] if isinstance(given, Sequence) else [given]):
+    sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
+    for size in sizes or ([] if isinstance(value, Sequence) else [value]):
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise SpecError(
                 "sizes are positive integers",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from shardwrite.errors import SpecError
 from shardwrite.place.checks import REPLACE
 from shardwrite.stores import DURABILITIES
 
-__all__ = ["RunOptions", "check_flags", "for_new_array"]
+__all__ = ["RunOptions", "for_new_array"]
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "mode": ("w-", "w", "r+"),  # the last one is for internal use
@@ -84,16 +82,3 @@ def for_new_array(options: RunOptions) -> RunOptions:
             "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
         )
     return options
-
-
-def check_flags(**flags: object) -> None:
-    """Check keywords that are only True or False; a text such as ``"no"`` would count as True.
-
-    Raises
-    ------
-    SpecError
-        If one is neither.
-    """
-    for field, value in flags.items():
-        if not isinstance(value, bool | np.bool_):
-            raise SpecError("not a bool", field=field, value=value, remedy="give True or False")

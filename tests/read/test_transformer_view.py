@@ -501,7 +501,7 @@ def test_shards_without_a_checksum_are_viewed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ((5, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
+        ((5, 2), "store"), (("", 2), "store"), (("s3://bucket/x", 2), "store"), ((__file__, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
         ((MemoryStore(), "22"), "chunks_per_shard"), ((MemoryStore(), np.array([2.0, 2])), "chunks_per_shard"),
         ((MemoryStore(), np.ones((2, 2), int)), "chunks_per_shard"), ((MemoryStore(), np.int64(-2)), "chunks_per_shard"), ((MemoryStore(), [2**20, 2**20]), "chunks_per_shard"),
     ],
