@@ -260,8 +260,21 @@ class TransformerView(Store):
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Remove values, which may be missing; each shard is written or removed once."""
+        """Remove values, which may be missing; each shard is written or removed once.
+
+        Raises
+        ------
+        SpecError
+            If `keys` is one text, whose characters would be taken for keys.
+        """
         self._check_writable()
+        if isinstance(keys, str):
+            raise SpecError(
+                "one text, and not several keys",
+                field="keys",
+                value=keys,
+                remedy="give a list of keys, or use delete",
+            )
         others, shards = [], dict[str, set[int]]()
         for key in keys:
             place = self._keys.place(key)
@@ -270,9 +283,19 @@ class TransformerView(Store):
             else:
                 shards.setdefault(place.shard, set()).add(place.rank)
         await asyncio.gather(
-            *(self._store.delete(key) for key in others),
+            *(self._delete_object(key) for key in others),
             *(self._erase(shard, ranks) for shard, ranks in shards.items()),
         )
+
+    async def _delete_object(self, key: str) -> None:
+        """Remove an object of the store below, if it is one.
+
+        A directory of zarr-python would remove all that lies in a directory of this name, for the
+        key ``"/"`` all files of the machine.
+        """
+        there = self._store.exists  # of zarr's interface, and no question to a file system
+        if await there(key):
+            await self._store.delete(key)
 
     async def _erase(self, shard: str, ranks: Collection[int]) -> None:
         async with lock_of(self._store, shard):

@@ -211,6 +211,33 @@ def test_erased(view, below, objects):
     assert not objects
 
 
+def test_what_is_no_object_is_never_deleted_below(tmp_path):
+    """A directory of zarr removes all that lies in a directory of that name, also outside of it.
+
+    The key of the root itself goes only to a store that writes down what it is told.
+    """
+    told = []
+
+    class Telling(MemoryStore):
+        async def exists(self, key):
+            return key in ("a", "c/0")
+
+        async def delete(self, key):
+            told.append(key)
+
+    view = shardwrite.transformer_view(Telling(), (2,))
+    with pytest.raises(SpecError, match="give a list of keys, or use delete"):
+        run(view.erase_values("a/c"))
+    for key in ("/", "", "..", "c", "a"):
+        run(view.delete(key))
+    run(view.erase_values(["/", "nothing"]))
+    assert told == ["a"]
+    view = shardwrite.transformer_view(tmp_path / "x", (2,))
+    run(view.set("c/5", Buffer.from_bytes(b"a")))
+    run(view.delete("c"))
+    assert run(view.exists("c/5"))
+
+
 def test_a_prefix_of_whole_shards_is_handed_on(view, below, objects):
     put(view, c0_0=b"a", c5_5=b"b")
     objects["data/root/x/c0/0"] = Buffer.from_bytes(b"torn")  # nobody looks at it
