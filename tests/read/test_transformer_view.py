@@ -15,7 +15,7 @@ from zarr.buffer.cpu import Buffer
 from zarr.storage import LocalStore, MemoryStore
 
 import shardwrite
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.transformer_keys import ChunkKeys
 from shardwrite.read.shard_locks import lock_of
 
@@ -103,7 +103,7 @@ def test_keys_as_the_document_maps_them(key, shard_key, rank):
 
 @pytest.mark.parametrize(
     "key", ["zarr.json", "a/0/1", "c/0", "c/0/1/2", "c/00/1", "c/-1/0", "c/0.1", "c.0/1", "c", "d0/1",
-            "cc/0/1/", "c/0/" + "9" * 20, "c/0/\u0661"]
+            "cc/0/1", "c/0/" + "9" * 20, "c/0/\u0661"]
 )  # fmt: skip
 def test_other_keys_pass_through(view, objects, key):
     assert ChunkKeys("", (2, 2)).place(key) is None
@@ -211,31 +211,84 @@ def test_erased(view, below, objects):
     assert not objects
 
 
-def test_what_is_no_object_is_never_deleted_below(tmp_path):
-    """A directory of zarr removes all that lies in a directory of that name, also outside of it.
-
-    The key of the root itself goes only to a store that writes down what it is told.
-    """
-    told = []
-
-    class Telling(MemoryStore):
-        async def exists(self, key):
-            return key in ("a", "c/0")
-
-        async def delete(self, key):
-            told.append(key)
-
-    view = shardwrite.transformer_view(Telling(), (2,))
-    with pytest.raises(SpecError, match="give a list of keys, or use delete"):
-        run(view.erase_values("a/c"))
-    for key in ("/", "", "..", "c", "a"):
-        run(view.delete(key))
-    run(view.erase_values(["/", "nothing"]))
-    assert told == ["a"]
+def test_an_object_is_deleted_and_no_directory(tmp_path):
+    """A directory of zarr-python would remove all that lies in a directory of that name."""
     view = shardwrite.transformer_view(tmp_path / "x", (2,))
     run(view.set("c/5", Buffer.from_bytes(b"a")))
     run(view.delete("c"))
     assert run(view.exists("c/5"))
+    with pytest.raises(SpecError, match="give a list of keys, or use delete"):
+        run(view.erase_values("c/5"))
+    assert run(view.exists("c/5"))
+
+
+OUTSIDE = [
+    "",
+    "/",
+    "/x",
+    "/c/0",
+    "../x",
+    "../c/0",
+    "x/../../c/0",
+    "a//b",
+    ".",
+    "..",
+    "x/.",
+    "x\0",
+    "c/0/",
+]
+
+
+def test_keys_that_lead_out_of_a_store_never_go_below():
+    """They go to no real directory here: the store below only notes what it is asked."""
+    told = []
+
+    def noting(name):
+        async def note(self, *arguments):
+            told.append((name, arguments))
+
+        return note
+
+    async def noting_list(self, *arguments):
+        told.append(("list", arguments))
+        for nothing in ():
+            yield nothing
+
+    changes = (
+        "get",
+        "get_partial_values",
+        "exists",
+        "getsize",
+        "set",
+        "set_if_not_exists",
+        "delete",
+    )
+    members = {name: noting(name) for name in (*changes, "delete_dir", "clear")}
+    listings = dict.fromkeys(("list", "list_prefix", "list_dir"), noting_list)
+    view = shardwrite.transformer_view(type("Noting", (MemoryStore,), members | listings)(), (2,))
+    value = Buffer.from_bytes(b"a")
+    for key in OUTSIDE:
+        assert run(view.get(key, PROTOTYPE)) is None
+        assert run(view.get_partial_values(PROTOTYPE, [(key, None)])) == [None]
+        assert not run(view.exists(key))
+        with pytest.raises(FileNotFoundError):
+            run(view.getsize(key))
+        for change in (
+            view.set(key, value),
+            view.set_if_not_exists(key, value),
+            view.set_partial_values([("c/0", 0, b"b"), (key, 0, b"a")]),
+        ):
+            with pytest.raises(StoreError, match="not a relative path of plain names"):
+                run(change)
+        run(view.delete(key))
+        run(view.erase_values([key, key]))
+    for prefix in ("/", "//", "/x", "../", "../x", "a//b", "a/../b", "./", "a/./", "\0", "a\0/"):
+        run(view.erase_prefix(prefix))
+        run(view.delete_dir(prefix))
+        assert run(listed(view.list_prefix(prefix))) == []
+        if prefix.strip("/"):
+            assert run(listed(view.list_dir(f"{prefix}/"))) == []
+    assert told == []
 
 
 def test_a_prefix_of_whole_shards_is_handed_on(view, below, objects):
