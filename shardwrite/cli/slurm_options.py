@@ -15,7 +15,7 @@ from shardwrite.journal import refuse_in_store
 from shardwrite.place.scratch import no_bucket
 from shardwrite.place.target import Target
 from shardwrite.slurm import Settings
-from shardwrite.stores import is_bucket_url, is_store_url
+from shardwrite.stores import is_bucket_url, is_store_url, local_path
 
 __all__ = [
     "layout_arguments",
@@ -114,7 +114,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
         requeues=options.pop("requeues"),
         directives=tuple(options.pop("directives")),
         setup=tuple(options.pop("setup")),
-        run_dir="" if run_dir is None else os.path.abspath(run_dir),
+        run_dir="" if run_dir is None else os.path.abspath(local_path(run_dir, "run_dir")),
         via=via or "",
         credential_provider=provider if isinstance(provider, str) else "",
     )

@@ -56,6 +56,7 @@ from shardwrite.slurm import (
     targets_at,
     write_scripts,
 )
+from shardwrite.stores import local_path
 
 __all__ = [
     "absolute",
@@ -211,6 +212,7 @@ def scripts_directory(directory: str | None, target: Target) -> Path:
 
 def absolute(src: str) -> str:
     """Path or pattern of a source as the nodes find it; a URL stays."""
+    src = local_path(src, "src")
     return src if "://" in src else os.path.abspath(src)
 
 

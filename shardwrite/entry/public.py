@@ -34,7 +34,8 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Settings of the configuration are checked, and are the defaults of keywords; see
     `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
-    that is meant. An array is refused where one text, number or boolean is wanted. The traceback of
+    that is meant. An array is refused where one text, number or boolean is wanted, and
+    where a boolean is wanted, all else: the text ``"no"`` would count as True. The traceback of
     an error shows the user's lines, and the line that raised the error. Frames in between are left
     out, unless ``admin.traceback.shorten`` is empty in dask's configuration.
 
@@ -45,6 +46,7 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
     parameters = signature(function).parameters.values()
     single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
+    flags = {one.name for one in parameters if str(one.annotation) == "bool"}
     in_order = [one.name for one in parameters]
     fillers = {
         one.name
@@ -63,7 +65,9 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
             refuse_unknown(name, kwargs, known)
         try:
             check_configuration()
-            _refuse_arrays(single, {**dict(zip(in_order, args, strict=False)), **kwargs})
+            given = {**dict(zip(in_order, args, strict=False)), **kwargs}
+            _refuse_arrays(single, given)
+            _refuse_no_flags(flags, given)
             return function(*args, **kwargs, **configured(fillers, kwargs))
         except Exception as error:
             shorten(error)
@@ -95,6 +99,13 @@ def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
                 value=type(value).__name__,
                 remedy="give one value",
             )
+
+
+def _refuse_no_flags(flags: Collection[str], given: Mapping[str, Any]) -> None:
+    """Refuse all but booleans for parameters that are booleans."""
+    for name, value in given.items():
+        if name in flags and value not in (False, True):
+            raise SpecError("not a bool", field=name, value=value, remedy="give True or False")
 
 
 def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:

@@ -345,6 +345,8 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
 
 def _checked(attributes: Any) -> Document | None:
     try:
+        if not isinstance(attributes, Mapping | None):
+            raise TypeError("no mapping")  # noqa: TRY301
         json.dumps(attributes, allow_nan=False)
         return dict(attributes) if attributes is not None else None
     except (RecursionError, TypeError, ValueError) as error:
@@ -354,11 +356,33 @@ def _checked(attributes: Any) -> Document | None:
 
 
 def _key_encoding(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"name": value, "separator": "/" if value == "default" else "."}
-    if isinstance(value, Mapping) and "configuration" in value:
-        return {"name": value["name"], **value["configuration"]}
-    return value
+    """Encoding of chunk keys, as zarr-python takes it.
+
+    Raises
+    ------
+    SpecError
+        If it is none. zarr-python would ignore other members than these.
+    """
+    if not isinstance(value, str | Mapping):
+        if value is None or hasattr(value, "to_dict"):
+            return value
+        raise _bad_encoding("no encoding of keys", value)
+    given = {"name": value} if isinstance(value, str) else dict(value)
+    more = given.pop("configuration", {})
+    if not isinstance(more, Mapping) or given.get("name") not in ("default", "v2"):
+        raise _bad_encoding("no encoding of keys", value)
+    usual = "/" if given["name"] == "default" else "."
+    given = {"separator": usual, **given, **more}
+    if given["separator"] not in ("/", "."):
+        raise _bad_encoding("no such separator", value)
+    if unknown := given.keys() - {"name", "separator"}:
+        raise _bad_encoding(f"has unknown members {sorted(map(str, unknown))}", value)
+    return given
+
+
+def _bad_encoding(why: str, value: Any) -> SpecError:
+    remedy = _REMEDIES["chunk_key_encoding"]
+    return SpecError(why, field="chunk_key_encoding", value=value, remedy=remedy)
 
 
 def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
@@ -423,11 +447,11 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                 )
             except Exception as narrower:  # noqa: BLE001 (raised again with its keyword)
                 unknown = unknown_name(value)
-                why = (
-                    str(narrower)
-                    if unknown is None
-                    else f"nothing is known by the name {unknown!r}"
-                )
+                why = str(narrower)
+                if unknown is not None:
+                    why = f"nothing is known by the name {unknown!r}"
+                elif isinstance(narrower, KeyError):
+                    why = f"has no {narrower}"
                 remedy = _REMEDIES[field]
                 if are_known(value) and "Expected a" not in why:
                     remedy = f"correct its configuration; or {remedy}"

@@ -553,14 +553,14 @@ def _refuse_lengths(field: str, sizes: Sequence[int], why: str | None) -> None:
 
 def _check_writable(metadata: ArrayMetadata) -> None:
     try:
+        trials = list(trial_shapes(metadata.inner_codecs, metadata.grid.chunks))
         metadata.pipeline  # noqa: B018 (builds the pipeline)
-        for codecs, shape in trial_shapes(metadata.inner_codecs, metadata.grid.chunks):
+        for codecs, shape in trials:
             _try_codecs(metadata, codecs, shape)
     except CodecError as error:
+        text, codec = str(error), error.fields["codec"]
         remedy = "install its library, correct its configuration, or choose another codec"
-        raise SpecError(
-            str(error), field="codecs", value=error.fields["codec"], remedy=remedy
-        ) from None
+        raise SpecError(text, field="codecs", value=codec, remedy=remedy) from None
 
 
 def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape) -> None:

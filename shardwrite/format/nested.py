@@ -276,7 +276,7 @@ def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
             f"shards of {shape} cannot be cut into such chunks",
             field="chunk_shape",
             value=found,
-            remedy="correct the document",
+            remedy="give one number for each axis, which divides the shard there",
         )
     return tuple(found)
 

@@ -19,6 +19,7 @@ from shardwrite.operations.adopting import Call, adopt_files, look
 from shardwrite.operations.adopting_copies import Copying, copy_files, look_for_copies
 from shardwrite.operations.converting import Progress
 from shardwrite.place.target import resolve_target
+from shardwrite.stores import is_there, local_path
 
 __all__ = ["adopt", "preview_adopt"]
 
@@ -214,7 +215,15 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             value=files,
             remedy="give a list of paths, in their order",
         )
-    paths = tuple(os.path.abspath(name) for name in names)
+    paths = tuple(os.path.abspath(local_path(name, "files")) for name in names)
+    for path in paths:
+        if "*" in path and not is_there(path):
+            raise SpecError(
+                "no such file, and a pattern is not expanded here",
+                field="files",
+                value=path,
+                remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
+            )
     if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
         raise SpecError(
             f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",

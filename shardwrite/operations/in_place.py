@@ -363,6 +363,8 @@ def _check(tree: Hierarchy, call: Call) -> Path:
 
     path = _path_of(tree.place)
     if path is None:
+        if isinstance(tree.place, TransformerPlace):
+            raise refused("it lies in a hierarchy of 2022, which can hold no arrays of Zarr v3")
         is_file = isinstance(tree.place.store, InsideStore)
         raise refused(
             "it lies in a file, which is only read" if is_file else "it lies in no directory"

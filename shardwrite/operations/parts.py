@@ -105,7 +105,7 @@ def prepare(
     made = plan if plan.gathering is None else plan.gathering
     check_scale(target, made.metadata, run_dir)
     if format is not None:
-        same_today(made.metadata.document)
+        _check_format(made, format)
     engine = LocalEngine("threads")
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
     job = Job(PartSource.of(x).chunks_for(plan), plan, target, options)
@@ -113,6 +113,19 @@ def prepare(
         prepare_jobs([job], engine, stripe_count)
     else:
         prepare_scattered(job, target, engine, run_dir, stripe_count)
+
+
+def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
+    """Refuse a plan that was made without the format."""
+    try:
+        same_today(plan.metadata.document)
+    except SpecError as error:
+        raise SpecError(
+            f"the plan was made for another one, as its {error.fields['field']} shows",
+            field="format",
+            value=format,
+            remedy="give it to shardwrite.plan, too",
+        ) from None
 
 
 def _check_plan(plan: object) -> None:

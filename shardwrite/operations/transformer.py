@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.transformer_keys import checked_counts
+from shardwrite.stores import is_file, local_path
 
 if TYPE_CHECKING:
     from shardwrite.read.transformer_view import TransformerView
@@ -75,7 +76,7 @@ def transformer_view(
     from shardwrite.read.transformer_view import TransformerView
 
     if isinstance(store, str | os.PathLike):
-        store = LocalStore(os.fspath(store), read_only=read_only)
+        store = LocalStore(_directory(os.fspath(store)), read_only=read_only)
     if not isinstance(store, Store):
         raise SpecError(
             "not a store",
@@ -89,3 +90,23 @@ def transformer_view(
         raise SpecError("not a path in a store", field="path", value=path, remedy=remedy)
     counts = checked_counts(chunks_per_shard)
     return TransformerView(store, counts, path, read_only=read_only)
+
+
+def _directory(given: Any) -> str:
+    """Path of the directory that a user gives for a store.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be one, such as the URL of a bucket, or is a file.
+    """
+    path = local_path(given) if isinstance(given, str) else ""
+    if not path or "\0" in path or "://" in path or is_file(path):
+        raise SpecError(
+            "not the path of a directory",
+            field="store",
+            value=given,
+            remedy="give a directory, or a store of zarr-python, such as "
+            "zarr.storage.ZipStore(...) or zarr.storage.FsspecStore.from_url(...)",
+        )
+    return path

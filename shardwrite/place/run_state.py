@@ -30,7 +30,7 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
-from shardwrite.stores import BucketStore, Store, as_store_error, token_of
+from shardwrite.stores import BucketStore, Store, as_store_error, local_path, token_of
 
 __all__ = [
     "RunState",
@@ -105,7 +105,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
             remedy="give a directory that all processes of the run see, such as "
             f'run_dir="/scratch/me/runs", or set {RUN_DIR.path} in the configuration of dask',
         )
-    directory = Path(os.fsdecode(chosen)).absolute()
+    directory = Path(local_path(os.fsdecode(chosen), "run_dir")).absolute()
     root = place.base.local_root
     if root is not None and directory.resolve().is_relative_to(root.resolve()):
         raise SpecError(
@@ -187,9 +187,10 @@ def own_run_dir(run_dir: Any) -> Iterator[Any]:
     if not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
         yield run_dir
         return
-    with as_store_error(os.fsdecode(chosen), "cannot make a directory in"):
-        os.makedirs(chosen, exist_ok=True)
-        made = tempfile.mkdtemp(prefix="shardwrite-", dir=os.fsdecode(chosen))
+    where = local_path(os.fsdecode(chosen), "run_dir")
+    with as_store_error(where, "cannot make a directory in"):
+        os.makedirs(where, exist_ok=True)
+        made = tempfile.mkdtemp(prefix="shardwrite-", dir=where)
     try:
         yield made
     finally:

@@ -78,7 +78,8 @@ def around(place: Place) -> tuple[Any, str, str] | None:
         Place of the array.
     """
     if isinstance(place, Directory):
-        return str(place.path.parent), "", place.path.name
+        path = place.path
+        return (str(path.parent), "", path.name) if path.parent.name else None  # not the root
     if not isinstance(place, InStore) or isinstance(place, TransformerPlace):
         return None
     if place.name:

@@ -11,7 +11,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.place.transformer import TransformerStore
-from shardwrite.stores import BucketStore
+from shardwrite.stores import BucketStore, local_path
 
 __all__ = ["no_bucket", "place_via", "target_via"]
 
@@ -47,7 +47,7 @@ def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore
             value=directory,
             remedy='give the path of a directory, such as "/local/scratch"',
         )
-    where = os.fsdecode(directory)
+    where = local_path(os.fsdecode(directory), "via")
     base = place.base if isinstance(place, InStore) else None
     if isinstance(base, TransformerStore | BucketStore):
         base = base.via(where)

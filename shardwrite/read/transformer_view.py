@@ -3,6 +3,9 @@
 This is the storage transformer of 2022. A read asks the store below twice: for the indexes, and for
 the chunks. A write reads the shard, changes it, and puts it again as a whole. The coroutines of one
 event loop that write to the same shard take turns, also through different views of its store.
+
+Only keys that are plain paths exist. zarr-python's directories take any text for a path, so that
+``"../x"`` and ``"/x"`` would be files outside of the store. Such keys never go to the store below.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from shardwrite.format.transformer_keys import ChunkKeys, ChunkPlace
 from shardwrite.grid import Shape
 from shardwrite.read.shard_locks import lock_of
 from shardwrite.read.shard_reads import ShardReads
+from shardwrite.stores import check_key, is_plain_key
 
 __all__ = ["TransformerView"]
 
@@ -120,7 +124,7 @@ class TransformerView(Store):
         CorruptShardError
             If the index of the shard cannot be right.
         """
-        if not self._keys.is_of_grid(key):
+        if is_plain_key(key) and not self._keys.is_of_grid(key):
             return await self._store.get(key, prototype, byte_range)
         (value,) = await self.get_partial_values(prototype, [(key, byte_range)])
         return value
@@ -137,11 +141,15 @@ class TransformerView(Store):
         CorruptShardError
             If the index of a shard cannot be right.
         """
-        asked = [(key, self._keys.place(key), wanted) for key, wanted in key_ranges]
-        return await self._reads.values(prototype, asked)
+        wanted = list(key_ranges)
+        asked = [(key, self._keys.place(key), part) for key, part in wanted if is_plain_key(key)]
+        found = iter(await self._reads.values(prototype, asked))
+        return [next(found) if is_plain_key(key) else None for key, _ in wanted]
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value."""
+        if not is_plain_key(key):
+            return False
         place = self._keys.place(key)
         if place is None:
             ask = self._store.exists  # of zarr's interface, and no question to a file system
@@ -156,6 +164,8 @@ class TransformerView(Store):
         FileNotFoundError
             If it is missing.
         """
+        if not is_plain_key(key):
+            raise FileNotFoundError(key)
         place = self._keys.place(key)
         if place is None:
             return await self._store.getsize(key)
@@ -180,10 +190,12 @@ class TransformerView(Store):
         ------
         TypeError
             If the value is no buffer of zarr-python.
+        StoreError
+            If the key is no relative path of plain names.
         """
         self._check_writable()
         _check_buffer("set", value)
-        place = self._keys.place(key)
+        place = self._keys.place(check_key(key))
         if place is None:
             await self._store.set(key, value)
             return
@@ -199,10 +211,12 @@ class TransformerView(Store):
         ------
         TypeError
             If the value is no buffer of zarr-python.
+        StoreError
+            If the key is no relative path of plain names.
         """
         self._check_writable()
         _check_buffer("set_if_not_exists", value)
-        place = self._keys.place(key)
+        place = self._keys.place(check_key(key))
         if place is None:
             await self._store.set_if_not_exists(key, value)
             return
@@ -228,11 +242,13 @@ class TransformerView(Store):
         SpecError
             If a first byte is no integer, or the new bytes are none; nothing is written then. If a
             first byte lies outside of the value, nothing is written to that object.
+        StoreError
+            If a key is no relative path of plain names; nothing is written then.
         """
         self._check_writable()
         changes: dict[str, list[tuple[str, int, bytes]]] = {}
         for key, start, value in key_start_values:
-            place = self._keys.place(key)
+            place = self._keys.place(check_key(key))
             changes.setdefault(key if place is None else place.shard, []).append(
                 (key, _first_byte(start), _new_bytes(value))
             )
@@ -260,19 +276,41 @@ class TransformerView(Store):
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Remove values, which may be missing; each shard is written or removed once."""
+        """Remove values, which may be missing; each shard is written or removed once.
+
+        Raises
+        ------
+        SpecError
+            If `keys` is one text, whose characters would be taken for keys.
+        """
         self._check_writable()
+        if isinstance(keys, str):
+            raise SpecError(
+                "one text, and not several keys",
+                field="keys",
+                value=keys,
+                remedy="give a list of keys, or use delete",
+            )
         others, shards = [], dict[str, set[int]]()
-        for key in keys:
+        for key in filter(is_plain_key, keys):
             place = self._keys.place(key)
             if place is None:
                 others.append(key)
             else:
                 shards.setdefault(place.shard, set()).add(place.rank)
         await asyncio.gather(
-            *(self._store.delete(key) for key in others),
+            *(self._delete_object(key) for key in others),
             *(self._erase(shard, ranks) for shard, ranks in shards.items()),
         )
+
+    async def _delete_object(self, key: str) -> None:
+        """Remove an object of the store below, if it is one.
+
+        A directory of zarr-python would remove all that lies in a directory of this name.
+        """
+        there = self._store.exists  # of zarr's interface, and no question to a file system
+        if await there(key):
+            await self._store.delete(key)
 
     async def _erase(self, shard: str, ranks: Collection[int]) -> None:
         async with lock_of(self._store, shard):
@@ -289,6 +327,8 @@ class TransformerView(Store):
     async def erase_prefix(self, prefix: str) -> None:
         """Remove all values whose keys begin with `prefix`."""
         self._check_writable()
+        if not _begins_plain(prefix):
+            return
         if self._keys.is_whole(prefix):
             async for _ in self._below(prefix):  # some stores would take an object for a directory
                 await self._store.delete_dir(prefix)
@@ -347,6 +387,8 @@ class TransformerView(Store):
 
     async def _below(self, prefix: str) -> AsyncIterator[str]:
         """Keys of the store below that begin with `prefix`, or whose chunks may."""
+        if not _begins_plain(prefix):
+            return
         for directory in self._keys.directories(prefix):
             async for key in self._store.list_prefix(directory):
                 if self._keys.is_begun(key, prefix) or self._keys.may_hold(key, prefix):
@@ -380,6 +422,8 @@ class TransformerView(Store):
         """Names of what lies directly in a directory; only those of keys that exist."""
         path = prefix.rstrip("/")
         directory = f"{path}/" if path else ""
+        if not _begins_plain(directory):
+            return
         is_whole = self._keys.is_whole(directory)
         names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
         if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
@@ -387,6 +431,12 @@ class TransformerView(Store):
             names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
         for name in names:
             yield name
+
+
+def _begins_plain(prefix: str) -> bool:
+    """Whether a key that is a relative path of plain names can begin so."""
+    directory = prefix.rpartition("/")[0]
+    return is_plain_key(directory) if "/" in prefix else "\0" not in prefix
 
 
 def _check_buffer(method: str, value: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -218,6 +218,8 @@ def _given(x: Any, field: str) -> Given:
     shape = _shape_of(x)
     if shape is None or not hasattr(type(x), "__array__"):
         remedy = _OF_PATHS if isinstance(x, str | os.PathLike) else _REMEDY
+        if isinstance(x, Mapping) and len(x):  # a group or a file of h5py, among others
+            remedy = f"give one of its members, such as {field}[{next(iter(x))!r}]"
         raise _refusal(x, field, "not an array", remedy)
     dtype = getattr(x, "dtype", None)
     dtype = getattr(dtype, "numpy_dtype", dtype)  # as tensorstore calls it

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
+from shardwrite.errors import SpecError
 from shardwrite.runs.bar import NotebookBar, notebook_display
 from shardwrite.write.context import GroupReport
 
@@ -112,9 +115,21 @@ def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
     ------
     callable
         Function to call with each report.
+
+    Raises
+    ------
+    SpecError
+        If `progress` is neither.
     """
     if callable(progress):
         yield progress
+    elif not isinstance(progress, bool | np.bool_ | None):
+        raise SpecError(
+            "no kind of progress",
+            field="progress",
+            value=progress,
+            remedy="give True, False, or a function that takes a report",
+        )
     elif progress:
         display = notebook_display()
         bar = (

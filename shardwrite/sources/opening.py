@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from typing import Any
-from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
@@ -15,11 +14,10 @@ from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
-from shardwrite.stores import InsideStore, as_store_error, is_bucket_url
+from shardwrite.stores import InsideStore, as_store_error, is_bucket_url, local_path
 
 __all__ = ["place_of"]
 
-_FILE_URL = "file://"
 _ZIP = b"PK\x03\x04"
 
 
@@ -71,9 +69,7 @@ def _split(source: Any) -> tuple[str | None, str]:
         return os.fspath(store.path), "" if node is store else node.path
     if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
         return None, ""
-    path, name = os.fspath(source), ""
-    if path.startswith(_FILE_URL):
-        path = unquote(path.removeprefix(_FILE_URL))
+    path, name = local_path(os.fspath(source), "src"), ""
     if "::" in path and not os.path.exists(path):
         path, _, name = path.rpartition("::")
     if is_bucket_url(path):

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
-from urllib.parse import unquote
 
 import numpy.typing as npt
 
@@ -25,7 +24,7 @@ from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url
+from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url, local_path
 
 __all__ = ["open_source"]
 
@@ -39,7 +38,6 @@ class RawLayout(TypedDict, total=False):
     order: str
 
 
-_FILE_URL = "file://"
 _NO_FILES = ("zarr", "precomputed")  # but many objects
 _KEYWORDS = ("path", "format", "dataset", *RawLayout.__annotations__, "chunks")
 
@@ -167,8 +165,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
 
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
-    if path.startswith(_FILE_URL):
-        path = unquote(path.removeprefix(_FILE_URL))
+    path = local_path(path, "source")
     if "://" in path and not is_bucket_url(path):
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"

@@ -47,7 +47,8 @@ from shardwrite.stores.files import (
     write_file,
 )
 from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
-from shardwrite.stores.keys import check_key
+from shardwrite.stores.keys import check_key, is_plain_key
+from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
     is_file,
     is_there,
@@ -133,10 +134,12 @@ __all__ = [
     "is_bucket_url",
     "is_file",
     "is_icechunk",
+    "is_plain_key",
     "is_session",
     "is_store_url",
     "is_there",
     "listed",
+    "local_path",
     "make_directories",
     "make_directory",
     "mode_of",

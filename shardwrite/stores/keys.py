@@ -6,9 +6,14 @@ import errno
 
 from shardwrite.errors import StoreError
 
-__all__ = ["check_key", "check_prefix"]
+__all__ = ["check_key", "check_prefix", "is_plain_key"]
 
 _NOT_PLAIN = frozenset(("", ".", ".."))
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether a key stays inside the store: it is a relative path of plain names."""
+    return bool(key) and "\0" not in key and _NOT_PLAIN.isdisjoint(key.split("/"))
 
 
 def check_key(key: str) -> str:
@@ -19,7 +24,7 @@ def check_key(key: str) -> str:
     StoreError
         If the key is empty, is absolute, has an empty part, ``.`` or ``..``, or contains NUL.
     """
-    if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
+    if not is_plain_key(key):
         raise StoreError(
             f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
         )

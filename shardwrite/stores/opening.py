@@ -16,6 +16,7 @@ from shardwrite.stores.base import Store
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
+from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
 __all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store"]
@@ -142,6 +143,7 @@ def _of_path(given: str | os.PathLike[str]) -> PosixStore:
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text or not _is_name(text):
         raise _refusal(given, "not the path of a directory", "give one with a name")
+    text = local_path(text)
     if _URL.match(text):
         remedy = (
             f"give a URL of {', '.join(BUCKET_SCHEMES)}, file or memory, the path of a directory, "

@@ -254,6 +254,7 @@ def test_files_and_places_that_are_refused(tmp_path):
     for how in ("move", "link", "copy"):
         refused("no regular file; give files by their names", [str(home)], how=how)
     refused("no file is given", [])
+    refused("a pattern is not expanded", str(home / "*.h5"))
     refused("no axis", axis=3)
     refused("no such choice", how="steal")
     refused("only for chunks that are copied", durability="none")

@@ -138,7 +138,7 @@ ARGUMENTS = {
     "two array->bytes codecs, as serializers": ({"serializer": [LITTLE, LITTLE]}, "serializer", "'bytes'", "give one"),
     "two array->bytes codecs, one a filter": ({"filters": [LITTLE]}, "filters", "'bytes'", "array-to-array"),
     "two array->bytes codecs, one a compressor": ({"compressors": [LITTLE]}, "compressors", "'bytes'", "bytes-to-bytes"),
-    "a sharding that does not divide an inner chunk": ({"serializer": ShardingCodec(chunk_shape=(3, 3))}, "codecs", "sharding_indexed", "another codec"),
+    "a sharding that does not divide an inner chunk": ({"serializer": ShardingCodec(chunk_shape=(3, 3))}, "chunk_shape", "[3, 3]", "divides the shard"),
     "an index that lies nowhere": ({"index_location": "middle"}, "index_location", "'middle'", '"start" or "end"'),
     "a fill value of another kind": ({"fill_value": "green"}, "fill_value", "'green'", "scalar of the array's dtype"),
     "names for other dimensions": ({"dimension_names": ["y"]}, "dimension_names", "['y']", "for each axis"),
@@ -147,6 +147,16 @@ ARGUMENTS = {
     "a separator that does not exist": (
         {"chunk_key_encoding": {"name": "v2", "separator": "_"}}, "chunk_key_encoding", "'_'", '"/" or "."',
     ),
+    "a misspelled separator": (
+        {"chunk_key_encoding": {"name": "default", "configuration": {"seperator": "."}}},
+        "chunk_key_encoding", "unknown members ['seperator']", '"/" or "."',
+    ),
+    "a key encoding that is configured by a number": (
+        {"chunk_key_encoding": {"name": "default", "configuration": 5}}, "chunk_key_encoding", "5", '"/" or "."',
+    ),
+    "a key encoding that is a number": ({"chunk_key_encoding": 5}, "chunk_key_encoding", "5", '"/" or "."'),
+    "a compressor without a name": ({"compressors": {"id": "zstd"}}, "compressors", "has no 'name'", '"zstd"'),
+    "attributes that are a text": ({"attributes": "unit"}, "attributes", "no mapping", "JSON can hold"),
     "a strategy that does not exist": ({"strategy": "sideways"}, "strategy", "'sideways'", "append-only"),
     "a strategy that is none": ({"strategy": 3}, "strategy", "3", "append-only"),
     "a mode that does not exist": ({"mode": "x"}, "mode", "'x'", f"{CHOICES} ['w-', 'w', 'a', 'r+']"),
@@ -166,6 +176,8 @@ ARGUMENTS = {
     "fractional tasks": ({"max_graph_tasks": 2.5}, "max_graph_tasks", "2.5", "100000"),
     "negative reruns": ({"max_source_reruns": -1}, "max_source_reruns", "-1", "1.25"),
     "text for a bool": ({"write_empty_chunks": "no"}, "write_empty_chunks", "'no'", "True or False"),
+    "text for compute": ({"compute": "no"}, "compute", "'no'", "True or False"),
+    "text for progress": ({"progress": "yes"}, "progress", "'yes'", "a function that takes a report"),
     "bytes that name the source": ({"source_id": b"x"}, "source_id", "b'x'", "give a text"),
     **{
         f"key {kind}": ({"name": name}, "name", repr(name), PLAIN)

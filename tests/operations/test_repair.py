@@ -21,20 +21,7 @@ from shardwrite.place.base import RECEIPT_NAME
 
 salvage_module = importlib.import_module("shardwrite.operations.salvage")
 repair_module = importlib.import_module("shardwrite.operations.repair")
-KEYWORDS = {"shards": 16, "chunks": 4}
-
-
-@pytest.fixture
-def a():
-    found = np.random.default_rng(0).integers(1, 9, (64, 64)).astype("i4")
-    found[:16, :16] = 0
-    return found
-
-
-@pytest.fixture
-def path(tmp_path, a):
-    da.from_array(a, chunks=(10, 64)).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
-    return tmp_path / "x"
+LAYOUT = {"shards": 16, "chunks": 4}
 
 
 def damage(path):
@@ -131,9 +118,7 @@ def test_only_what_is_bad_is_written_again(path, a):
     again = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
     assert (again.tasks, again.result) == ((), None)
     # the receipt still belongs to the run that made the array
-    assert (
-        da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **KEYWORDS).n_resumed_shards == 16
-    )
+    assert da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **LAYOUT).n_resumed_shards == 16
 
 
 def test_an_interrupted_repair_goes_on(path, a):
@@ -153,7 +138,7 @@ def test_an_interrupted_repair_goes_on(path, a):
         shardwrite.repair(path, x)
     assert path.with_name("x.shardwrite").exists()
     with pytest.raises(shardwrite.JournalError, match="mode"):
-        (da.from_array(a, chunks=16) + 1).to_sharded_zarr(path, mode="w", **KEYWORDS)
+        (da.from_array(a, chunks=16) + 1).to_sharded_zarr(path, mode="w", **LAYOUT)
     assert "c/3/0" in {task.key for task in shardwrite.repair(path).tasks} <= bad
     flag.unlink()
     assert shardwrite.repair(path, x).is_done
@@ -319,7 +304,7 @@ def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):
         return block
 
     x = da.from_array(a, chunks=8).map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"))
-    keywords = {**KEYWORDS, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+    keywords = {**LAYOUT, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
     import dask
 
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):

@@ -21,23 +21,10 @@ from shardwrite.cli import main
 from shardwrite.errors import SpecError
 
 repair_module = importlib.import_module("shardwrite.operations.repair")
-RAW = {"shards": 16, "chunks": 4, "compressors": None}
+LAYOUT = {"shards": 16, "chunks": 4, "compressors": None}
 SCALE = {"resolution": (1, 1, 1), "chunks": 4}
 LINEAR = {"preshift_bits": 0, "minishard_bits": 2, "shard_bits": 1}
 SCATTERED = {**LINEAR, "hash": "murmurhash3_x86_128"}
-
-
-@pytest.fixture
-def a():
-    found = np.random.default_rng(0).integers(1, 9, (64, 64)).astype("i4")
-    found[:16, :16] = 0
-    return found
-
-
-@pytest.fixture
-def path(tmp_path, a):
-    da.from_array(a, chunks=(10, 64)).to_sharded_zarr(tmp_path / "x", **RAW)
-    return tmp_path / "x"
 
 
 def spoil(path):
@@ -204,7 +191,7 @@ def test_a_shard_that_an_update_writes_meanwhile_is_left_alone(path, a, monkeypa
 
 def test_a_store_of_zarr_that_is_no_directory(a):
     store = zarr.storage.MemoryStore()
-    da.from_array(a, chunks=16).to_sharded_zarr(store, **RAW)
+    da.from_array(a, chunks=16).to_sharded_zarr(store, **LAYOUT)
     zarr.open_array(store)[20, 20] += 100
     done = shardwrite.repair(store, a, compare=True)
     assert [task.key for task in done.tasks] == ["c/1/1"]

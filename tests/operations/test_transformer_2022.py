@@ -530,6 +530,9 @@ def test_a_hierarchy_without_arrays_is_refused(tmp_path):
 
 def test_parts_streams_and_stores_in_memory(tmp_path):
     x = da.from_array(VALUES, chunks=(2, 4))
+    other = shardwrite.plan(x, shards=NEW["shards"], chunks=NEW["chunks"])
+    with pytest.raises(SpecError, match=r"give it to shardwrite\.plan, too"):
+        shardwrite.prepare(x, tmp_path / "h/g/x", other, format="transformer-2022")
     plan = shardwrite.plan(x, **NEW)
     shardwrite.prepare(x, tmp_path / "h/g/x", plan, format="transformer-2022")
     parts = [shardwrite.write_part(x, tmp_path / "h/g/x", i, 2) for i in range(2)]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import dask.array as da
+import obstore
 import pytest
 import zarr
 from zarr.storage import LocalStore, MemoryStore
 
+import shardwrite
 from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
+from shardwrite.place.scale import around
 from shardwrite.place.target import resolve_place, resolve_target
-from shardwrite.stores import PosixStore
+from shardwrite.sources import open_source
+from shardwrite.stores import PosixStore, local_path
 
 BAD_NAMES = [3, "../x", "/x", "a//b", "s3://bucket/x", "zarr.json"]
 
@@ -64,3 +71,39 @@ def test_a_path_with_dots_is_the_place_that_it_leads_to(tmp_path):
     assert resolve_place(inside / ".." / ".." / "link", None).is_link()
     with pytest.raises(SpecError, match="not the path of a directory"):
         resolve_place(inside / "..", None)
+
+
+def test_the_home_directory_is_meant_by_a_tilde(tmp_path, monkeypatch):
+    """It was a directory of that name below the working directory."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    x = da.ones((8, 8), chunks=4, dtype="u1")
+    x.to_sharded_zarr("~/x.zarr", shards=4, chunks=2)
+    objects = zarr.storage.ObjectStore(obstore.store.LocalStore(tmp_path / "objects", mkdir=True))
+    x.to_sharded_zarr(objects, run_dir="~/runs", shards=4, chunks=2)
+    da.ones((8, 8, 8), chunks=4, dtype="u1").to_precomputed(
+        "~/volume", axes="zyx", resolution=(1, 1, 1)
+    )
+    shardwrite.reshard("~/x.zarr", "~/y.zarr", shards=(4, 4))
+    assert shardwrite.verify("~/y.zarr", deep=True, against="~/x.zarr").is_good
+    assert open_source("~/x.zarr").shape == (8, 8)
+    assert shardwrite.transformer_view("~/x.zarr", 2)._store.root == tmp_path / "home" / "x.zarr"
+    for given in ("~/volume", Path("~/volume"), f"file://{tmp_path}/home/volume"):
+        assert shardwrite.from_precomputed(given).shape == (8, 8, 8)
+    with pytest.raises(shardwrite.StoreError, match=f"{tmp_path}/home/a.h5"):
+        shardwrite.adopt(["~/a.h5"], "z.zarr")
+    assert not any(work.iterdir())
+    assert {path.name for path in (tmp_path / "home").iterdir()} >= {"x.zarr", "runs", "volume"}
+
+
+@pytest.mark.parametrize("given", ["x~", "./~/x", "~\0x/y", "~no-such-user-here/x", "s3://~/x"])
+def test_other_tildes_stay(given):
+    assert local_path(given) == given
+
+
+def test_an_array_directly_below_the_root_is_no_scale():
+    """What was unfinished or missing there could not even be verified."""
+    assert around(Directory(Path("/x.zarr"))) is None
+    assert around(Directory(Path("/v/x.zarr"))) == ("/v", "", "x.zarr")

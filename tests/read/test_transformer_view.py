@@ -15,7 +15,7 @@ from zarr.buffer.cpu import Buffer
 from zarr.storage import LocalStore, MemoryStore
 
 import shardwrite
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.transformer_keys import ChunkKeys
 from shardwrite.read.shard_locks import lock_of
 
@@ -103,7 +103,7 @@ def test_keys_as_the_document_maps_them(key, shard_key, rank):
 
 @pytest.mark.parametrize(
     "key", ["zarr.json", "a/0/1", "c/0", "c/0/1/2", "c/00/1", "c/-1/0", "c/0.1", "c.0/1", "c", "d0/1",
-            "cc/0/1/", "c/0/" + "9" * 20, "c/0/\u0661"]
+            "cc/0/1", "c/0/" + "9" * 20, "c/0/\u0661"]
 )  # fmt: skip
 def test_other_keys_pass_through(view, objects, key):
     assert ChunkKeys("", (2, 2)).place(key) is None
@@ -209,6 +209,86 @@ def test_erased(view, below, objects):
     assert sorted(objects) == ["data/root/x/c0/0"]
     run(view.delete("data/root/x/c1/1"))
     assert not objects
+
+
+def test_an_object_is_deleted_and_no_directory(tmp_path):
+    """A directory of zarr-python would remove all that lies in a directory of that name."""
+    view = shardwrite.transformer_view(tmp_path / "x", (2,))
+    run(view.set("c/5", Buffer.from_bytes(b"a")))
+    run(view.delete("c"))
+    assert run(view.exists("c/5"))
+    with pytest.raises(SpecError, match="give a list of keys, or use delete"):
+        run(view.erase_values("c/5"))
+    assert run(view.exists("c/5"))
+
+
+OUTSIDE = [
+    "",
+    "/",
+    "/x",
+    "/c/0",
+    "../x",
+    "../c/0",
+    "x/../../c/0",
+    "a//b",
+    ".",
+    "..",
+    "x/.",
+    "x\0",
+    "c/0/",
+]
+
+
+def test_keys_that_lead_out_of_a_store_never_go_below():
+    """They go to no real directory here: the store below only notes what it is asked."""
+    told = []
+
+    def noting(name):
+        async def note(self, *arguments):
+            told.append((name, arguments))
+
+        return note
+
+    async def noting_list(self, *arguments):
+        told.append(("list", arguments))
+        for nothing in ():
+            yield nothing
+
+    changes = (
+        "get",
+        "get_partial_values",
+        "exists",
+        "getsize",
+        "set",
+        "set_if_not_exists",
+        "delete",
+    )
+    members = {name: noting(name) for name in (*changes, "delete_dir", "clear")}
+    listings = dict.fromkeys(("list", "list_prefix", "list_dir"), noting_list)
+    view = shardwrite.transformer_view(type("Noting", (MemoryStore,), members | listings)(), (2,))
+    value = Buffer.from_bytes(b"a")
+    for key in OUTSIDE:
+        assert run(view.get(key, PROTOTYPE)) is None
+        assert run(view.get_partial_values(PROTOTYPE, [(key, None)])) == [None]
+        assert not run(view.exists(key))
+        with pytest.raises(FileNotFoundError):
+            run(view.getsize(key))
+        for change in (
+            view.set(key, value),
+            view.set_if_not_exists(key, value),
+            view.set_partial_values([("c/0", 0, b"b"), (key, 0, b"a")]),
+        ):
+            with pytest.raises(StoreError, match="not a relative path of plain names"):
+                run(change)
+        run(view.delete(key))
+        run(view.erase_values([key, key]))
+    for prefix in ("/", "//", "/x", "../", "../x", "a//b", "a/../b", "./", "a/./", "\0", "a\0/"):
+        run(view.erase_prefix(prefix))
+        run(view.delete_dir(prefix))
+        assert run(listed(view.list_prefix(prefix))) == []
+        if prefix.strip("/"):
+            assert run(listed(view.list_dir(f"{prefix}/"))) == []
+    assert told == []
 
 
 def test_a_prefix_of_whole_shards_is_handed_on(view, below, objects):
@@ -501,7 +581,7 @@ def test_shards_without_a_checksum_are_viewed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ((5, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
+        ((5, 2), "store"), (("", 2), "store"), (("s3://bucket/x", 2), "store"), ((__file__, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
         ((MemoryStore(), "22"), "chunks_per_shard"), ((MemoryStore(), np.array([2.0, 2])), "chunks_per_shard"),
         ((MemoryStore(), np.ones((2, 2), int)), "chunks_per_shard"), ((MemoryStore(), np.int64(-2)), "chunks_per_shard"), ((MemoryStore(), [2**20, 2**20]), "chunks_per_shard"),
     ],

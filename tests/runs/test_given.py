@@ -242,6 +242,7 @@ REFUSED = {
     "another shape": (lambda: Lying(VALUES), r"shape is \(3, 3\)"),
     "masked": (lambda: np.ma.masked_equal(VALUES, 3), "masked values"),
     "masked, of dask": (lambda: da.ma.masked_equal(da.from_array(VALUES), 3), "masked values"),
+    "a mapping": (lambda: {"a": VALUES}, r"one of its members, such as .*\['a'\]"),
     "a group": (lambda: zarr.group({}), "give one of its arrays"),
     "without a shape": (lambda: dask.delayed(np.ones)(3), "a collection of dask without a shape"),
     "unknown chunks": (lambda: da.arange(9, chunks=3)[da.arange(9, chunks=3) > 3], "unknown chunk"),
