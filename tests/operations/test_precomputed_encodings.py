@@ -63,6 +63,8 @@ def write(values, root, **keywords):
 def test_written_and_read(tmp_path, encoding, values, fields):
     if encoding == "jpeg":
         pytest.importorskip("simplejpeg")
+    elif encoding == "png":
+        pytest.importorskip("PIL", reason="pillow")
     kind = "segmentation" if encoding == "compressed_segmentation" else "image"
     written = write(values, tmp_path / "v", encoding=encoding, type=kind)
     scale = scale_of(tmp_path / "v")
