@@ -22,7 +22,15 @@ from shardwrite.plan.render import counted
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.read.precomputed import read_sharding
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import DURABILITIES, Capability, Store, open_store, require
+from shardwrite.stores import (
+    DURABILITIES,
+    Capability,
+    Store,
+    as_store_error,
+    make_directories,
+    open_store,
+    require,
+)
 from shardwrite.write.uint64_shards import Change, commit_changes
 
 __all__ = ["UInt64Shards"]
@@ -162,8 +170,8 @@ class UInt64Shards(Mapping[int, bytes]):
             What to do with shards that exist. ``"refuse"`` raises before anything is written.
             ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
             ``"replace"`` makes them anew from `values` alone: what else they held is gone.
-            ``"update"`` makes them anew, with their other chunks copied as they are. Objects of
-            the obsolete format stay beside the new shard, and `verify` names them.
+            ``"update"`` makes them anew, with their other chunks copied as they are. The objects of
+            a shard in the obsolete format are removed when the new shard is there.
         durability : {"full", "batch", "none"}, optional
             As for `to_sharded_zarr`.
         threads : int, optional
@@ -309,8 +317,8 @@ class UInt64Shards(Mapping[int, bytes]):
 
         Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
         the minishard that names it. Several chunks may have the same bytes. Objects of the obsolete
-        format that stand beside the shard itself are named in `warnings`, because they hold other
-        values.
+        format that stand beside the shard itself are named in `warnings`, because they may hold
+        other values.
 
         Parameters
         ----------
@@ -379,6 +387,9 @@ class UInt64Shards(Mapping[int, bytes]):
         level = durability_in(store, durability)
         for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):
             require(store, capability, field="store", value=type(store).__name__)
+        if changes and store.local_root is not None:
+            with as_store_error(str(store.local_root), "cannot make"):
+                make_directories(store.local_root, level)
         size = _BATCH if level == "batch" else 1
         batches = [changes[i : i + size] for i in range(0, len(changes), size)]
 

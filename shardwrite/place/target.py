@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from shardwrite.config.table import DURABILITY, RUN_DIR
 from shardwrite.config.values import value_of
@@ -34,6 +33,7 @@ from shardwrite.stores import (
     listed,
     open_store,
     parse_document,
+    path_of_url,
     require,
 )
 
@@ -58,7 +58,6 @@ COMPACTION = "compaction"
 """Name of the directory of a compaction among those of the updates."""
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
-_NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # File systems allow 255 bytes, and directories beside the array have this suffix in addition.
 _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
@@ -452,7 +451,7 @@ def _root_of(store: Any) -> Path | None:
                 "s3://bucket/x.zarr; storage_options={} opens what fsspec knows"
             )
             raise SpecError("no known kind of URL", field="store", value=text, remedy=remedy)
-        text = _path_of_url(text)
+        text = path_of_url(text)
     if not text or not _can_be_a_path(text):
         return None
     try:
@@ -476,33 +475,6 @@ def _without_dots(path: Path) -> Path:
     whole = Path(os.path.realpath(path))
     # The last part is left as it is: a link in the place of an array is refused.
     return whole if path.name == ".." else Path(os.path.realpath(path.parent), path.name)
-
-
-def _path_of_url(url: str) -> str:
-    """Absolute path in a ``file:`` URL, with percent-encoding decoded.
-
-    Raises
-    ------
-    SpecError
-        If the URL is not of a local directory, or its percent-encoding is not valid.
-    """
-    rest = url.partition(":")[2]
-    host, slash, path = (
-        rest.removeprefix("//").partition("/")
-        if rest.startswith("//")
-        else ("", rest[:1], rest[1:])
-    )
-    if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
-        remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
-        raise SpecError("no URL of a local directory", field="store", value=url, remedy=remedy)
-    if _NO_BYTE.search(path):
-        raise SpecError(
-            "a percent sign without two digits after it",
-            field="store",
-            value=url,
-            remedy="write %25 for %, or give a path",
-        )
-    return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
 def _can_be_a_path(text: str) -> bool:

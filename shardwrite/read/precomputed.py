@@ -105,13 +105,13 @@ class ScaleReader:
     Raises
     ------
     SpecError
-        If the encoding of the chunks is not supported, or holds no such voxels.
-    StoreError
-        If the key of the scale leads out of the store.
+        If the encoding of the chunks is not supported, or holds no such voxels. Also if the key of
+        the scale leads out of the store.
     """
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
         scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
+        scale.check_key()
         self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale

@@ -72,8 +72,10 @@ def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
 def _opened(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """A volume, whose arrays are its scales. Those that this package wrote are found as arrays."""
     _, volume = read_info(place.store, place.label)
+    for scale in volume.scales:
+        scale.check_key()
     keys = [scale.key for scale in volume.scales]
-    foreign = [key for key in keys if place.store.size(f"{key}/{DOCUMENT}") is None]
+    foreign = [key for key in keys if place.store.size(f"{key}/{DOCUMENT}".lstrip("/")) is None]
     wanted = [key for key in foreign if is_wanted(key)]
     if not foreign:
         return open_hierarchy(place, is_wanted)

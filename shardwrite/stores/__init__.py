@@ -63,7 +63,14 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import Opened, is_icechunk, is_session, is_store_url, open_store
+from shardwrite.stores.opening import (
+    Opened,
+    is_icechunk,
+    is_session,
+    is_store_url,
+    open_store,
+    path_of_url,
+)
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
@@ -147,6 +154,7 @@ __all__ = [
     "parse_document",
     "parse_json",
     "part_nbytes_for",
+    "path_of_url",
     "pread_all",
     "put_limit",
     "pwrite_all",

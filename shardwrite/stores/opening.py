@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
@@ -18,13 +19,15 @@ from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store"]
+__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store", "path_of_url"]
 
 _MEMORY = "memory://"
 _lock = threading.Lock()
 _stores_in_memory: dict[str, object] = {}
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:{1,2}/")
+_FILE = re.compile("file:", re.IGNORECASE)
+_NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ def _of_path(given: str | os.PathLike[str]) -> PosixStore:
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text or not _is_name(text):
         raise _refusal(given, "not the path of a directory", "give one with a name")
+    if _FILE.match(text):
+        return _of_path(path_of_url(text))
     if _URL.match(text):
         remedy = (
             f"give a URL of {', '.join(BUCKET_SCHEMES)}, file or memory, the path of a directory, "
@@ -149,6 +154,33 @@ def _of_path(given: str | os.PathLike[str]) -> PosixStore:
         )
         raise SpecError("a URL of no known scheme", field="store", value=text, remedy=remedy)
     return PosixStore(Path(text).absolute())
+
+
+def path_of_url(url: str) -> str:
+    """Absolute path in a ``file:`` URL, with percent-encoding decoded.
+
+    Raises
+    ------
+    SpecError
+        If the URL is not of a local directory, or its percent-encoding is not valid.
+    """
+    rest = url.partition(":")[2]
+    host, slash, path = (
+        rest.removeprefix("//").partition("/")
+        if rest.startswith("//")
+        else ("", rest[:1], rest[1:])
+    )
+    if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
+        remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
+        raise SpecError("no URL of a local directory", field="store", value=url, remedy=remedy)
+    if _NO_BYTE.search(path):
+        raise SpecError(
+            "a percent sign without two digits after it",
+            field="store",
+            value=url,
+            remedy="write %25 for %, or give a path",
+        )
+    return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
 def _is_name(text: str) -> bool:

@@ -238,6 +238,23 @@ def test_documents_that_are_refused(tmp_path, values, where, change, field):
     assert caught.value.field == field
 
 
+def test_numbers_that_a_program_wrote_as_4_0_and_a_url(tmp_path, values):
+    """JavaScript and tensorstore do not tell them from 4, and they were refused."""
+    path = make_precomputed(tmp_path / "v", values, sharding=SHARDING)
+    document = json.loads((path / "info").read_text())
+    scale = document["scales"][0]
+    scale.update({n: [float(i) for i in scale[n]] for n in ("size", "voxel_offset", "resolution")})
+    scale["chunk_sizes"] = [[float(i) for i in CHUNK]]
+    scale["sharding"] = {**SHARDING, "shard_bits": 3.0}
+    document |= {"num_channels": 1.0, "type": "IMAGE", "data_type": "UINT16"}
+    (path / "info").write_text(json.dumps(document))
+    x = shardwrite.from_precomputed(path.as_uri())
+    assert (x == values[..., 0]).all()
+    written = ["precomputed", str(path), str(tmp_path / "w")]
+    assert CliRunner().invoke(main, written).exit_code == 0
+    assert json.loads((tmp_path / "w" / "info").read_text())["type"] == "image"
+
+
 def test_what_else_is_refused(tmp_path, values):
     with pytest.raises(StoreError, match="there is no info"):
         shardwrite.from_precomputed(tmp_path)
@@ -246,10 +263,17 @@ def test_what_else_is_refused(tmp_path, values):
         with pytest.raises(SpecError, match="x, y and z"):
             shardwrite.from_precomputed(path, axes=axes)
     document = json.loads((path / "info").read_text())
-    document["scales"][0]["key"] = "../elsewhere"
+    for key in ("../elsewhere", "/4_4_40", "a//b", "./4_4_40", "4_4_40/"):
+        document["scales"][0]["key"] = key
+        (path / "info").write_text(json.dumps(document))
+        for read in (shardwrite.from_precomputed, lambda v: shardwrite.reshard(v, tmp_path / "z")):
+            with pytest.raises(SpecError, match="no plain path below the volume") as caught:
+                read(path)
+            assert caught.value.field == "key"
+    (path / "4_4_40").rename(path / "named")  # as the remedy says
+    document["scales"][0]["key"] = "named"
     (path / "info").write_text(json.dumps(document))
-    with pytest.raises(StoreError, match="plain names"):
-        shardwrite.from_precomputed(path)
+    assert (shardwrite.from_precomputed(path) == values[..., 0]).all()
     (path / "info").write_text("{")
     with pytest.raises(SpecError, match="not valid"):
         shardwrite.from_precomputed(path)
