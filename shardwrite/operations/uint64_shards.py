@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs import limits as usual
+from shardwrite.encode.uint64_shard import UInt64ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.ids import as_id, as_ids
@@ -30,6 +32,7 @@ from shardwrite.stores import (
     make_directories,
     open_store,
     require,
+    to_write,
 )
 from shardwrite.write.uint64_shards import Change, commit_changes
 
@@ -264,10 +267,7 @@ class UInt64Shards(Mapping[int, bytes]):
         """
         found: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
-            with self._files.open(shard) as reader:
-                if reader is not None:
-                    values = ((one, reader.chunk(one)) for one in part.tolist())
-                    found.update((one, data) for one, data in values if data is not None)
+            found |= self._files.read(shard, partial(_chunks, ids=part.tolist()))
         return found
 
     def __getitem__(self, chunk_id: int) -> bytes:
@@ -282,8 +282,11 @@ class UInt64Shards(Mapping[int, bytes]):
         except SpecError:
             return False  # as of any mapping that is asked for a key that it cannot have
         (shard,), (minishard,) = self.sharding.locate([one])
-        with self._files.open(int(shard)) as reader:
+
+        def has(reader: UInt64ShardReader | None) -> bool:
             return reader is not None and reader.minishard(int(minishard)).find(one) is not None
+
+        return self._files.read(int(shard), has)
 
     def __iter__(self) -> Iterator[int]:
         for shard in self._files.numbers():
@@ -307,9 +310,7 @@ class UInt64Shards(Mapping[int, bytes]):
         StoreError, CorruptShardError
             If the storage fails, or an index is damaged.
         """
-        with self._files.open(as_id(shard, "shard")) as reader:
-            found = [] if reader is None else [one.ids for one in reader.minishards()]
-        return sorted(one for ids in found for one in ids.tolist())
+        return sorted(self._files.read(as_id(shard, "shard"), _ids))
 
     @public
     def verify(self, *, deep: bool = False, threads: int | None = None) -> UInt64Report:
@@ -338,16 +339,16 @@ class UInt64Shards(Mapping[int, bytes]):
         problems = [(key, no_shard) for key in self._files.strays()]
         n_chunks = stored = used = 0
 
-        def check(shard: int) -> tuple[int, int, int] | tuple[str, str]:
+        def checked(shard: int) -> tuple[int, int, int] | tuple[str, str]:
             try:
-                with self._files.open(shard) as reader:
-                    if reader is None:
-                        return self.sharding.key_of(shard), "was removed during the check"
-                    return reader.source.nbytes, *reader.check(deep=deep)
+                return self._files.read(shard, partial(_check, deep=deep)) or (
+                    self.sharding.key_of(shard),
+                    "was removed during the check",
+                )
             except (CorruptShardError, StoreError) as error:
                 return self.sharding.key_of(shard), str(error)
 
-        for found in _in_threads(check, numbers, threads):
+        for found in _in_threads(checked, numbers, threads):
             if len(found) == 2:
                 problems.append(found)
             else:
@@ -380,7 +381,8 @@ class UInt64Shards(Mapping[int, bytes]):
         durability: str | None,
         threads: int | None,
     ) -> int:
-        store = self._files.store
+        reading = self._files
+        store = to_write(reading.store)
         if durability not in (None, *DURABILITIES):
             remedy = f"use one of {list(DURABILITIES)}"
             raise SpecError("not known", field="durability", value=durability, remedy=remedy)
@@ -393,10 +395,30 @@ class UInt64Shards(Mapping[int, bytes]):
         size = _BATCH if level == "batch" else 1
         batches = [changes[i : i + size] for i in range(0, len(changes), size)]
 
+        limits = reading.index_limit_nbytes, reading.cache_limit_nbytes
+        files = UInt64ShardFiles(store, self.sharding, *limits)
+
         def commit(batch: list[Change]) -> int:
-            return commit_changes(self._files, batch, value_of, level)
+            return commit_changes(files, batch, value_of, level)
 
         return sum(_in_threads(commit, batches, threads))
+
+
+def _chunks(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
+    """Those chunks of a shard that it has."""
+    found = {} if reader is None else {one: reader.chunk(one) for one in ids}
+    return {one: data for one, data in found.items() if data is not None}
+
+
+def _ids(reader: UInt64ShardReader | None) -> list[int]:
+    """Ids of the chunks of a shard."""
+    minishards = () if reader is None else reader.minishards()
+    return [one for minishard in minishards for one in minishard.ids.tolist()]
+
+
+def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int] | None:
+    """Size of a shard, and what `UInt64ShardReader.check` returns; None if it is missing."""
+    return None if reader is None else (reader.source.nbytes, *reader.check(deep=deep))
 
 
 def _again(

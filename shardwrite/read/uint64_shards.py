@@ -7,8 +7,8 @@ import errno
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from shardwrite.encode.uint64_shard import Joined, Load, UInt64ShardReader
 from shardwrite.errors import StoreError
@@ -19,6 +19,8 @@ from shardwrite.stores.base import ObjectReader
 
 __all__ = ["IndexCache", "UInt64ShardFiles"]
 
+T = TypeVar("T")
+_MORE_TRIES = 2
 _OBSOLETE = ("index", "data")
 _ENDINGS = (".shard", ".index", ".data")
 
@@ -142,8 +144,29 @@ class UInt64ShardFiles:
         """
         with self.parts(shard) as parts:
             yield self.reader(shard, parts)
-            if Capability.SNAPSHOT not in self.store.capabilities:
-                self.check_current(parts)
+        # Readers are closed first, as some then forget what they kept of a shard that is replaced.
+        if Capability.SNAPSHOT not in self.store.capabilities:
+            self.check_current(parts)
+
+    def read(self, shard: int, use: Callable[[UInt64ShardReader | None], T]) -> T:
+        """What a function makes of a shard; None is given to it if the shard is missing.
+
+        It is called again if the shard was replaced meanwhile, or since its end was kept.
+
+        Raises
+        ------
+        StoreError, CorruptShardError
+            As :meth:`open` does.
+        """
+        for _ in range(_MORE_TRIES):
+            try:
+                with self.open(shard) as reader:
+                    return use(reader)
+            except StoreError as error:
+                if error.fields["errno"] != errno.ESTALE:
+                    raise
+        with self.open(shard) as reader:
+            return use(reader)
 
     @contextlib.contextmanager
     def parts(self, shard: int) -> Iterator[dict[str, ObjectReader]]:

@@ -70,6 +70,7 @@ from shardwrite.stores.opening import (
     is_store_url,
     open_store,
     path_of_url,
+    to_write,
 )
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
@@ -170,6 +171,7 @@ __all__ = [
     "room_in",
     "set_aside",
     "sync_entry",
+    "to_write",
     "token_of",
     "walk",
     "write_all",

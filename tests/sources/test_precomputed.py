@@ -12,6 +12,7 @@ import zlib
 import dask
 import dask.array as da
 import numpy as np
+import obstore
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -146,6 +147,24 @@ def test_a_chunk_of_another_size(tmp_path, values, sharding):
     (path / "info").write_text(json.dumps(document))
     with pytest.raises(CorruptShardError, match="decodes to 48 bytes, not 96"):
         shardwrite.from_precomputed(path)[:2, :2, :2].compute()
+
+
+def test_a_shard_in_a_bucket_that_was_written_anew(values):
+    """A reader keeps the ends of objects, and asks whether they are still the same."""
+    one, two = (obstore.store.MemoryStore() for _ in range(2))
+    new = {"axes": "zyx", "resolution": (1, 1, 1), "chunks": 16, "encoding": "raw"}
+    random = np.random.default_rng(0)
+    first = random.integers(1, 9, (32, 64, 64), dtype="u1")
+    second = np.where(np.arange(64) < 32, first + 10, 0).astype("u1")  # and lacks chunks
+    for bucket, data in ((one, first), (two, second)):
+        made = shardwrite.to_precomputed(data, bucket, **new, shard_nbytes="70kB")
+    assert made.n_shards == 2
+    x = shardwrite.from_precomputed(one, axes="zyx", chunks=-1)
+    assert (x == first).all()
+    for found in obstore.list(two, "1_1_1").collect():
+        if found["path"].endswith(".shard"):
+            obstore.put(one, found["path"], obstore.get(two, found["path"]).bytes())
+    assert (x == second).all()
 
 
 def test_scales(tmp_path, values):
