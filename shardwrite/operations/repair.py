@@ -114,7 +114,8 @@ def repair(
     Shards that another program has changed since they were written here, by the sizes in the
     receipt, are then written again, too. A shard that decodes to wrong values is only found with
     `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. Chunks that
-    hold only the fill value are stored if the array was written with `write_empty_chunks`.
+    hold only the fill value are stored if the array was written with `write_empty_chunks`. After a
+    conversion or a transfer, they are stored if all chunks of the array were.
 
     Parameters
     ----------
