@@ -212,7 +212,8 @@ def repair(
             x = take_written(x, array.metadata, "x")
         compares = _compares(compare, run, array.metadata, has_source=x is not None)
         if not is_look:
-            usual = as_strategy(value_of(STRATEGY) if strategy == "auto" else strategy)
+            is_usual = isinstance(strategy, str) and strategy == "auto"
+            usual = as_strategy(value_of(STRATEGY) if is_usual else strategy)
             check_updatable(target.store, usual)
             check_unshared(target)
             require_trusted(target)
@@ -233,7 +234,7 @@ def repair(
         before = seen.report
         salvaged, left = tuple[str, ...](), tuple[str, ...]()
         if x is not None:  # before anything is moved
-            asked = None if strategy == "auto" else usual
+            asked = None if is_usual else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
             usual = _keeping_hdf5(target, array, asked, bad, drops=drop_hdf5) or usual
         if salvage or scan:
