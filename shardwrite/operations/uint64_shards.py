@@ -107,6 +107,13 @@ class UInt64Shards(Mapping[int, bytes]):
     ) -> None:
         opened = open_store(store, is_read=True)
         place: Store = opened.store.at(opened.path)
+        if place.local_root is not None and place.local_root.is_file():
+            raise SpecError(
+                "it is a file, and shards lie in a directory",
+                field="store",
+                value=str(place.local_root),
+                remedy="give that directory",
+            )
         if sharding is None:
             sharding = read_sharding(place)
         if not isinstance(sharding, ShardingParameters):

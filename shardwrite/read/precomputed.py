@@ -75,6 +75,13 @@ def read_sharding(store: Store) -> ShardingParameters:
         message = f"info is not valid: {error}"
         raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
     found = document.get("sharding") if isinstance(document, dict) else None
+    if isinstance(document, dict) and found is None and isinstance(document.get("scales"), list):
+        raise SpecError(
+            "info is that of a volume, whose scales have their own",
+            field="sharding",
+            value=None,
+            remedy="give the directory of a scale, and its sharding",
+        )
     if found is None:
         message = "info has no sharding, so its chunks lie in no shards"
         raise SpecError(message, field="sharding", value=None, remedy=remedy)

@@ -6,6 +6,7 @@ reads them, and its chunks are decoded and re-encoded. Nothing is ever written t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -152,9 +153,8 @@ def _survey_of_shards(store: Store, scale: Scale, counts: tuple[int, ...]) -> Su
                 nbytes += shard.source.nbytes
     every = np.concatenate(ids)
     if share > 1:
-        n_chunks = min(round(share * len(every)), int(np.prod(counts)))
-        ranks = np.arange(np.prod(counts), dtype=np.int64)
-        return Survey(ranks, n_chunks, round(share * nbytes), True, len(numbers))
+        n_chunks = min(round(share * len(every)), math.prod(counts))
+        return Survey(None, n_chunks, round(share * nbytes), True, len(numbers))
     positions = scale.code.decode(every).astype(np.int64).reshape(-1, 3)
     is_inside = (positions < np.array(scale.grid)).all(axis=1)
     ranks = _ranks(positions[is_inside], counts)

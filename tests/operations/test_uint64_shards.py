@@ -715,6 +715,21 @@ def test_a_directory_whose_parents_are_missing_and_its_url(tmp_path):
     assert dict(shardwrite.UInt64Shards(tmp_path / "a b" / "c" / "d", SHARDING)) == VALUES
 
 
+def test_what_holds_no_shards_of_ids(tmp_path):
+    """A file was read as if it were empty."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SpecError, match=r"store=.*it is a file.*give that directory"):
+        shardwrite.UInt64Shards(tmp_path / "file", SHARDING)
+    x = np.ones((8, 8, 8), "u1")
+    shardwrite.to_precomputed(x, tmp_path / "v", axes="zyx", resolution=(1e300, 1, 1), key="s")
+    assert json.loads((tmp_path / "v/info").read_text())["scales"][0]["resolution"][0] == 1e300
+    assert len((tmp_path / "v/info").read_text()) < 1000
+    with pytest.raises(SpecError, match="give the directory of a scale, and its sharding"):
+        shardwrite.UInt64Shards(tmp_path / "v")
+    (scale,) = json.loads((tmp_path / "v/info").read_text())["scales"]
+    assert list(shardwrite.UInt64Shards(tmp_path / "v/s", scale["sharding"])) == [0]
+
+
 def test_one_shard_exists(shards):
     shards.write({7: b"a"})
     with pytest.raises(StoreError, match=r"^1 shard exists, the first is"):
