@@ -29,6 +29,7 @@ from shardwrite.stores import (
     Capability,
     Store,
     as_store_error,
+    is_file,
     make_directories,
     open_store,
     require,
@@ -107,7 +108,7 @@ class UInt64Shards(Mapping[int, bytes]):
     ) -> None:
         opened = open_store(store, is_read=True)
         place: Store = opened.store.at(opened.path)
-        if place.local_root is not None and place.local_root.is_file():
+        if place.local_root is not None and is_file(place.local_root):
             raise SpecError(
                 "it is a file, and shards lie in a directory",
                 field="store",
