@@ -267,11 +267,15 @@ def test_numbers_that_a_program_wrote_as_4_0_and_a_url(tmp_path, values):
     scale["sharding"] = {**SHARDING, "shard_bits": 3.0}
     document |= {"num_channels": 1.0, "type": "IMAGE", "data_type": "UINT16"}
     (path / "info").write_text(json.dumps(document))
-    x = shardwrite.from_precomputed(path.as_uri())
-    assert (x == values[..., 0]).all()
-    written = ["precomputed", str(path), str(tmp_path / "w")]
+    for address in (path.as_uri(), f"precomputed://{path}", f"precomputed://{path.as_uri()}"):
+        x = shardwrite.from_precomputed(address)
+        assert (x == values[..., 0]).all()
+    written = ["precomputed", f"precomputed://{path}::0", f"precomputed://{tmp_path / 'w'}"]
     assert CliRunner().invoke(main, written).exit_code == 0
     assert json.loads((tmp_path / "w" / "info").read_text())["type"] == "image"
+    assert (shardwrite.from_precomputed(tmp_path / "w") == values[..., 0]).all()
+    told = CliRunner().invoke(main, ["precomputed", f"precomputed://{path}", str(path)])
+    assert "it is the source" in told.output
 
 
 def test_what_else_is_refused(tmp_path, values):
