@@ -210,7 +210,7 @@ class UInt64Shards(Mapping[int, bytes]):
                 value=type(values).__name__,
                 remedy="give a mapping of ids to bytes, such as {7: data}",
             )
-        ids = as_ids(values)
+        ids = as_ids(values.keys())
         self._check_indexes(ids)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}

@@ -715,6 +715,16 @@ def test_a_directory_whose_parents_are_missing_and_its_url(tmp_path):
     assert dict(shardwrite.UInt64Shards(tmp_path / "a b" / "c" / "d", SHARDING)) == VALUES
 
 
+def test_what_has_keys_is_a_mapping(shards):
+    """A series of pandas goes over its values, and not over its labels."""
+    pd = pytest.importorskip("pandas")
+    shards.write(pd.Series({7: b"a", 2**60: b"b"}))
+    assert dict(shards) == {7: b"a", 2**60: b"b"}
+    keyed = type("Keyed", (), {"keys": lambda _: [9], "__getitem__": lambda *_: b"c"})
+    shards.write(keyed(), existing="update")
+    assert shards[9] == b"c"
+
+
 def test_what_holds_no_shards_of_ids(tmp_path):
     """A file was read as if it were empty."""
     (tmp_path / "file").write_bytes(b"")
