@@ -529,6 +529,7 @@ REMOVES_ITS_OWN = {
     "journal/left_over.py": {"begin_private"},  # of processes that are gone
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
+    "write/uint64_shards.py": {"_remove_obsolete"},  # the directory by which it removes data
     "journal/volume_info.py": {"_remove_empty"},  # where its claim was
     "runs/session.py": {"enter", "discard_parts"},
     "write/tasks.py": {"_splice_shard"},

@@ -26,6 +26,7 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.volume_options import open_volume, volume_options
 from shardwrite.errors import SpecError
+from shardwrite.place.url import without_kind
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["precomputed"]
@@ -93,8 +94,9 @@ def _check_apart(src: str, dst: str) -> None:
     SpecError
         If both are one directory.
     """
+    src, place = without_kind(src), without_kind(dst)
     volume = src if os.path.exists(src) else src.rpartition("::")[0]
-    if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(dst):
+    if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(place):
         raise SpecError(
             "it is the source, which would have the same image twice",
             field="dst",

@@ -301,6 +301,13 @@ def _shard_format_of(options: ArrayOptions) -> ShardFormat:
         _refuse(options, _OF_SHARDS, f"is not in the format {FORMAT}", "leave it out")
         return ShardingIndexed([dict(DEFAULT_INDEX_CODECS[0])])
     if options.shard_format is None:
+        if not isinstance(options.index_location, str):
+            raise SpecError(
+                "no such place",
+                field="index_location",
+                value=options.index_location,
+                remedy='use "start" or "end"',
+            )
         codecs = (
             DEFAULT_INDEX_CODECS
             if options.index_codecs is None

@@ -69,7 +69,7 @@ def check_manifest(given: Any) -> None:
     SpecError
         If it is neither None nor ``"nonempty_chunks"``.
     """
-    if given is not None and given != LIST:
+    if given is not None and not (isinstance(given, str) and given == LIST):
         raise SpecError(
             "no such manifest", field="manifest", value=given, remedy=f'give "{LIST}", or None'
         )

@@ -346,8 +346,14 @@ class Receipt:
 
     @property
     def stores_empty_chunks(self) -> bool:
-        """Whether the array was written with inner chunks that hold only the fill value."""
-        return bool(self.identity.write_empty_chunks)
+        """Whether the array was written with inner chunks that hold only the fill value.
+
+        A conversion or a transfer takes over what its source stores. So it has such chunks if it
+        has all chunks.
+        """
+        has_all = self.count("n_chunks") > 0 and not self.count("n_empty_chunks")
+        takes_over = self.identity.is_of_stored_chunks
+        return bool(self.identity.write_empty_chunks) or (takes_over and has_all)
 
     @property
     def has_all_updates(self) -> bool:

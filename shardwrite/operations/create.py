@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ from shardwrite.runs.source import NoChunks
 
 __all__ = ["create"]
 
-
-_OF_RUNS = [field.name for field in fields(RunOptions)]
+_OWN = ["name", "mode", "durability", "run_dir", "restart"]
 
 
 @public
@@ -87,7 +85,7 @@ def create(
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
-    refuse_unknown("create", layout, [*ArrayOptions.names(), *_OF_RUNS])
+    refuse_unknown("create", layout, [*ArrayOptions.names(), *_OWN])
     kind, engine = _dtype_of(dtype), active_engine()
     given = ArrayOptions.of(shards, chunks, layout)
     array = with_configured(given)
@@ -134,11 +132,13 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
 
 def _shape_of(shape: Any) -> Shape:
     """The argument `shape` as a tuple of Python integers."""
-    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
-    are_sizes = all(
+    if isinstance(shape, np.ndarray) and shape.ndim:
+        shape = list(shape)
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
+    are_sizes = sizes is not None and all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes
     )
-    if not are_sizes or (not sizes and shape not in ((), [])):
+    if sizes is None or not are_sizes:
         raise SpecError(
             "not a shape",
             field="shape",

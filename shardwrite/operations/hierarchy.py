@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -61,7 +61,9 @@ class Patterns:
 
 
 def _patterns(given: Any, field: str) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else tuple(given or ())
+    several = [] if given is None else given
+    is_one = isinstance(given, str) or not isinstance(several, Iterable)
+    found = (given,) if is_one else tuple(several)
     if not all(isinstance(pattern, str) and pattern for pattern in found):
         raise SpecError(
             "not patterns", field=field, value=given, remedy='give for instance "images/*"'

@@ -21,7 +21,7 @@ from shardwrite.operations.scattered import write_scattered
 from shardwrite.operations.volume_scales import ScaleOfArray, noting_axes, scales_of
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
-from shardwrite.place.url import at_url
+from shardwrite.place.url import at_url, without_kind
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.execute import execute
@@ -113,7 +113,11 @@ def plan_precomputed(
         index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
     volume = scales_of(x, axes, options, scales)
-    store = None if path is None else resolve_target(at_url(path, storage_options), None).store
+    store = (
+        None
+        if path is None
+        else resolve_target(at_url(without_kind(path), storage_options), None).store
+    )
     planned = PlanOptions(
         write_empty_chunks=write_empty_chunks,
         memory_limit=memory_limit,
@@ -170,7 +174,8 @@ def to_precomputed(
         `zarr.Array` are copied if they are what the scale needs; see the notes.
     path : str, path, or store
         The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or a
-        store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
+        store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it. A URL
+        may begin with ``precomputed://``, as in Neuroglancer.
     storage_options : mapping, optional
         Options for a URL, as in :func:`to_sharded_zarr`.
     axes : str, optional
@@ -301,7 +306,7 @@ def to_precomputed(
         index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
     )
     volume = scales_of(x, axes, options, scales)
-    where = resolve_target(at_url(path, storage_options), None, run_dir)
+    where = resolve_target(at_url(without_kind(path), storage_options), None, run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
     run = for_new_array(
         RunOptions(

@@ -114,7 +114,8 @@ def repair(
     Shards that another program has changed since they were written here, by the sizes in the
     receipt, are then written again, too. A shard that decodes to wrong values is only found with
     `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. Chunks that
-    hold only the fill value are stored if the array was written with `write_empty_chunks`.
+    hold only the fill value are stored if the array was written with `write_empty_chunks`. After a
+    conversion or a transfer, they are stored if all chunks of the array were.
 
     Parameters
     ----------
@@ -211,7 +212,8 @@ def repair(
             x = take_written(x, array.metadata, "x")
         compares = _compares(compare, run, array.metadata, has_source=x is not None)
         if not is_look:
-            usual = as_strategy(value_of(STRATEGY) if strategy == "auto" else strategy)
+            is_usual = isinstance(strategy, str) and strategy == "auto"
+            usual = as_strategy(value_of(STRATEGY) if is_usual else strategy)
             check_updatable(target.store, usual)
             check_unshared(target)
             require_trusted(target)
@@ -232,7 +234,7 @@ def repair(
         before = seen.report
         salvaged, left = tuple[str, ...](), tuple[str, ...]()
         if x is not None:  # before anything is moved
-            asked = None if strategy == "auto" else usual
+            asked = None if is_usual else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
             usual = _keeping_hdf5(target, array, asked, bad, drops=drop_hdf5) or usual
         if salvage or scan:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs import limits as usual
+from shardwrite.encode.uint64_shard import UInt64ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.ids import as_id, as_ids
@@ -22,7 +24,17 @@ from shardwrite.plan.render import counted
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.read.precomputed import read_sharding
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import DURABILITIES, Capability, Store, open_store, require
+from shardwrite.stores import (
+    DURABILITIES,
+    Capability,
+    Store,
+    as_store_error,
+    is_file,
+    make_directories,
+    open_store,
+    require,
+    to_write,
+)
 from shardwrite.write.uint64_shards import Change, commit_changes
 
 __all__ = ["UInt64Shards"]
@@ -96,6 +108,13 @@ class UInt64Shards(Mapping[int, bytes]):
     ) -> None:
         opened = open_store(store, is_read=True)
         place: Store = opened.store.at(opened.path)
+        if place.local_root is not None and is_file(place.local_root):
+            raise SpecError(
+                "it is a file, and shards lie in a directory",
+                field="store",
+                value=str(place.local_root),
+                remedy="give that directory",
+            )
         if sharding is None:
             sharding = read_sharding(place)
         if not isinstance(sharding, ShardingParameters):
@@ -162,8 +181,8 @@ class UInt64Shards(Mapping[int, bytes]):
             What to do with shards that exist. ``"refuse"`` raises before anything is written.
             ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
             ``"replace"`` makes them anew from `values` alone: what else they held is gone.
-            ``"update"`` makes them anew, with their other chunks copied as they are. Objects of
-            the obsolete format stay beside the new shard, and `verify` names them.
+            ``"update"`` makes them anew, with their other chunks copied as they are. The objects of
+            a shard in the obsolete format are removed when the new shard is there.
         durability : {"full", "batch", "none"}, optional
             As for `to_sharded_zarr`.
         threads : int, optional
@@ -191,7 +210,7 @@ class UInt64Shards(Mapping[int, bytes]):
                 value=type(values).__name__,
                 remedy="give a mapping of ids to bytes, such as {7: data}",
             )
-        ids = as_ids(values)
+        ids = as_ids(values.keys())
         self._check_indexes(ids)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}
@@ -256,10 +275,7 @@ class UInt64Shards(Mapping[int, bytes]):
         """
         found: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
-            with self._files.open(shard) as reader:
-                if reader is not None:
-                    values = ((one, reader.chunk(one)) for one in part.tolist())
-                    found.update((one, data) for one, data in values if data is not None)
+            found |= self._files.read(shard, partial(_chunks, ids=part.tolist()))
         return found
 
     def __getitem__(self, chunk_id: int) -> bytes:
@@ -274,8 +290,11 @@ class UInt64Shards(Mapping[int, bytes]):
         except SpecError:
             return False  # as of any mapping that is asked for a key that it cannot have
         (shard,), (minishard,) = self.sharding.locate([one])
-        with self._files.open(int(shard)) as reader:
+
+        def has(reader: UInt64ShardReader | None) -> bool:
             return reader is not None and reader.minishard(int(minishard)).find(one) is not None
+
+        return self._files.read(int(shard), has)
 
     def __iter__(self) -> Iterator[int]:
         for shard in self._files.numbers():
@@ -299,9 +318,7 @@ class UInt64Shards(Mapping[int, bytes]):
         StoreError, CorruptShardError
             If the storage fails, or an index is damaged.
         """
-        with self._files.open(as_id(shard, "shard")) as reader:
-            found = [] if reader is None else [one.ids for one in reader.minishards()]
-        return sorted(one for ids in found for one in ids.tolist())
+        return sorted(self._files.read(as_id(shard, "shard"), _ids))
 
     @public
     def verify(self, *, deep: bool = False, threads: int | None = None) -> UInt64Report:
@@ -309,8 +326,8 @@ class UInt64Shards(Mapping[int, bytes]):
 
         Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
         the minishard that names it. Several chunks may have the same bytes. Objects of the obsolete
-        format that stand beside the shard itself are named in `warnings`, because they hold other
-        values.
+        format that stand beside the shard itself are named in `warnings`, because they may hold
+        other values.
 
         Parameters
         ----------
@@ -330,16 +347,16 @@ class UInt64Shards(Mapping[int, bytes]):
         problems = [(key, no_shard) for key in self._files.strays()]
         n_chunks = stored = used = 0
 
-        def check(shard: int) -> tuple[int, int, int] | tuple[str, str]:
+        def checked(shard: int) -> tuple[int, int, int] | tuple[str, str]:
             try:
-                with self._files.open(shard) as reader:
-                    if reader is None:
-                        return self.sharding.key_of(shard), "was removed during the check"
-                    return reader.source.nbytes, *reader.check(deep=deep)
+                return self._files.read(shard, partial(_check, deep=deep)) or (
+                    self.sharding.key_of(shard),
+                    "was removed during the check",
+                )
             except (CorruptShardError, StoreError) as error:
                 return self.sharding.key_of(shard), str(error)
 
-        for found in _in_threads(check, numbers, threads):
+        for found in _in_threads(checked, numbers, threads):
             if len(found) == 2:
                 problems.append(found)
             else:
@@ -372,20 +389,44 @@ class UInt64Shards(Mapping[int, bytes]):
         durability: str | None,
         threads: int | None,
     ) -> int:
-        store = self._files.store
+        reading = self._files
+        store = to_write(reading.store)
         if durability not in (None, *DURABILITIES):
             remedy = f"use one of {list(DURABILITIES)}"
             raise SpecError("not known", field="durability", value=durability, remedy=remedy)
         level = durability_in(store, durability)
         for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):
             require(store, capability, field="store", value=type(store).__name__)
+        if changes and store.local_root is not None:
+            with as_store_error(str(store.local_root), "cannot make"):
+                make_directories(store.local_root, level)
         size = _BATCH if level == "batch" else 1
         batches = [changes[i : i + size] for i in range(0, len(changes), size)]
 
+        limits = reading.index_limit_nbytes, reading.cache_limit_nbytes
+        files = UInt64ShardFiles(store, self.sharding, *limits)
+
         def commit(batch: list[Change]) -> int:
-            return commit_changes(self._files, batch, value_of, level)
+            return commit_changes(files, batch, value_of, level)
 
         return sum(_in_threads(commit, batches, threads))
+
+
+def _chunks(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
+    """Those chunks of a shard that it has."""
+    found = {} if reader is None else {one: reader.chunk(one) for one in ids}
+    return {one: data for one, data in found.items() if data is not None}
+
+
+def _ids(reader: UInt64ShardReader | None) -> list[int]:
+    """Ids of the chunks of a shard."""
+    minishards = () if reader is None else reader.minishards()
+    return [one for minishard in minishards for one in minishard.ids.tolist()]
+
+
+def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int] | None:
+    """Size of a shard, and what `UInt64ShardReader.check` returns; None if it is missing."""
+    return None if reader is None else (reader.source.nbytes, *reader.check(deep=deep))
 
 
 def _again(

@@ -257,7 +257,7 @@ def _offset(first: NewScale, other: NewScale) -> tuple[int, ...]:
             one.voxel_offset, one.resolution, two.resolution, strict=True
         )
     ]
-    if not all(math.isclose(n, round(n), abs_tol=1e-6) for n in exact):
+    if not all(math.isclose(n, round(n), rel_tol=1e-14, abs_tol=1e-6) for n in exact):
         raise SpecError(
             f"the volume begins between two of its voxels, at {tuple(exact)}",
             field="scales",

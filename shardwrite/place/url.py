@@ -11,10 +11,11 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores import is_bucket_url, open_bucket
 
-__all__ = ["at_url", "named"]
+__all__ = ["at_url", "named", "without_kind"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = ("file", "local")
+_KIND = "precomputed://"
 
 
 def named(name: str | None, component: str | None) -> str | None:
@@ -35,6 +36,18 @@ def named(name: str | None, component: str | None) -> str | None:
             remedy="give one of the two",
         )
     return component
+
+
+def without_kind(path: Any) -> Any:
+    """The address of a volume without ``precomputed://``, by which Neuroglancer tells its kind.
+
+    Examples
+    --------
+    >>> from shardwrite.place.url import without_kind
+    >>> without_kind("precomputed://s3://bucket/volume"), without_kind("volume")
+    ('s3://bucket/volume', 'volume')
+    """
+    return path.removeprefix(_KIND) if isinstance(path, str) else path
 
 
 def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bool = False) -> Any:

@@ -17,6 +17,7 @@ Bounds = tuple[tuple[int, int], ...]
 WHOLE = ":whole"
 """End of the identity of a source whose objects are copied as they are."""
 
+_STORED = "stored:"  # with which the identity of an array begins that is converted or transferred
 _LARGEST = 2**63
 _PLANNED = (
     "metadata",
@@ -116,6 +117,11 @@ class Identity:
     def tells_strategy(self) -> bool:
         """Whether the strategy is that of the shards, and not that of a copy or of nothing."""
         return self.source != "nothing" and not (self.source or "").endswith(WHOLE)
+
+    @property
+    def is_of_stored_chunks(self) -> bool:
+        """Whether the source is an array whose chunks are taken over, and those alone."""
+        return (self.source or "").startswith(_STORED)
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the fields as values that JSON can hold; a run's digest covers these values."""

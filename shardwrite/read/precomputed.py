@@ -75,6 +75,13 @@ def read_sharding(store: Store) -> ShardingParameters:
         message = f"info is not valid: {error}"
         raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
     found = document.get("sharding") if isinstance(document, dict) else None
+    if isinstance(document, dict) and found is None and isinstance(document.get("scales"), list):
+        raise SpecError(
+            "info is that of a volume, whose scales have their own",
+            field="sharding",
+            value=None,
+            remedy="give the directory of a scale, and its sharding",
+        )
     if found is None:
         message = "info has no sharding, so its chunks lie in no shards"
         raise SpecError(message, field="sharding", value=None, remedy=remedy)
@@ -105,13 +112,13 @@ class ScaleReader:
     Raises
     ------
     SpecError
-        If the encoding of the chunks is not supported, or holds no such voxels.
-    StoreError
-        If the key of the scale leads out of the store.
+        If the encoding of the chunks is not supported, or holds no such voxels. Also if the key of
+        the scale leads out of the store.
     """
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
         scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
+        scale.check_key()
         self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale
@@ -146,13 +153,20 @@ class ScaleReader:
         for position, data in self._chunks(cells):
             place = self._scale.box(position)
             whole = Box((*place.start, 0), (*place.stop, self._volume.n_channels))
-            chunk = self._decoded(data, whole, position)
             common = whole.intersect(box)
-            values[common.shift(box.start).slices] = chunk[common.shift(whole.start).slices]
+            part = values[common.shift(box.start).slices]
+            if data is None:
+                part[...] = 0
+            else:
+                chunk = self._decoded(data, whole, position)
+                part[...] = chunk[common.shift(whole.start).slices]
         return values
 
-    def _chunks(self, cells: list[Shape]) -> Iterator[tuple[Shape, Buffer]]:
-        """Positions of the chunks that are stored, and their bytes."""
+    def _chunks(self, cells: list[Shape]) -> Iterator[tuple[Shape, Buffer | None]]:
+        """Positions of the chunks that are stored, and their bytes.
+
+        Bytes of None take back those that were given before, as they were of a replaced shard.
+        """
         if self._files is None or self._code is None:
             for cell in cells:
                 data = self._file(self._scale.name(cell), self._most_nbytes(cell))
@@ -162,13 +176,30 @@ class ScaleReader:
         ids = self._code.encode(np.array(cells).reshape(-1, 3))
         shards = self._files.sharding.locate(ids)[0]
         for shard in np.unique(shards).tolist():
-            with self._files.open(shard) as reader:
-                if reader is None:
-                    continue
-                for at in np.flatnonzero(shards == np.uint64(shard)).tolist():
-                    data = reader.chunk(int(ids[at]), self._most_nbytes(cells[at]))
-                    if data is not None:
-                        yield cells[at], data
+            of_shard = {
+                cells[at]: int(ids[at])
+                for at in np.flatnonzero(shards == np.uint64(shard)).tolist()
+            }
+            try:
+                yield from self._of_shard(self._files, shard, of_shard)
+            except StoreError as error:
+                if error.fields["errno"] != errno.ESTALE:
+                    raise
+                # It was replaced meanwhile, or since its end was kept.
+                yield from ((cell, None) for cell in of_shard)
+                yield from self._of_shard(self._files, shard, of_shard)
+
+    def _of_shard(
+        self, files: UInt64ShardFiles, shard: int, cells: dict[Shape, int]
+    ) -> Iterator[tuple[Shape, Buffer]]:
+        """Positions of the chunks that a shard has, of those with these ids, and their bytes."""
+        with files.open(shard) as reader:
+            if reader is None:
+                return
+            for cell, chunk_id in cells.items():
+                data = reader.chunk(chunk_id, self._most_nbytes(cell))
+                if data is not None:
+                    yield cell, data
 
     def _most_nbytes(self, cell: Shape) -> int:
         """Most bytes that a chunk has in its encoding, without the gzip around it."""

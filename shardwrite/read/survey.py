@@ -29,8 +29,8 @@ class Survey:
 
     Attributes
     ----------
-    ranks : numpy.ndarray of int64
-        Row-major ranks of the shards that have an object.
+    ranks : numpy.ndarray of int64, optional
+        Row-major ranks of the shards that have an object. None if any may have one.
     n_chunks : int
         Number of inner chunks that hold data.
     nbytes : int
@@ -41,7 +41,7 @@ class Survey:
         Number of objects, if these hold other chunks than the shards of the array.
     """
 
-    ranks: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64] | None
     n_chunks: int
     nbytes: int
     is_estimate: bool
@@ -50,7 +50,9 @@ class Survey:
     @property
     def n_objects(self) -> int:
         """Number of objects."""
-        return len(self.ranks) if self.n_files is None else self.n_files
+        if self.n_files is not None:
+            return self.n_files
+        return 0 if self.ranks is None else len(self.ranks)
 
     def n_objects_in(self, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
         """Number of objects that the same chunks make in another grid, at most.
@@ -64,6 +66,8 @@ class Survey:
         """
         if not is_sharded and source.chunks == target.chunks and not self.is_estimate:
             return self.n_chunks
+        if self.ranks is None:
+            return target.n_shards
         if not len(self.ranks):
             return 0
         if not source.ndim:

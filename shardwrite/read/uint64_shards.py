@@ -7,8 +7,8 @@ import errno
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from shardwrite.encode.uint64_shard import Joined, Load, UInt64ShardReader
 from shardwrite.errors import StoreError
@@ -18,6 +18,11 @@ from shardwrite.stores import Capability, Store, listed, mode_of
 from shardwrite.stores.base import ObjectReader
 
 __all__ = ["IndexCache", "UInt64ShardFiles"]
+
+T = TypeVar("T")
+_MORE_TRIES = 2
+_OBSOLETE = ("index", "data")
+_ENDINGS = (".shard", ".index", ".data")
 
 
 class IndexCache:
@@ -87,11 +92,10 @@ class UInt64ShardFiles:
 
     def strays(self) -> list[str]:
         """Keys that look like shards, and are none with these parameters."""
-        endings = (".shard", ".index", ".data")
         return sorted(
             key
             for key in self.store.list_keys()
-            if "/" not in key and key.endswith(endings) and self._number_of(key, endings) < 0
+            if "/" not in key and key.endswith(_ENDINGS) and self._number_of(key) < 0
         )
 
     def obsolete(self) -> list[str]:
@@ -113,7 +117,7 @@ class UInt64ShardFiles:
         modes = ((path.name, mode_of(path, follow=False)) for path in listed(root))
         return [name for name, mode in modes if mode and not stat.S_ISREG(mode)]
 
-    def _number_of(self, key: str, endings: tuple[str, ...] = (".shard", ".index")) -> int:
+    def _number_of(self, key: str, endings: tuple[str, ...] = _ENDINGS) -> int:
         """Number of the shard of a key; -1 if it belongs to none."""
         for ending in endings:
             if key.endswith(ending):
@@ -122,11 +126,9 @@ class UInt64ShardFiles:
         return -1
 
     def has(self, shard: int) -> bool:
-        """Whether a shard has an object, or the two of the obsolete format."""
-        return any(
-            self.store.size(self.sharding.key_of(shard, ending)) is not None
-            for ending in ("shard", "index")
-        )
+        """Whether a shard has an object, or one of the two of the obsolete format."""
+        keys = (self.sharding.key_of(shard), *self.obsolete_keys(shard))
+        return any(self.store.size(key) is not None for key in keys)
 
     @contextlib.contextmanager
     def open(self, shard: int) -> Iterator[UInt64ShardReader | None]:
@@ -140,40 +142,95 @@ class UInt64ShardFiles:
         CorruptShardError
             If the object is too short, or only one of two objects of the obsolete format is there.
         """
+        with self.parts(shard) as parts:
+            yield self.reader(shard, parts)
+        # Readers are closed first, as some then forget what they kept of a shard that is replaced.
+        if Capability.SNAPSHOT not in self.store.capabilities:
+            self.check_current(parts)
+
+    def read(self, shard: int, use: Callable[[UInt64ShardReader | None], T]) -> T:
+        """What a function makes of a shard; None is given to it if the shard is missing.
+
+        It is called again if the shard was replaced meanwhile, or since its end was kept.
+
+        Raises
+        ------
+        StoreError, CorruptShardError
+            As :meth:`open` does.
+        """
+        for _ in range(_MORE_TRIES):
+            try:
+                with self.open(shard) as reader:
+                    return use(reader)
+            except StoreError as error:
+                if error.fields["errno"] != errno.ESTALE:
+                    raise
+        with self.open(shard) as reader:
+            return use(reader)
+
+    @contextlib.contextmanager
+    def parts(self, shard: int) -> Iterator[dict[str, ObjectReader]]:
+        """Open the objects of a shard, by their keys: one, two of the obsolete format, or none.
+
+        Raises
+        ------
+        StoreError
+            If only one of two objects of the obsolete format is there.
+        """
         with contextlib.ExitStack() as stack:
-            parts = self._parts(shard, stack)
-            if not parts:
-                yield None
-                return
-            version: Any = tuple(part.version for part in parts.values())
+            yield self._opened(shard, stack)
 
-            def cached(minishard: int, load: Load) -> Minishard:
-                return self._cache.get((shard, minishard, version), load)
+    def reader(self, shard: int, parts: dict[str, ObjectReader]) -> UInt64ShardReader | None:
+        """Reader of a shard whose objects are open; None if it has none.
 
-            readers = list(parts.values())
-            source = readers[0] if len(readers) == 1 else Joined(*readers)
-            yield UInt64ShardReader(self.sharding, shard, source, self.index_limit_nbytes, cached)
-            if Capability.SNAPSHOT not in self.store.capabilities:
-                self._check_current(parts)
+        Raises
+        ------
+        CorruptShardError
+            If the object is too short.
+        """
+        if not parts:
+            return None
+        version: Any = tuple(part.version for part in parts.values())
 
-    def _parts(self, shard: int, stack: contextlib.ExitStack) -> dict[str, ObjectReader]:
-        """Open readers of the objects of a shard, by their keys."""
-        keys = [self.sharding.key_of(shard, ending) for ending in ("shard", "index", "data")]
-        found: dict[str, ObjectReader] = {}
-        for key in keys:
-            reader = self.store.open(key)
-            if reader is not None:
-                found[key] = stack.enter_context(reader)
-            if key == keys[0] and found:
-                return found
-        if found and len(found) < 2:
-            (there,) = found
-            (missing,) = set(keys[1:]) - {there}
-            raise StoreError(f"{there!r} is there, but {missing!r} is missing", key=missing)
-        return found
+        def cached(minishard: int, load: Load) -> Minishard:
+            return self._cache.get((shard, minishard, version), load)
 
-    def _check_current(self, parts: dict[str, ObjectReader]) -> None:
+        readers = list(parts.values())
+        source = readers[0] if len(readers) == 1 else Joined(*readers)
+        return UInt64ShardReader(self.sharding, shard, source, self.index_limit_nbytes, cached)
+
+    def check_current(self, parts: dict[str, ObjectReader]) -> None:
+        """Refuse what was read of objects that were replaced meanwhile.
+
+        Raises
+        ------
+        StoreError
+            With ESTALE, if one of them was.
+        """
         for key, reader in parts.items():
             if self.store.version(key) != reader.version:
                 message = f"{key!r} was replaced while it was read; read it again"
                 raise StoreError(message, key=key, errno=errno.ESTALE)
+
+    def obsolete_keys(self, shard: int) -> list[str]:
+        """Keys of a shard in the obsolete format."""
+        return [self.sharding.key_of(shard, ending) for ending in _OBSOLETE]
+
+    def _opened(self, shard: int, stack: contextlib.ExitStack) -> dict[str, ObjectReader]:
+        """Open readers of the objects of a shard, by their keys."""
+
+        def opened(keys: list[str]) -> dict[str, ObjectReader]:
+            found = ((key, self.store.open(key)) for key in keys)
+            return {key: stack.enter_context(one) for key, one in found if one is not None}
+
+        whole, two = [self.sharding.key_of(shard)], self.obsolete_keys(shard)
+        found = opened(whole) or opened(two)
+        if len(found) == 2 or whole[0] in found:
+            return found
+        # The two may have been there, and were removed since a new shard has taken their place.
+        again = opened(whole)
+        if found and not again:
+            (there,) = found
+            (missing,) = set(two) - {there}
+            raise StoreError(f"{there!r} is there, but {missing!r} is missing", key=missing)
+        return again

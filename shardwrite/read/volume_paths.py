@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.node import DOCUMENT
@@ -72,6 +73,7 @@ def refuse_volume(place: Place) -> None:
     SpecError
         If it is a volume. The error names its scales.
     """
+    _refuse_colons(place)
     try:
         data = place.read(INFO)
         scales = () if data is None else parse_info(parse_json(data)).scales
@@ -102,3 +104,22 @@ def refuse_volume(place: Place) -> None:
     raise SpecError(
         "no array: it is a volume of Neuroglancer", field="store", value=place.label, remedy=remedy
     )
+
+
+def _refuse_colons(place: Place) -> None:
+    """Refuse ``volume::key``, which names a scale as a source, where an array is asked for."""
+    if not isinstance(place, Directory) or "::" not in str(place.path):
+        return
+    above, _, wanted = str(place.path).rpartition("::")
+    try:
+        data = Directory(Path(above)).read(INFO)
+        volume = None if data is None else parse_info(parse_json(data))
+    except (ShardwriteError, ValueError):  # it is something else
+        return
+    if volume is not None:
+        raise SpecError(
+            "a scale of a volume is named so only as a source",
+            field="store",
+            value=place.label,
+            remedy=f"give the path of its directory, {above}/{volume.scale(wanted or None).key}",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +74,13 @@ class ConversionOptions:
 
     def __post_init__(self) -> None:
         check_manifest(self.manifest)
+        names = self.dimension_names
+        is_one = not isinstance(names, Iterable)
+        if names is not None and (
+            is_one or not all(name is None or isinstance(name, str) for name in names)
+        ):
+            remedy = "give a name or None for each axis"
+            raise SpecError("no names", field="dimension_names", value=names, remedy=remedy)
         for field, allowed in (
             ("checksum", (None, True, False)),
             ("check", (True, False)),

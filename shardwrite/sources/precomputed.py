@@ -18,7 +18,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.grid import Box, Shape
-from shardwrite.place.url import at_url
+from shardwrite.place.url import at_url, without_kind
 from shardwrite.read.precomputed import ScaleReader, read_info
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
@@ -125,7 +125,7 @@ def from_precomputed(
     ----------
     path : path, URL, or store
         The directory with the ``info`` of the volume, the URL of a bucket, or a store as in
-        :func:`to_sharded_zarr`.
+        :func:`to_sharded_zarr`. A URL may begin with ``precomputed://``, as in Neuroglancer.
     storage_options : mapping, optional
         Options for a URL, as in :func:`to_sharded_zarr`.
     scale : int or str
@@ -171,7 +171,7 @@ def from_precomputed(
     >>> shardwrite.from_precomputed(path, axes="zyx").compute().tolist()
     [[[0, 0, 5], [0, 0, 6]]]
     """
-    opened = at_url(path, storage_options, is_read=True)
+    opened = at_url(without_kind(path), storage_options, is_read=True)
     return as_dask(_source(opened, scale, axes), chunks)
 
 

@@ -19,6 +19,7 @@ from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import in_hierarchy
 from shardwrite.place.transformer import TransformerPlace
+from shardwrite.place.url import without_kind
 from shardwrite.read.chunking import normalize
 from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
@@ -165,7 +166,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
 
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
-    path = local_path(path, "source")
+    path = local_path(without_kind(path), "source")
     if "://" in path and not is_bucket_url(path):
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"

@@ -6,6 +6,7 @@ reads them, and its chunks are decoded and re-encoded. Nothing is ever written t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -72,8 +73,10 @@ def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
 def _opened(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """A volume, whose arrays are its scales. Those that this package wrote are found as arrays."""
     _, volume = read_info(place.store, place.label)
+    for scale in volume.scales:
+        scale.check_key()
     keys = [scale.key for scale in volume.scales]
-    foreign = [key for key in keys if place.store.size(f"{key}/{DOCUMENT}") is None]
+    foreign = [key for key in keys if place.store.size(f"{key}/{DOCUMENT}".lstrip("/")) is None]
     wanted = [key for key in foreign if is_wanted(key)]
     if not foreign:
         return open_hierarchy(place, is_wanted)
@@ -150,9 +153,8 @@ def _survey_of_shards(store: Store, scale: Scale, counts: tuple[int, ...]) -> Su
                 nbytes += shard.source.nbytes
     every = np.concatenate(ids)
     if share > 1:
-        n_chunks = min(round(share * len(every)), int(np.prod(counts)))
-        ranks = np.arange(np.prod(counts), dtype=np.int64)
-        return Survey(ranks, n_chunks, round(share * nbytes), True, len(numbers))
+        n_chunks = min(round(share * len(every)), math.prod(counts))
+        return Survey(None, n_chunks, round(share * nbytes), True, len(numbers))
     positions = scale.code.decode(every).astype(np.int64).reshape(-1, 3)
     is_inside = (positions < np.array(scale.grid)).all(axis=1)
     ranks = _ranks(positions[is_inside], counts)

@@ -64,7 +64,14 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import Opened, is_icechunk, is_session, is_store_url, open_store
+from shardwrite.stores.opening import (
+    Opened,
+    is_icechunk,
+    is_session,
+    is_store_url,
+    open_store,
+    to_write,
+)
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
@@ -165,6 +172,7 @@ __all__ = [
     "room_in",
     "set_aside",
     "sync_entry",
+    "to_write",
     "token_of",
     "walk",
     "write_all",

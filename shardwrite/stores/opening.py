@@ -15,11 +15,12 @@ from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_kinds import is_bucket
+from shardwrite.stores.bucket_reading import Tails
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store"]
+__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store", "to_write"]
 
 _MEMORY = "memory://"
 _lock = threading.Lock()
@@ -95,6 +96,21 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         # Only the type is shown, since the text of an object may contain credentials.
         raise _refusal(given, "not a store", remedy)
     return Opened(_of_zarr(given, is_read=is_read), path)
+
+
+def to_write(store: Store) -> Store:
+    """The same store for a caller that also writes, which keeps nothing of objects that were read.
+
+    Parameters
+    ----------
+    store : Store
+        A store that was opened to be read.
+    """
+    if not isinstance(store, BucketStore):
+        return store
+    made = store.at("")
+    made._tails = Tails()  # noqa: SLF001
+    return made
 
 
 def is_icechunk(given: object) -> bool:

@@ -188,7 +188,7 @@ class ShardWriter:
         check_whole(replace(grid, shape=slab), self._target.label)
         self._strategy: Strategy = (
             _auto(self._metadata, self._target.store)
-            if strategy == "auto"
+            if isinstance(strategy, str) and strategy == "auto"
             else as_strategy(strategy)
         )
         check_can_update(self._metadata, self._strategy)

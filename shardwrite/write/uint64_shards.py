@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,13 @@ from shardwrite.format.precomputed.shard import (
     stage_of,
 )
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import ObjectWriter, Transaction
+from shardwrite.stores import (
+    TEMPORARY_SUFFIX,
+    ObjectWriter,
+    Proof,
+    Transaction,
+    as_store_error,
+)
 
 __all__ = ["Change", "commit_changes"]
 
@@ -82,10 +90,11 @@ def commit_changes(
     CorruptShardError
         If chunks are to be kept, and an index of the shard is damaged.
     """
-    nbytes = 0
-    with files.store.transaction(durability, f"{uuid.uuid4().hex}.0") as transaction:
+    nbytes, attempt = 0, f"{uuid.uuid4().hex}.0"
+    with files.store.transaction(durability, attempt) as transaction:
         for change in changes:
             nbytes += _write_shard(files, change, value_of, transaction)
+    _remove_obsolete(files, changes, durability, attempt)  # New shards are durable now.
     return nbytes
 
 
@@ -94,25 +103,59 @@ def _write_shard(
 ) -> int:
     key = files.sharding.key_of(change.shard)
     before = files.store.version(key)
+    with contextlib.ExitStack() as stack:
+        # What is replaced need not be whole.
+        is_read = change.keeps or not change.may_exist
+        parts = stack.enter_context(files.parts(change.shard)) if is_read else {}
 
-    def check() -> None:
-        if before is not None and not change.may_exist:
-            raise _refusal(key, "exists", errno.EEXIST)
-        if files.store.version(key) != before:
-            raise _refusal(key, "was changed by another writer meanwhile", errno.ESTALE)
+        def check() -> None:
+            if before is not None and not change.may_exist:
+                raise _refusal(key, "exists", errno.EEXIST)
+            if files.store.version(key) != before:
+                raise _refusal(key, "was changed by another writer meanwhile", errno.ESTALE)
+            files.check_current(parts)
 
-    check()
-    with files.open(change.shard) as old:
-        if old is not None and not change.may_exist:
+        check()
+        if parts and not change.may_exist:
             raise _refusal(key, "exists in the obsolete format", errno.EEXIST)
+        old = files.reader(change.shard, parts) if change.keeps else None
         writer = transaction.create(key)
         try:
-            nbytes = _Writing(files, writer, value_of).write(change, old if change.keeps else None)
+            nbytes = _Writing(files, writer, value_of).write(change, old)
             writer.finish(check)
         except BaseException:
             writer.abort()
             raise
     return nbytes
+
+
+def _remove_obsolete(
+    files: UInt64ShardFiles, changes: list[Change], durability: str, attempt: str
+) -> None:
+    """Remove the objects of the obsolete format that stand beside the new shards.
+
+    They hold what the shards were before. If a shard was lost, they would be read again.
+    """
+    store = files.store
+    keys = [key for one in changes if one.may_exist for key in files.obsolete_keys(one.shard)]
+    keys = [key for key in keys if store.size(key) is not None]
+    if not keys:
+        return
+    root = store.local_root
+    # Data are removed by way of a directory of the run; a call that was killed leaves it hidden.
+    aside = Path(root or "", f".{attempt}{TEMPORARY_SUFFIX}")
+    proof = Proof(aside, {"attempt": attempt}, lambda: keys)
+    try:
+        if root is not None:
+            with as_store_error(str(aside), "cannot make"):
+                aside.mkdir()
+        with store.transaction(durability, attempt, proof=proof) as transaction:
+            for key in keys:
+                transaction.remove(key)
+    finally:
+        if root is not None:
+            with contextlib.suppress(OSError):  # what is left there is found hidden
+                aside.rmdir()
 
 
 def _refusal(key: str, what: str, number: int) -> StoreError:
@@ -162,15 +205,7 @@ class _Writing:
 
     def _encoded(self, chunk_id: int) -> Any:
         value = self._value_of(chunk_id)
-        try:
-            data = memoryview(value).cast("B")
-        except TypeError as error:
-            raise SpecError(
-                f"the value of chunk {chunk_id} is no contiguous bytes",
-                field="values",
-                value=type(value).__name__,
-                remedy="give bytes",
-            ) from error
+        data = _bytes_of(value, chunk_id)
         if len(data) > chunk_limit():
             raise SpecError(
                 f"chunk {chunk_id} has {len(data)} bytes, and readers take {chunk_limit()}",
@@ -179,6 +214,23 @@ class _Writing:
                 remedy="raise shardwrite.read.chunk-limit in dask's configuration",
             )
         return data if self._stage is None else self._stage.encode([data])[0]
+
+
+def _bytes_of(value: Any, chunk_id: int) -> memoryview:
+    try:
+        view = memoryview(value)
+        holds_addresses = getattr(getattr(view.obj, "dtype", None), "hasobject", False)
+        if not holds_addresses:
+            return view.cast("B") if view.nbytes else memoryview(b"")
+        why: Exception | None = None
+    except (TypeError, ValueError) as error:
+        why = error
+    raise SpecError(
+        f"the value of chunk {chunk_id} is no contiguous bytes",
+        field="values",
+        value=type(value).__name__,
+        remedy="give bytes",
+    ) from why
 
 
 def _kept(old: UInt64ShardReader | None, change: Change) -> Minishard:

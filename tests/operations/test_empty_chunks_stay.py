@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dask.array as da
 import numpy as np
+import obstore
 import pytest
 
 import shardwrite
@@ -45,6 +46,42 @@ def test_a_repair_writes_the_same_objects(tmp_path, x, shards, compare):
     lost[0].unlink()
     assert shardwrite.repair(path, x).is_done, "the receipt still says so"
     assert objects(path) == before
+
+
+@pytest.mark.parametrize("way", ["reshard", "gzip", "unshard", "in place", "consume", "bucket"])
+def test_a_converted_array_that_stores_all_chunks(tmp_path, x, way):
+    """Its run notes no `write_empty_chunks`, and a repair dropped what was empty."""
+    path, src = str(tmp_path / "x"), str(tmp_path / "src")
+    gzip = {"name": "gzip", "configuration": {"level": 1}}
+    shardwrite.to_sharded_zarr(x, src, shards=4, chunks=2, write_empty_chunks=True)
+    if way == "unshard":
+        shardwrite.unshard(src, path)
+    elif way == "bucket":
+        bucket = obstore.store.MemoryStore()
+        shardwrite.upload(src, bucket)
+        shardwrite.download(bucket, path)
+    elif way == "in place":
+        shardwrite.reshard(src, shards=8)
+        path = src
+    else:
+        more = {"gzip": {"compressors": [gzip]}, "consume": {"consume": True}}.get(way, {})
+        shardwrite.reshard(src, path, shards=8, **more)
+    before = objects(tmp_path / path)
+    assert shardwrite.verify(path).n_stored_chunks == 64
+    for _ in range(2):  # and after a repair
+        (tmp_path / path / max(before)).unlink()
+        shardwrite.repair(path, x)
+        assert objects(tmp_path / path) == before
+
+
+def test_a_converted_array_that_stores_some_chunks(tmp_path, x):
+    shardwrite.to_sharded_zarr(x, tmp_path / "src", shards=4, chunks=2)
+    shardwrite.reshard(tmp_path / "src", tmp_path / "x", shards=8)
+    before = objects(tmp_path / "x")
+    (tmp_path / "x" / max(before)).unlink()
+    shardwrite.repair(tmp_path / "x", x)
+    assert objects(tmp_path / "x") == before
+    assert shardwrite.verify(tmp_path / "x").n_stored_chunks == 1
 
 
 def test_other_arrays_have_no_such_objects(tmp_path, x):

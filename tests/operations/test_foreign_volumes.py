@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import dask
 import numpy as np
@@ -173,6 +174,23 @@ def test_a_plan_of_very_many_files_is_an_estimate(tmp_path, monkeypatch):
     assert shards.is_estimate
     assert (files.n_chunks_encoded, files.n_files_before, shards.n_files_before) == (26, 26, 4)
     assert 10 < shards.n_chunks_encoded <= 27
+
+
+def test_a_plan_of_very_many_chunks_costs_nothing(tmp_path, monkeypatch):
+    """With more shards than are looked at, all chunks were counted in memory: 8 GB here."""
+    monkeypatch.setattr("shardwrite.sources.volume_arrays._MOST_SHARDS", 1)
+    sharding = {**SHARDINGS["identity"], "preshift_bits": 9, "minishard_bits": 0, "shard_bits": 21}
+    scale = {"key": "s0", "size": [2**17, 2**17, 2**14], "resolution": [4, 4, 40]}
+    scale |= {"chunk_sizes": [[64, 64, 64]], "encoding": "raw", "sharding": sharding}
+    info = {"type": "image", "data_type": "uint8", "num_channels": 1, "scales": [scale]}
+    shardwrite.UInt64Shards(tmp_path / "s0", sharding).write({0: bytes(64**3), 512: b""})
+    (tmp_path / "info").write_text(json.dumps(info))
+    tracemalloc.start()
+    (planned,) = shardwrite.plan_reshard(tmp_path).arrays
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+    assert planned.is_estimate
+    assert (planned.n_files_before, planned.n_chunks_encoded) == (2, 2)
 
 
 def test_each_scale_becomes_an_array(tmp_path):

@@ -543,3 +543,41 @@ def test_errors_keep_what_is_no_secret():
     assert error.value is value
     assert PlanError("a", needed_nbytes=1, allowed_nbytes=2, remedy="k").needed_nbytes == 1
     assert StoreError("x", key="a@b").key == "a@b"
+
+
+def test_arrays_of_numpy_where_they_were_compared(tmp_path):
+    """They raised ValueErrors of numpy, or TypeErrors of json; a shape of numpy is one."""
+    shardwrite.create(tmp_path / "x", np.array([4, 6]), "u1", shards=2, chunks=1)
+    x = np.arange(24, dtype="u1").reshape(4, 6)
+    shardwrite.write_region(x, tmp_path / "x", (slice(0, 4), slice(0, 6)))
+    assert (shardwrite.from_sharded_zarr(tmp_path / "x") == x).all()
+    odd = np.array([4, 4])
+    layout = {"dtype": "u1", "shards": 2, "chunks": 1}
+    for field, call in (
+        ("shape", lambda: shardwrite.create(tmp_path / "y", np.array([[4, 4]]), **layout)),
+        ("shape", lambda: shardwrite.create(tmp_path / "y", np.array(4), **layout)),
+        ("shape", lambda: shardwrite.create(tmp_path / "y", np.array([4.0]), **layout)),
+        (
+            "index_location",
+            lambda: shardwrite.create(tmp_path / "y", (4, 4), **layout, index_location=odd),
+        ),
+        ("strategy", lambda: shardwrite.repair(tmp_path / "x", x, strategy=odd)),
+        *(
+            (
+                field,
+                lambda field=field: shardwrite.reshard(
+                    tmp_path / "x", tmp_path / "y", **{field: odd}
+                ),
+            )
+            for field in ("dimension_names", "manifest", "include", "exclude")
+        ),
+        ("include", lambda: shardwrite.reshard(tmp_path / "x", tmp_path / "y", include=5)),
+    ):
+        with pytest.raises(SpecError) as caught:
+            call()
+        assert caught.value.field == field
+    assert not (tmp_path / "y").exists()
+    with pytest.raises(
+        TypeError, match=r"^create\(\) got an unexpected keyword argument 'publish'"
+    ):
+        shardwrite.create(tmp_path / "y", (4, 4), **layout, publish="first")

@@ -996,6 +996,7 @@ def test_several_scales_are_interrupted(tmp_path, sharding):
         ({(8, 40, 8): "half"}, 0, "along y it is 1000 nm long, and the first array is 200 nm long"),
         ({(4, 4, 40): "all"}, 0, "scales='4_4_40': two scales of one name"),
         ({(8, 8, 40): "half"}, 1, "the volume begins between two of its voxels"),
+        ({(8, 8, 40): "half"}, 10**9 + 1, "the volume begins between two of its voxels"),
         ({8: "half"}, 0, "resolution=8: not valid"),
     ],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dask
 import numpy as np
+import obstore
 import pytest
 import zarr
 from forks import python
@@ -319,21 +320,50 @@ def test_cost_follows_the_chunks(tmp_path):
     assert dict(shards) == {0: b"x", 2**20: b"y"}
 
 
-def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
-    shards.write(VALUES)
-    for file in (tmp_path / "x").iterdir():
+def as_pairs(path):
+    """Cut the shards in a directory into the two files of the obsolete format."""
+    for file in path.iterdir():
         data = file.read_bytes()
         file.with_suffix(".index").write_bytes(data[:64])
         file.with_suffix(".data").write_bytes(data[64:])
         file.unlink()
+
+
+def obsolete_in(path):
+    return sorted(file.name for file in path.iterdir() if file.suffix != ".shard")
+
+
+def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
+    shards.write(VALUES)
+    as_pairs(tmp_path / "x")
+    before = obsolete_in(tmp_path / "x")
     assert dict(shards) == VALUES
     assert shards.verify(deep=True).is_good
     with pytest.raises(StoreError, match="exist"):
         shards.write({3: b"new"})
+    assert obsolete_in(tmp_path / "x") == before
+    for durability in ("full", "batch", "none"):
+        shards.write({3: b"new"}, existing="update", durability=durability)
+        assert dict(shards) == {**VALUES, 3: b"new"}
+    (shard,) = shards.shards_of([3])
+    after = [name for name in before if not name.startswith(f"{shard}.")]
+    assert obsolete_in(tmp_path / "x") == after
+    assert shards.verify(deep=True) == shards.verify()
+    assert len(after) == len(before) - 2
+    shards.write(VALUES, existing="replace")
+    assert not obsolete_in(tmp_path / "x")
+    assert dict(shards) == VALUES
+
+
+def test_an_obsolete_pair_beside_its_shard_is_told(tmp_path, shards):
+    """A call that was killed between writing a shard and removing the pair leaves both."""
+    shards.write(VALUES)
+    as_pairs(tmp_path / "x")
+    pairs = {file: file.read_bytes() for file in (tmp_path / "x").iterdir()}
     shards.write({3: b"new"}, existing="update")
-    assert dict(shards) == {**VALUES, 3: b"new"}
-    report = shards.verify(deep=True)
-    (warning,) = report.warnings
+    for file, data in pairs.items():
+        file.write_bytes(data)
+    (warning,) = (report := shards.verify(deep=True)).warnings
     assert report.is_good
     assert "2 objects of the obsolete format" in warning
     assert "warning: 2 objects" in str(report)
@@ -343,11 +373,70 @@ def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
         (tmp_path / "x" / name).with_suffix(ending).unlink()
     assert not shards.verify().warnings
     assert dict(shards) == {**VALUES, 3: b"new"}
-    lonely = next((tmp_path / "x").glob("*.data"))
-    lonely.with_suffix(".shard").unlink(missing_ok=True)
-    lonely.unlink()
+
+
+@pytest.mark.parametrize("lost", [".index", ".data"])
+def test_half_of_an_obsolete_pair(tmp_path, shards, lost):
+    """With the index lost, the shard was not missed."""
+    shards.write(VALUES)
+    as_pairs(tmp_path / "x")
+    (shard,) = shards.shards_of([3])
+    (tmp_path / "x" / f"{shard}{lost}").unlink()
     (problem,) = shards.verify().problems
-    assert "is missing" in problem[1]
+    assert f"'{shard}{lost}' is missing" in problem[1]
+    for look in (list, len, lambda shards: shards[3]):
+        with pytest.raises(StoreError, match=f"'{shard}{lost}' is missing"):
+            look(shards)
+    with pytest.raises(StoreError, match="is missing"):
+        shards.write({3: b"new"}, existing="update")
+    shards.write({3: b"new"}, existing="replace")
+    assert shards[3] == b"new"
+    assert not any(name.startswith(f"{shard}.") for name in obsolete_in(tmp_path / "x"))
+    assert shards.verify(deep=True).is_good
+
+
+def test_a_pair_that_is_removed_while_it_is_opened(tmp_path, shards, monkeypatch):
+    shards.write(VALUES)
+    as_pairs(tmp_path / "x")
+    opened = PosixStore.open
+
+    def late(store, key):
+        if key.endswith(".index"):
+            monkeypatch.setattr(PosixStore, "open", opened)
+            shardwrite.UInt64Shards(store, SHARDING).write({3: b"new"}, existing="update")
+        return opened(store, key)
+
+    monkeypatch.setattr(PosixStore, "open", late)
+    assert shards[3] == b"new"
+
+
+@pytest.mark.parametrize("keeps_pairs", [False, True])
+def test_shards_in_a_bucket_are_changed(keeps_pairs):
+    """Each change was made, and then refused as if another process had made it."""
+    bucket = obstore.store.MemoryStore()
+    shards = shardwrite.UInt64Shards(bucket, SHARDING)
+    # Ends of objects are kept by a reader, unless they are all of it.
+    values = {one: np.random.default_rng(one % 1000).bytes(1000 * (one % 9)) for one in VALUES}
+    shards.write(values)
+    if keeps_pairs:
+        for number in range(8):
+            data = bytes(obstore.get(bucket, f"{number}.shard").bytes())
+            obstore.put(bucket, f"{number}.index", data[:64])
+            obstore.put(bucket, f"{number}.data", data[64:])
+            obstore.delete(bucket, f"{number}.shard")
+    other = shardwrite.UInt64Shards(bucket, SHARDING)
+    assert dict(other) == values  # and it keeps the indexes
+    assert shards.write({3: b"new", 4: b"too"}, existing="update").n_chunks == 2
+    shards.remove([5, 6, 7])
+    left = {one: value for one, value in values.items() if one not in (5, 6, 7)}
+    assert dict(other) == {**left, 3: b"new", 4: b"too"}
+    shards.write(values, existing="replace")
+    assert shards.read([3]) == {3: values[3]}
+    assert 5 in other
+    assert dict(other) == values
+    other.write({3: b""}, existing="update")  # of shards whose ends it has kept
+    assert dict(shards) == {**values, 3: b""}
+    assert len(obstore.list(bucket).collect()) == 8
 
 
 def test_workers_have_a_copy(shards):
@@ -601,6 +690,54 @@ def test_values_that_are_no_mapping(shards, tmp_path):
             with pytest.raises(SpecError, match=r"ids=.*give several ids, such as \[7, 8\]"):
                 look(ids)
     assert not (tmp_path / "x").exists()
+
+
+def test_values_that_are_no_bytes(shards):
+    """Of an array of objects, their addresses were written; a date was a ValueError of numpy."""
+    released = memoryview(b"abc")
+    released.release()
+    dates = np.zeros(2, "M8[s]")
+    objects = np.array([None, "a"])
+    for value in (objects, memoryview(objects), dates, released, np.arange(4)[::2], "text", None):
+        with pytest.raises(SpecError, match=r"values=.*chunk 3 is no contiguous bytes; give bytes"):
+            shards.write({3: value})
+    shards.write({3: np.zeros((0, 3)), 4: np.arange(2, dtype="<u2"), 5: b""})
+    assert dict(shards) == {3: b"", 4: b"\0\0\1\0", 5: b""}
+
+
+def test_a_directory_whose_parents_are_missing_and_its_url(tmp_path):
+    url = (tmp_path / "a b" / "c" / "d").as_uri()
+    shards = shardwrite.UInt64Shards(url, SHARDING)
+    assert not list(shards)
+    shards.write({})
+    assert not (tmp_path / "a b").exists()
+    shards.write(VALUES)
+    assert dict(shardwrite.UInt64Shards(tmp_path / "a b" / "c" / "d", SHARDING)) == VALUES
+
+
+def test_what_has_keys_is_a_mapping(shards):
+    """A series of pandas goes over its values, and not over its labels."""
+    pd = pytest.importorskip("pandas")
+    shards.write(pd.Series({7: b"a", 2**60: b"b"}))
+    assert dict(shards) == {7: b"a", 2**60: b"b"}
+    keyed = type("Keyed", (), {"keys": lambda _: [9], "__getitem__": lambda *_: b"c"})
+    shards.write(keyed(), existing="update")
+    assert shards[9] == b"c"
+
+
+def test_what_holds_no_shards_of_ids(tmp_path):
+    """A file was read as if it were empty."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SpecError, match=r"store=.*it is a file.*give that directory"):
+        shardwrite.UInt64Shards(tmp_path / "file", SHARDING)
+    x = np.ones((8, 8, 8), "u1")
+    shardwrite.to_precomputed(x, tmp_path / "v", axes="zyx", resolution=(1e300, 1, 1), key="s")
+    assert json.loads((tmp_path / "v/info").read_text())["scales"][0]["resolution"][0] == 1e300
+    assert len((tmp_path / "v/info").read_text()) < 1000
+    with pytest.raises(SpecError, match="give the directory of a scale, and its sharding"):
+        shardwrite.UInt64Shards(tmp_path / "v")
+    (scale,) = json.loads((tmp_path / "v/info").read_text())["scales"]
+    assert list(shardwrite.UInt64Shards(tmp_path / "v/s", scale["sharding"])) == [0]
 
 
 def test_one_shard_exists(shards):

@@ -55,6 +55,18 @@ def test_a_number_after_colons_is_that_of_a_scale(volume, tmp_path):
     assert shardwrite.from_precomputed(volume, scale=0).shape == (8, 8, 8)
 
 
+def test_a_scale_after_colons_where_an_array_is_asked_for(volume):
+    """They said that there is no zarr.json."""
+    for name, key in (("4_4_40", "4_4_40"), ("1", "8_8_40"), ("", "4_4_40")):
+        told = command("verify", f"{volume}::{name}")
+        assert told.exit_code == 2
+        right = f"give the path of its directory, {volume}/{key}"
+        assert right in told.output
+        assert command("verify", right.split()[-1]).exit_code == 0
+    assert "no such scale; give a number below 2" in command("info", f"{volume}::9").output
+    assert "there is no zarr.json" in command("info", f"{volume}x::9").output
+
+
 def test_the_directory_of_a_scale_is_no_source(volume, tmp_path):
     scale, right = volume / "4_4_40", f"{volume}::4_4_40"
     told = f"it is a scale of a volume of Neuroglancer; give the volume and its scale: {right}"

@@ -12,6 +12,7 @@ import zlib
 import dask
 import dask.array as da
 import numpy as np
+import obstore
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -148,6 +149,24 @@ def test_a_chunk_of_another_size(tmp_path, values, sharding):
         shardwrite.from_precomputed(path)[:2, :2, :2].compute()
 
 
+def test_a_shard_in_a_bucket_that_was_written_anew(values):
+    """A reader keeps the ends of objects, and asks whether they are still the same."""
+    one, two = (obstore.store.MemoryStore() for _ in range(2))
+    new = {"axes": "zyx", "resolution": (1, 1, 1), "chunks": 16, "encoding": "raw"}
+    random = np.random.default_rng(0)
+    first = random.integers(1, 9, (32, 64, 64), dtype="u1")
+    second = np.where(np.arange(64) < 32, first + 10, 0).astype("u1")  # and lacks chunks
+    for bucket, data in ((one, first), (two, second)):
+        made = shardwrite.to_precomputed(data, bucket, **new, shard_nbytes="70kB")
+    assert made.n_shards == 2
+    x = shardwrite.from_precomputed(one, axes="zyx", chunks=-1)
+    assert (x == first).all()
+    for found in obstore.list(two, "1_1_1").collect():
+        if found["path"].endswith(".shard"):
+            obstore.put(one, found["path"], obstore.get(two, found["path"]).bytes())
+    assert (x == second).all()
+
+
 def test_scales(tmp_path, values):
     path = make_precomputed(tmp_path / "v", values, sharding=None)
     document = json.loads((path / "info").read_text())
@@ -238,6 +257,27 @@ def test_documents_that_are_refused(tmp_path, values, where, change, field):
     assert caught.value.field == field
 
 
+def test_numbers_that_a_program_wrote_as_4_0_and_a_url(tmp_path, values):
+    """JavaScript and tensorstore do not tell them from 4, and they were refused."""
+    path = make_precomputed(tmp_path / "v", values, sharding=SHARDING)
+    document = json.loads((path / "info").read_text())
+    scale = document["scales"][0]
+    scale.update({n: [float(i) for i in scale[n]] for n in ("size", "voxel_offset", "resolution")})
+    scale["chunk_sizes"] = [[float(i) for i in CHUNK]]
+    scale["sharding"] = {**SHARDING, "shard_bits": 3.0}
+    document |= {"num_channels": 1.0, "type": "IMAGE", "data_type": "UINT16"}
+    (path / "info").write_text(json.dumps(document))
+    for address in (path.as_uri(), f"precomputed://{path}", f"precomputed://{path.as_uri()}"):
+        x = shardwrite.from_precomputed(address)
+        assert (x == values[..., 0]).all()
+    written = ["precomputed", f"precomputed://{path}::0", f"precomputed://{tmp_path / 'w'}"]
+    assert CliRunner().invoke(main, written).exit_code == 0
+    assert json.loads((tmp_path / "w" / "info").read_text())["type"] == "image"
+    assert (shardwrite.from_precomputed(tmp_path / "w") == values[..., 0]).all()
+    told = CliRunner().invoke(main, ["precomputed", f"precomputed://{path}", str(path)])
+    assert "it is the source" in told.output
+
+
 def test_what_else_is_refused(tmp_path, values):
     with pytest.raises(StoreError, match="there is no info"):
         shardwrite.from_precomputed(tmp_path)
@@ -246,10 +286,17 @@ def test_what_else_is_refused(tmp_path, values):
         with pytest.raises(SpecError, match="x, y and z"):
             shardwrite.from_precomputed(path, axes=axes)
     document = json.loads((path / "info").read_text())
-    document["scales"][0]["key"] = "../elsewhere"
+    for key in ("../elsewhere", "/4_4_40", "a//b", "./4_4_40", "4_4_40/"):
+        document["scales"][0]["key"] = key
+        (path / "info").write_text(json.dumps(document))
+        for read in (shardwrite.from_precomputed, lambda v: shardwrite.reshard(v, tmp_path / "z")):
+            with pytest.raises(SpecError, match="no plain path below the volume") as caught:
+                read(path)
+            assert caught.value.field == "key"
+    (path / "4_4_40").rename(path / "named")  # as the remedy says
+    document["scales"][0]["key"] = "named"
     (path / "info").write_text(json.dumps(document))
-    with pytest.raises(StoreError, match="plain names"):
-        shardwrite.from_precomputed(path)
+    assert (shardwrite.from_precomputed(path) == values[..., 0]).all()
     (path / "info").write_text("{")
     with pytest.raises(SpecError, match="not valid"):
         shardwrite.from_precomputed(path)

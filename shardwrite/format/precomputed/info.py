@@ -61,6 +61,23 @@ class Scale:
     encoding: ChunkEncoding
     sharding: ShardingParameters | None
 
+    def check_key(self) -> None:
+        """Refuse a key that leads out of the volume, which the format permits.
+
+        Raises
+        ------
+        SpecError
+            If it does, or names no directory.
+        """
+        parts = self.key.split("/")
+        if self.key and ("\0" in self.key or not {"", ".", ".."}.isdisjoint(parts)):
+            raise SpecError(
+                "no plain path below the volume, and no other is read",
+                field="key",
+                value=self.key,
+                remedy="copy the chunks to a directory in the volume, and write its name into info",
+            )
+
     @property
     def grid(self) -> Shape:
         """Number of chunks along each axis."""
@@ -158,7 +175,7 @@ def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
         remedy = "give a list with at least one scale"
         raise SpecError("no scales", field="scales", value=scales, remedy=remedy)
     return Volume(
-        str(document.get("type")),
+        str(document.get("type", "image")).lower(),
         np.dtype(data_type.lower()).newbyteorder("<"),
         _n_channels(n_channels),
         tuple(_scale(scale) for scale in scales),
@@ -175,6 +192,8 @@ def _scale(document: Any) -> Scale:
         remedy = "give a list with at least one shape"
         raise SpecError("no shapes", field="chunk_sizes", value=chunk_sizes, remedy=remedy)
     sharding = document.get("sharding")
+    if isinstance(sharding, Mapping):
+        sharding = {name: _whole(value) for name, value in sharding.items()}
     scale = Scale(
         key,
         _numbers(document.get("size"), "size", 3, least=1),
@@ -190,13 +209,20 @@ def _scale(document: Any) -> Scale:
 
 
 def _n_channels(found: Any) -> int:
+    found = _whole(found)
     if type(found) is not int or not 1 <= found <= _MOST_WHOLE:
         remedy = f"give a whole number of 1 to {_MOST_WHOLE}"
         raise SpecError("not valid", field="num_channels", value=found, remedy=remedy)
     return found
 
 
+def _whole(found: Any) -> Any:
+    """A number of JSON as an integer, if it is whole: JavaScript does not tell 4.0 from 4."""
+    return int(found) if type(found) is float and found.is_integer() else found
+
+
 def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Shape:
+    found = list(map(_whole, found)) if isinstance(found, list) else found
     is_valid = (
         isinstance(found, list)
         and len(found) == n

@@ -457,7 +457,8 @@ def _resolution(found: Any) -> list[int | float]:
     if not is_valid:
         remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
         raise SpecError("not valid", field="resolution", value=found, remedy=remedy)
-    return [int(n) if float(n).is_integer() else float(n) for n in numbers]
+    values = [float(n) for n in numbers]
+    return [int(n) if n.is_integer() and n <= _MOST_EXACT else n for n in values]
 
 
 def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
