@@ -16,7 +16,7 @@ __all__ = ["Joined", "join"]
 
 _OF_VALUES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
-    *("units", "calendar"),
+    *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),
 )
 """Attributes by which programs compute what a stored value means."""
 
@@ -177,7 +177,7 @@ class _Fit:
     def check(self, name: str, shape: Shape, number: int) -> None:
         """Refuse an array whose shape does not fit its place."""
         if not all(shape):
-            raise _misfit(name, "without elements")
+            raise _misfit(name, "it has no elements")
         place = unravel(number, self._counts)
         for axis, (n, first, at) in enumerate(zip(shape, self._first, place, strict=True)):
             if self._counts[axis] == 1:
@@ -220,8 +220,11 @@ def _check_same(name: str, first: ArrayMetadata, part: ArrayMetadata) -> None:
     if n_axes[0] != n_axes[1]:
         raise _misfit(name, f"it has {n_axes[1]} axes, and the first file has {n_axes[0]}")
     for field, why in _SAME.items():
-        if _text(first.document.get(field)) != _text(part.document.get(field)):
-            raise _misfit(name, f"it has {why} than the first file")
+        if _text(first.document.get(field)) == _text(part.document.get(field)):
+            continue
+        if field == "codecs" and first.document[field][0] != part.document[field][0]:
+            why = "another order of bytes"
+        raise _misfit(name, f"it has {why} than the first file")
 
 
 def _differing(name: str, kept: Document, own: Document) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from shardwrite.operations.adopting import Call, adopt_files, look
 from shardwrite.operations.adopting_copies import Copying, copy_files, look_for_copies
 from shardwrite.operations.converting import Progress
 from shardwrite.place.target import resolve_target
+from shardwrite.stores import is_there
 
 __all__ = ["adopt", "preview_adopt"]
 
@@ -204,7 +205,7 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
-        names = [os.fsdecode(path) for path in given]
+        names = [""] if isinstance(given, Set) else [os.fsdecode(path) for path in given]
     except TypeError:
         names = [""]
     if not all(name and "\0" not in name and _is_encodable(name) for name in names):
@@ -213,6 +214,14 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             field="files",
             value=files,
             remedy="give a list of paths, in their order",
+        )
+    url = next((name for name in names if "://" in name and not is_there(name)), None)
+    if url is not None:
+        raise SpecError(
+            "this is a URL, and only files of this machine can be given",
+            field="files",
+            value=url,
+            remedy="give the path of a file, and copy files in buckets to this machine first",
         )
     paths = tuple(os.path.abspath(name) for name in names)
     if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwrite._version import __version__
-from shardwrite.errors import JournalError, PlanError, ShardwriteError, SpecError
+from shardwrite.errors import JournalError, PlanError, ShardwriteError, SpecError, StoreError
 from shardwrite.format.hdf5_file import describe
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
@@ -49,7 +50,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Identity
 from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
-from shardwrite.stores import as_store_error, make_directories, mode_of
+from shardwrite.stores import as_store_error, make_directories, mode_of, mount_of
 
 __all__ = ["ELSEWHERE", "Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
 
@@ -221,7 +222,8 @@ def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
             f"shards that are HDF5 files cannot have it ({error.message})",
             field=error.fields["field"],
             value=error.fields["value"],
-            remedy='make plain shards from Python, with how="copy" and strategy="fixed-order"',
+            remedy='copy its chunks into plain shards, with how="copy" (without --move and --link) '
+            'and strategy="fixed-order"',
         ) from error
 
 
@@ -252,9 +254,7 @@ def look(call: Call, target: Target) -> Found:
         above = above.parent
     found = inspect(call)
     for file in found.files:
-        with as_store_error(file.path, "cannot look at"):
-            is_near = os.stat(file.path).st_dev == os.stat(above).st_dev
-        if not is_near:
+        if mount_of(file.path) != mount_of(above):
             raise refused(file.path, f"it lies in another file system than {target.label}")
     return found
 
@@ -331,11 +331,16 @@ def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted
                 raise taken_over(work) from error
             if state.is_untouched:
                 work.give_up()
-            else:
-                error.add_note(
-                    "the adoption has begun: make the same call again to finish it, or give it up "
-                    "with abandon (shardwrite abandon)"
-                )
+                raise
+            error.add_note(
+                "the adoption has begun: make the same call again to finish it, or give it up "
+                "with abandon (shardwrite abandon)"
+            )
+            if isinstance(error, StoreError) and error.errno == errno.EXDEV:
+                state.give_back()
+                work.give_up()
+                why = f"the file system does not let it become a part of {target.label}"
+                raise refused(error.fields["key"], why) from error
             raise
     return Adopted.from_dict(json.loads(state.listing.documents[RECEIPT_NAME])["result"])
 

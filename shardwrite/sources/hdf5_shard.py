@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +19,19 @@ from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ravel, unravel
 from shardwrite.sources import hdf5
-from shardwrite.sources.common import require
+from shardwrite.sources.common import open_binary, require
 from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
 from shardwrite.stores import as_store_error, open_plain, pread_all
 
-__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into"]
+__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into", "refusing"]
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"
 GIVE_FILES = "give files by their names, also those of a directory"
 """Remedy where the chunks of a dataset cannot be those of an array."""
+
+_OF_NETCDF3 = b"CDF"  # first bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +147,57 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
 
 def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
     """A dataset of a file as an array of Zarr, whose checksums stay."""
-    try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise _refused(path, NO_FILE, "" if os.path.isfile(path) else GIVE_FILES)
+    with as_store_error(path, "cannot look at"):
+        mode, own = os.stat(path).st_mode, os.lstat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise _refused(path, NO_FILE, GIVE_FILES)
+    if stat.S_ISLNK(own):
+        raise _refused(path, "it is a symbolic link", "give the file that it leads to")
+    with refusing(path, _refused):
         return as_array(path, dataset or "", keeps_checksums=True)
+
+
+@contextlib.contextmanager
+def refusing(path: str, refused: Callable[[str, str, str], SpecError]) -> Iterator[None]:
+    """Have errors about a file, which is looked at, be told as a refusal of that file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    refused : callable
+        Makes the error of the path, the reason and the remedy.
+
+    Raises
+    ------
+    SpecError
+        If the file is none of HDF5, a program writes to it, or it holds no such dataset.
+    StoreError
+        If the storage refuses to read it.
+    """
+    h5py = require("h5py", "hdf5", path)
+    try:
+        with hdf5.reading(path) as file:
+            if file.id.get_intent() & h5py.h5f.ACC_RDWR:  # a process opens a file only once
+                raise refused(path, "this process has it open for writing", "close it first")
+        yield
+    except SpecError as error:
+        if error.fields["field"] not in ("source", "src"):  # of functions that take one file
+            raise
+        raise refused(path, error.message, str(error.fields["remedy"])) from error
     except OSError as error:
+        if error.errno == errno.EAGAIN:
+            why = "another program has it open for writing"
+            raise refused(path, why, "close it there first") from error
         if error.errno is not None:
             with as_store_error(path, "cannot read"):
                 raise
+        with as_store_error(path, "cannot read"), open_binary(path) as file:
+            is_other = file.read(len(_OF_NETCDF3)) == _OF_NETCDF3
+        if is_other:
+            raise refused(path, "it is a NetCDF-3 file, which has no chunks", DECODE) from error
         why = f"it cannot be read as HDF5 ({error})"
-        raise _refused(path, why, "check the file") from error
+        raise refused(path, why, "check the file") from error
 
 
 def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
