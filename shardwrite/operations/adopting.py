@@ -58,6 +58,11 @@ ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
 
 _SOURCE = "adopted:"
+_COPY = 'copy its chunks instead, with how="copy" (without --move and --link)'
+_BEGUN = (
+    "the adoption has begun: make the same call again to finish it, or give it up with abandon "
+    "(shardwrite abandon)"
+)
 _INDEX_NBYTES = 64  # memory for a chunk's entry while an index is made
 
 
@@ -329,20 +334,32 @@ def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted
         except ShardwriteError as error:
             if work.is_lost:
                 raise taken_over(work) from error
-            if state.is_untouched:
-                work.give_up()
+            if not (state.is_untouched or _cannot_enter(error)):
+                error.add_note(_BEGUN)
                 raise
-            error.add_note(
-                "the adoption has begun: make the same call again to finish it, or give it up "
-                "with abandon (shardwrite abandon)"
-            )
-            if isinstance(error, StoreError) and error.errno == errno.EXDEV:
+            try:
                 state.give_back()
                 work.give_up()
-                why = f"the file system does not let it become a part of {target.label}"
-                raise refused(error.fields["key"], why) from error
+            except ShardwriteError as another:
+                another.add_note(_BEGUN)
+                raise
+            if _cannot_enter(error):
+                raise _left(error, target) from error
             raise
     return Adopted.from_dict(json.loads(state.listing.documents[RECEIPT_NAME])["result"])
+
+
+def _cannot_enter(error: ShardwriteError) -> bool:
+    """Whether a file cannot be moved or linked into an array, however often that is tried."""
+    return isinstance(error, StoreError) and error.errno in (errno.EXDEV, errno.EBUSY)
+
+
+def _left(error: ShardwriteError, target: Target) -> SpecError:
+    """The error about a file that cannot enter the array, after all files were given back."""
+    path = str(error.fields["key"])
+    if error.fields["errno"] == errno.EBUSY:
+        return refused(path, error.message, f"see to it that only one call adopts it, or {_COPY}")
+    return refused(path, f"the file system does not let it become a part of {target.label}")
 
 
 def _changes(file: AdoptedFile, call: Call, metadata: ArrayMetadata) -> list[Range]:
@@ -404,5 +421,5 @@ def refused(path: str, why: str, remedy: str = "") -> SpecError:
         f"cannot become a shard where it lies: {why}",
         field="files",
         value=path,
-        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
+        remedy=remedy or _COPY,
     )

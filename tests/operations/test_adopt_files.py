@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import dask.array as da
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import SpecError
 from shardwrite.cli import main
+from shardwrite.journal import Adoption
 from shardwrite.stores import mount_of
 
 h5py = pytest.importorskip("h5py")
@@ -101,6 +103,32 @@ def test_directories_between_which_no_file_can_be_moved(tmp_path, monkeypatch, h
     after = [(hashlib.sha256(f.read_bytes()).digest(), f.stat().st_mtime_ns) for f in files]
     assert after == before
     assert shardwrite.adopt(files, tmp_path / "x").n_shards == 3  # what the message says
+
+
+@pytest.mark.parametrize("how", ["move", "link"])
+@pytest.mark.parametrize("other", ["move", "link", "link before it changes them"])
+def test_two_adoptions_of_the_same_files_at_once(tmp_path, monkeypatch, how, other):
+    """Both have looked at the files before. An index of one would be wrong after the other."""
+    files = [Path(make(tmp_path / f"{n}.h5", X + n)) for n in range(2)]
+    begin = Adoption.list_files
+
+    def late(self, listing):
+        monkeypatch.undo()
+        if other in ("move", "link"):
+            shardwrite.adopt(files, tmp_path / "y", how=other)
+        else:
+            (tmp_path / "held").mkdir()
+            os.link(files[1], tmp_path / "held/1.h5")
+        begin(self, listing)
+
+    monkeypatch.setattr(Adoption, "list_files", late)
+    refused(files, tmp_path / "x", "another adoption, or another program, has", how=how)
+    if other in ("move", "link"):
+        assert (shardwrite.open_sharded(tmp_path / "y")[...] == np.concatenate([X, X + 1])).all()
+        assert shardwrite.verify(tmp_path / "y", deep=True).is_good
+    else:
+        shutil.rmtree(tmp_path / "held")
+        assert shardwrite.adopt(files, tmp_path / "x", how=how).n_shards == 2
 
 
 def test_mounts_are_told_apart(tmp_path):
