@@ -81,7 +81,8 @@ def join(
     n_parts : int
         Number of the arrays.
     arrangement : int or tuple of int
-        The axis along which the arrays follow one another, or the number of arrays along each axis.
+        The axis along which the arrays follow one another, counted from the end if it is negative.
+        Or the number of arrays along each axis.
         Along an axis with several arrays, all but the last have the same length, a multiple of the
         length of a chunk, and the last is not longer.
 
@@ -130,14 +131,14 @@ def _counts_of(arrangement: int | Shape, n_parts: int, ndim: int) -> Shape:
                 remedy=f"give {ndim} numbers: how many files lie along each axis",
             )
         return arrangement
-    if isinstance(arrangement, bool) or not 0 <= arrangement < ndim:
+    if isinstance(arrangement, bool) or not -ndim <= arrangement < ndim:
         raise SpecError(
             "no axis of the dataset",
             field="axis",
             value=arrangement,
-            remedy=f"give a number from 0 to {ndim - 1}",
+            remedy=f"give a number from {-ndim} to {ndim - 1}",
         )
-    return tuple(n_parts if axis == arrangement else 1 for axis in range(ndim))
+    return tuple(n_parts if axis == arrangement % ndim else 1 for axis in range(ndim))
 
 
 class _Fit:

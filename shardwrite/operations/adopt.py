@@ -59,7 +59,8 @@ def adopt(
     dataset : str, optional
         Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
     axis : int, optional
-        The axis along which the files follow one another, by default the first.
+        The axis along which the files follow one another, by default the first. A negative one
+        counts from the end.
     grid : sequence of int, optional
         The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``, the
         first three files lie side by side along axis 1, and the next three follow along axis 0.

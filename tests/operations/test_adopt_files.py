@@ -77,7 +77,8 @@ def test_what_is_no_such_file(tmp_path):
         refused([good, swapped], array, "another order of bytes than the first", how=how)
         other = make(tmp_path / "other.h5", X.astype("i2"))
         refused([good, other], array, "another data type than the first", how=how)
-    assert shardwrite.adopt(iter([good]), array).shape == (4, 3)
+    refused([good, good], array, "axis=-3: no axis of the dataset; give", axis=-3)
+    assert shardwrite.adopt(iter([good, good]), array, axis=-1).shape == (4, 6)
 
 
 def test_what_flags_mean_is_the_same_in_all_files(tmp_path):
