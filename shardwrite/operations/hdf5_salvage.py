@@ -157,4 +157,4 @@ def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> Reinde
     shard = shard_up_to(metadata, made, made.nbytes)
     if shard is None or not decodes(shard):
         return "its chunks do not decode"
-    return made
+    return why_unreadable(metadata, made, shard.index) or made

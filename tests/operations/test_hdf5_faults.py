@@ -316,6 +316,35 @@ def test_what_the_storage_refuses_is_no_damage(tmp_path):
             look_into(SHARD, "data", Failing(n_reads))
 
 
+def test_a_place_that_no_file_has_is_damage(tmp_path):
+    path = written(tmp_path / "x", compressors=None)
+    data = (path / SHARD).read_bytes()
+    key = struct.pack("<IIQQQ", 24, 0, 0, 0, 0)  # of a chunk in the tree; its address follows
+    assert data.count(key) == 1
+    at = data.index(key) + len(key)
+    (path / SHARD).chmod(0o644)
+    (path / SHARD).write_bytes(data[:at] + struct.pack("<Q", 2**63 + 8) + data[at + 8 :])
+    assert "find no dataset" in told_by_deep(path)
+    assert not shardwrite.repair(path, scan=True).is_done
+
+
+def test_a_chunk_that_a_file_has_twice_is_damage(tmp_path):
+    """Programs would read either, and an index has one."""
+    file, path = tmp_path / "a.h5", written(tmp_path / "x", compressors=None)
+    keys = [struct.pack("<IIQQQ", 24, 0, 2, column, 0) for column in (3, 0)]
+    for at in (path / SHARD, file):
+        with h5py.File(file, "w") as opened:
+            opened.create_dataset("data", data=VALUES[:4], chunks=(2, 3))
+        data = at.read_bytes()
+        assert data.count(keys[0]) == 1
+        at.chmod(0o644)
+        at.write_bytes(data.replace(*keys))
+    with pytest.raises(SpecError, match="has a chunk twice"):
+        shardwrite.adopt([file], tmp_path / "y", how="move")
+    (text,) = shardwrite.repair(path, scan=True).warnings
+    assert "has a chunk twice" in text
+
+
 def several(tmp_path):
     """An array of files that have two datasets of one shape, and one that is contiguous."""
     files = [tmp_path / "a.h5", tmp_path / "b.h5"]
