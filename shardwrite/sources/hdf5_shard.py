@@ -8,11 +8,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from shardwrite.encode.reader import Ranges
+from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import signature_places
 from shardwrite.format.hdf5_superblock import LONGEST, Superblock, parse_superblock
@@ -88,6 +88,17 @@ class DatasetFile:
         ranks = [ravel(unravel(int(rank), own), counts) for rank in self.table.ranks]
         offsets[ranks], nbytes[ranks] = self.table.offsets, self.table.nbytes
         return ShardIndex.build(offsets, nbytes)
+
+
+class Ranges(Protocol):
+    """An object whose bytes can be read in ranges."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """Read exactly `nbytes` bytes from `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
