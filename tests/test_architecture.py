@@ -481,7 +481,7 @@ REMOVES_ITS_OWN = {
     "stores/exclusive.py": {"link_new"},  # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/adopting.py": {
-        "take",
+        "_enter",
         "publish",
         "give_back",
         "_give_back",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -79,6 +80,11 @@ def adopt(
     If the command was interrupted, run it again: it continues where it stopped. `shardwrite abandon
     ARRAY` restores the files instead, as long as ARRAY has not appeared.
     """
+    if Path(array).is_file():
+        raise click.UsageError(
+            f"ARRAY comes last, and {array} is a file: give the path of the new array behind the "
+            "files"
+        )
     if move and link:
         raise click.UsageError("give --move or --link, not both")
     if way is not None and (move or link):

@@ -23,6 +23,7 @@ __all__ = ["in_options", "text_in_options"]
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),
+    "files": ("paths",),
     "format": ("source_format",),
     "order": ("order", "strategy"),
     "path": ("src", "array", "dst"),
@@ -115,7 +116,8 @@ def _names(command: click.Command) -> dict[str, str]:
             names[option.removeprefix("--").replace("-", "_")] = option
             names.setdefault(str(one.name), option)
         else:
-            names[str(one.name)] = getattr(one, "metavar", None) or str(one.name).upper()
+            metavar = getattr(one, "metavar", None) or str(one.name).upper()
+            names[str(one.name)] = metavar.removesuffix("...")
     names.setdefault("run_dir", RUN_DIR.variable)
     for keyword, candidates in _ALIASES.items():
         found = next((names[name] for name in candidates if name in names), None)

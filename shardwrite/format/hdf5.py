@@ -45,11 +45,13 @@ _REMEDY = (
     'give compressors="zstd", or another of "numcodecs.zlib", "blosc", "numcodecs.bz2", '
     '"numcodecs.shuffle" and "numcodecs.fletcher32", alone or in a list; and no crc32c'
 )
+_NO_FILTERS = (
+    "leave out filters=; an array that has them must be written again from its values, with "
+    "shardwrite write or to_sharded_zarr"
+)
 _REMEDIES = {
     "sharding_indexed": "leave out serializer=, so that there are no shards within shards; for an "
     'array that has them, give compressors="zstd" to shardwrite.reshard',
-    "transpose": "leave out filters=; an array that has them must be written again from its "
-    "values, with shardwrite write or to_sharded_zarr",
 }
 
 
@@ -201,7 +203,8 @@ def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tup
     """
     names = [str(codec["name"]) for codec in codecs]
     if names[:1] != ["bytes"]:
-        raise _unknown(names[0] if names else "none")
+        first = names[0] if names else "none"
+        raise _unknown(first, remedy=_NO_FILTERS if "bytes" in names else "")
     found: list[Filter] = []
     for place, codec in enumerate(codecs[1:]):
         # A checksum before it adds four bytes, and numcodecs shuffles whole elements only.
@@ -246,11 +249,11 @@ def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, may_shuffle: bool
     raise _unknown(name)
 
 
-def _unknown(name: str, why: str = "") -> SpecError:
+def _unknown(name: str, why: str = "", remedy: str = "") -> SpecError:
     why = why or _WHY_NOT.get(name, "no filter of HDF5 has the same bytes")
     return SpecError(
         f"a codec that a shard which is an HDF5 file cannot have: {why}",
         field="codecs",
         value=name,
-        remedy=_REMEDIES.get(name, _REMEDY),
+        remedy=remedy or _REMEDIES.get(name, _REMEDY),
     )

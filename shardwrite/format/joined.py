@@ -16,7 +16,7 @@ __all__ = ["Joined", "join"]
 
 _OF_VALUES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
-    *("units", "calendar"),
+    *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),
 )
 """Attributes by which programs compute what a stored value means."""
 
@@ -81,7 +81,8 @@ def join(
     n_parts : int
         Number of the arrays.
     arrangement : int or tuple of int
-        The axis along which the arrays follow one another, or the number of arrays along each axis.
+        The axis along which the arrays follow one another, counted from the end if it is negative.
+        Or the number of arrays along each axis.
         Along an axis with several arrays, all but the last have the same length, a multiple of the
         length of a chunk, and the last is not longer.
 
@@ -130,14 +131,14 @@ def _counts_of(arrangement: int | Shape, n_parts: int, ndim: int) -> Shape:
                 remedy=f"give {ndim} numbers: how many files lie along each axis",
             )
         return arrangement
-    if isinstance(arrangement, bool) or not 0 <= arrangement < ndim:
+    if isinstance(arrangement, bool) or not -ndim <= arrangement < ndim:
         raise SpecError(
             "no axis of the dataset",
             field="axis",
             value=arrangement,
-            remedy=f"give a number from 0 to {ndim - 1}",
+            remedy=f"give a number from {-ndim} to {ndim - 1}",
         )
-    return tuple(n_parts if axis == arrangement else 1 for axis in range(ndim))
+    return tuple(n_parts if axis == arrangement % ndim else 1 for axis in range(ndim))
 
 
 class _Fit:
@@ -177,7 +178,7 @@ class _Fit:
     def check(self, name: str, shape: Shape, number: int) -> None:
         """Refuse an array whose shape does not fit its place."""
         if not all(shape):
-            raise _misfit(name, "without elements")
+            raise _misfit(name, "it has no elements")
         place = unravel(number, self._counts)
         for axis, (n, first, at) in enumerate(zip(shape, self._first, place, strict=True)):
             if self._counts[axis] == 1:
@@ -220,8 +221,11 @@ def _check_same(name: str, first: ArrayMetadata, part: ArrayMetadata) -> None:
     if n_axes[0] != n_axes[1]:
         raise _misfit(name, f"it has {n_axes[1]} axes, and the first file has {n_axes[0]}")
     for field, why in _SAME.items():
-        if _text(first.document.get(field)) != _text(part.document.get(field)):
-            raise _misfit(name, f"it has {why} than the first file")
+        if _text(first.document.get(field)) == _text(part.document.get(field)):
+            continue
+        if field == "codecs" and first.document[field][0] != part.document[field][0]:
+            why = "another order of bytes"
+        raise _misfit(name, f"it has {why} than the first file")
 
 
 def _differing(name: str, kept: Document, own: Document) -> set[str]:

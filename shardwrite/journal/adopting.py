@@ -15,13 +15,17 @@ beside the new array. So one process at a time works on it, and all other writer
 The steps in order, and in italics what a crash after each leaves:
 
 1. List the files, durably. *The files, unchanged.*
-2. For each file: record what changes, durably. Write the index of the shard, and sync it. Write the
-   end-of-file address of HDF5, if it changes, and sync it. Take away the permission to write. Then
-   move the file into the new array, or link it there, and sync that. *Each file is at its old name
-   or in the new array, and programs of HDF5 can read it. The next call goes on.*
+2. For each file: move it into the new array, or link it there, and sync that. If it then has more
+   names than that, another adoption has it, or takes it at this moment. Record what changes,
+   durably. Write the index of the shard, and sync it. Write the end-of-file address of HDF5, if it
+   changes, and sync it. Take away the permission to write. *Each file is at its old name or in the
+   new array, and programs of HDF5 can read it. The next call goes on.*
 3. Write the documents of the new array, note its inode number, and give it its name. *All files in
    the new array.*
 4. Remove the record. *The new array.*
+
+Of two adoptions that link the same file, only the first one sees no link of the other, since each
+looks after its own link is there. A file that one of them moves is gone for the other.
 
 Giving up restores the old bytes, sizes, permissions and times of files, and moves them back. The
 same call after that begins again. After step 3, the adoption is finished instead.
@@ -36,7 +40,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from crc32c import crc32c
@@ -131,15 +135,20 @@ class AdoptedFile:
             stat.S_IMODE(found.st_mode),
         )
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, place: str) -> None:
         """Refuse to go on if the file is another one, or was changed.
+
+        Parameters
+        ----------
+        place : str
+            Where the file is now.
 
         Raises
         ------
         StoreError
             If it was changed.
         """
-        now = self.of(self.path, self.key)
+        now = self.of(place, self.key)
         if (now.inode, now.nbytes, now.mtime_ns) != (self.inode, self.nbytes, self.mtime_ns):
             raise StoreError(
                 f"another program has changed {self.path} meanwhile. Give the adoption up with "
@@ -226,7 +235,7 @@ class Adoption:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether no file was changed yet."""
+        """Whether no file was changed yet. One may be in the new array."""
         return not listed(self.work, _CHANGE)
 
     @property
@@ -257,7 +266,7 @@ class Adoption:
         self._write(_LISTING, listing.to_json())
 
     def take(self, number: int, change: Callable[[AdoptedFile], Sequence[Range]]) -> None:
-        """Change a file, and move it into the array or link it there (step 2).
+        """Move a file into the array or link it there, and change it (step 2).
 
         Parameters
         ----------
@@ -270,28 +279,54 @@ class Adoption:
         Raises
         ------
         StoreError
-            If the storage refuses, or another program has changed the file.
+            If the storage refuses, or another program has changed the file. If another adoption has
+            it, the error number is EBUSY.
         RunEndedError
             If another process has taken over.
         """
         file, there = self.listing.files[number], self._place(number)
-        source = Path(file.path)
         with as_store_error(file.path, "cannot adopt"):
+            ranges = self._recorded(number)
             if not is_there(there):
-                ranges = self._recorded(number)
-                if ranges is None:
-                    file.check_unchanged()
-                    ranges = self._record(number, change(file))
-                self._change(file, ranges)
-                make_directories(there.parent, "full")
-                self._check_ours()
-                if self.listing.how == "link":
-                    os.link(source, there, follow_symlinks=False)
-                else:
-                    os.rename(source, there)
+                self._enter(file, there, is_changed=ranges is not None)
             fsync_directory(there.parent)
             if self.listing.how == "move":
-                fsync_directory(source.parent)
+                fsync_directory(Path(file.path).parent)
+            if ranges is None:
+                self._check_alone(file, there)
+                file.check_unchanged(str(there))
+                ranges = self._record(number, change(replace(file, path=str(there))))
+            self._change(str(there), file, ranges)
+
+    def _enter(self, file: AdoptedFile, there: Path, *, is_changed: bool) -> None:
+        """Move a file into the array, or link it there, if no other adoption has it."""
+        is_link = self.listing.how == "link"
+        make_directories(there.parent, "full")
+        try:
+            if os.lstat(file.path).st_nlink > 1:
+                raise _shared(file)
+            if not is_changed:
+                file.check_unchanged(file.path)
+            self._check_ours()
+            if is_link:
+                os.link(file.path, there, follow_symlinks=False)
+            else:
+                os.rename(file.path, there)
+        except FileNotFoundError as error:
+            if is_there(file.path) or not is_there(there.parent):
+                raise
+            raise _shared(file) from error
+        self._check_alone(file, there)
+
+    def _check_alone(self, file: AdoptedFile, there: Path) -> None:
+        """Refuse a file that another adoption has, too."""
+        fd = open_plain(there)  # a file system of several machines then asks for the facts again
+        try:
+            n_names = os.fstat(fd).st_nlink
+        finally:
+            os.close(fd)
+        if n_names > (2 if self.listing.how == "link" else 1):
+            raise _shared(file)
 
     def publish(self) -> None:
         """Give the new array its name, once all files are in it (step 3).
@@ -329,7 +364,8 @@ class Adoption:
         numbers = range(len(self.listing.files))
         for number in numbers:
             self._check_way_back(number)
-        self._write(_GIVEN_UP, b"{}")
+        if not self.is_untouched:
+            self._write(_GIVEN_UP, b"{}")
         for number in reversed(numbers):
             with as_store_error(self.listing.files[number].path, "cannot give back"):
                 self._give_back(number)
@@ -364,9 +400,9 @@ class Adoption:
             os.unlink(self.work / f"{_CHANGE}{number}")
             fsync_directory(self.work)
 
-    def _change(self, file: AdoptedFile, ranges: Sequence[Range]) -> None:
+    def _change(self, path: str, file: AdoptedFile, ranges: Sequence[Range]) -> None:
         """Write the new bytes, and take away the permission to write."""
-        with self._opened(file.path, file, ranges) as fd:
+        with self._opened(path, file, ranges) as fd:
             for one in ranges:
                 self._check_ours()
                 pwrite_all(fd, one.new, one.offset)
@@ -461,6 +497,15 @@ class Adoption:
 
     def _place(self, number: int) -> Path:
         return self.tree / self.listing.files[number].key
+
+
+def _shared(file: AdoptedFile) -> StoreError:
+    """The error about a file that another adoption has, or is about to have."""
+    return StoreError(
+        "another adoption, or another program, has moved it or given it one more name meanwhile",
+        key=file.path,
+        errno=errno.EBUSY,
+    )
 
 
 def _is_known(fd: int, one: Range) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,8 @@ def adopt(
     dataset : str, optional
         Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
     axis : int, optional
-        The axis along which the files follow one another, by default the first.
+        The axis along which the files follow one another, by default the first. A negative one
+        counts from the end.
     grid : sequence of int, optional
         The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``, the
         first three files lie side by side along axis 1, and the next three follow along axis 0.
@@ -205,7 +206,7 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
-        names = [os.fsdecode(path) for path in given]
+        names = [""] if isinstance(given, Set) else [os.fsdecode(path) for path in given]
     except TypeError:
         names = [""]
     if not all(name and "\0" not in name and _is_encodable(name) for name in names):
@@ -215,15 +216,24 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             value=files,
             remedy="give a list of paths, in their order",
         )
-    paths = tuple(os.path.abspath(local_path(name, "files")) for name in names)
-    for path in paths:
-        if "*" in path and not is_there(path):
-            raise SpecError(
-                "no such file, and a pattern is not expanded here",
-                field="files",
-                value=path,
-                remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
-            )
+    names = [local_path(name, "files") for name in names]
+    url = next((name for name in names if "://" in name and not is_there(name)), None)
+    if url is not None:
+        raise SpecError(
+            "this is a URL, and only files of this machine can be given",
+            field="files",
+            value=url,
+            remedy="give the path of a file, and copy files in buckets to this machine first",
+        )
+    pattern = next((name for name in names if "*" in name and not is_there(name)), None)
+    if pattern is not None:
+        raise SpecError(
+            "no such file, and a pattern is not expanded here",
+            field="files",
+            value=pattern,
+            remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
+        )
+    paths = tuple(map(os.path.abspath, names))
     if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
         raise SpecError(
             f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwrite._version import __version__
-from shardwrite.errors import JournalError, PlanError, ShardwriteError, SpecError
+from shardwrite.errors import JournalError, PlanError, ShardwriteError, SpecError, StoreError
 from shardwrite.format.hdf5_file import describe
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
@@ -49,7 +50,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Identity
 from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
-from shardwrite.stores import as_store_error, make_directories, mode_of
+from shardwrite.stores import as_store_error, make_directories, mode_of, mount_of
 
 __all__ = ["ELSEWHERE", "Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
 
@@ -57,6 +58,11 @@ ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
 
 _SOURCE = "adopted:"
+_COPY = 'copy its chunks instead, with how="copy" (without --move and --link)'
+_BEGUN = (
+    "the adoption has begun: make the same call again to finish it, or give it up with abandon "
+    "(shardwrite abandon)"
+)
 _INDEX_NBYTES = 64  # memory for a chunk's entry while an index is made
 
 
@@ -221,7 +227,8 @@ def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
             f"shards that are HDF5 files cannot have it ({error.message})",
             field=error.fields["field"],
             value=error.fields["value"],
-            remedy='make plain shards from Python, with how="copy" and strategy="fixed-order"',
+            remedy='copy its chunks into plain shards, with how="copy" (without --move and --link) '
+            'and strategy="fixed-order"',
         ) from error
 
 
@@ -252,9 +259,7 @@ def look(call: Call, target: Target) -> Found:
         above = above.parent
     found = inspect(call)
     for file in found.files:
-        with as_store_error(file.path, "cannot look at"):
-            is_near = os.stat(file.path).st_dev == os.stat(above).st_dev
-        if not is_near:
+        if mount_of(file.path) != mount_of(above):
             raise refused(file.path, f"it lies in another file system than {target.label}")
     return found
 
@@ -329,15 +334,32 @@ def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted
         except ShardwriteError as error:
             if work.is_lost:
                 raise taken_over(work) from error
-            if state.is_untouched:
+            if not (state.is_untouched or _cannot_enter(error)):
+                error.add_note(_BEGUN)
+                raise
+            try:
+                state.give_back()
                 work.give_up()
-            else:
-                error.add_note(
-                    "the adoption has begun: make the same call again to finish it, or give it up "
-                    "with abandon (shardwrite abandon)"
-                )
+            except ShardwriteError as another:
+                another.add_note(_BEGUN)
+                raise
+            if _cannot_enter(error):
+                raise _left(error, target) from error
             raise
     return Adopted.from_dict(json.loads(state.listing.documents[RECEIPT_NAME])["result"])
+
+
+def _cannot_enter(error: ShardwriteError) -> bool:
+    """Whether a file cannot be moved or linked into an array, however often that is tried."""
+    return isinstance(error, StoreError) and error.errno in (errno.EXDEV, errno.EBUSY)
+
+
+def _left(error: ShardwriteError, target: Target) -> SpecError:
+    """The error about a file that cannot enter the array, after all files were given back."""
+    path = str(error.fields["key"])
+    if error.fields["errno"] == errno.EBUSY:
+        return refused(path, error.message, f"see to it that only one call adopts it, or {_COPY}")
+    return refused(path, f"the file system does not let it become a part of {target.label}")
 
 
 def _changes(file: AdoptedFile, call: Call, metadata: ArrayMetadata) -> list[Range]:
@@ -399,5 +421,5 @@ def refused(path: str, why: str, remedy: str = "") -> SpecError:
         f"cannot become a shard where it lies: {why}",
         field="files",
         value=path,
-        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
+        remedy=remedy or _COPY,
     )

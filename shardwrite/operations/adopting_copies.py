@@ -28,7 +28,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.sources.hdf5_joined import JoinedStore
-from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE
+from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE, refusing
 from shardwrite.sources.hdf5_store import as_array
 from shardwrite.stores import as_store_error
 
@@ -136,14 +136,8 @@ def look_for_copies(call: Call) -> Copies:
             if not is_file:
                 raise _refused(path, NO_FILE, GIVE_FILES)
             files.append(JoinedStore.file_of(path))
-            try:
+            with refusing(path, _refused):
                 found = as_array(path, call.dataset or "")
-            except OSError as error:
-                if error.errno is not None:
-                    with as_store_error(path, "cannot read"):
-                        raise
-                why = f"it cannot be read as HDF5 ({error})"
-                raise _refused(path, why, "check the file") from error
             if found.codecs.why_not:
                 raise _refused(path, f"it has {found.codecs.why_not}")
             names.append(found.source.dataset)

@@ -96,14 +96,13 @@ def index_again(
     """
     key, root = metadata.shard_key(index), store.local_root
     path = None if root is None else Path(root, key)
-    if path is None or not stat.S_ISREG(mode_of(path)):
-        return "the library of HDF5 reads it only in a directory"
+    is_file = path is not None and stat.S_ISREG(mode_of(path))
     whole = tuple(i + first for i, first in zip(index, metadata.first_shard, strict=True))
     names = known.told_at(whole) or dataset_names(source, metadata.grid, None)
     found, why = list[DatasetFile](), "HDF5 finds no dataset in it that fits the array"
     for name in names:
         try:
-            one = look_into(str(path), name)
+            one = look_into(str(path), name) if is_file else look_into(key, name, source)
         except SpecError as error:
             why = error.message.removeprefix(_NO_SHARD)
             continue
@@ -158,4 +157,4 @@ def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> Reinde
     shard = shard_up_to(metadata, made, made.nbytes)
     if shard is None or not decodes(shard):
         return "its chunks do not decode"
-    return made
+    return why_unreadable(metadata, made, shard.index) or made

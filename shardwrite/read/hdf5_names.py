@@ -19,6 +19,9 @@ from shardwrite.grid import ShardGrid
 
 __all__ = ["dataset_names", "has_library", "stored_chunks"]
 
+_DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""What h5py raises where a file is damaged."""
+
 _SMALL_NBYTES = 65536  # files that are read at once
 
 
@@ -76,7 +79,7 @@ def dataset_names(
                 file.visititems(visit)
     except StoreError:
         raise
-    except (OSError, RuntimeError, ValueError, KeyError):
+    except _DAMAGE:
         return []  # no program reads it as such a file
     return list(dict.fromkeys([name for name in known if name is not None] + found))
 

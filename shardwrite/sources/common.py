@@ -193,7 +193,7 @@ def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
             held = mask_value(value) if name == "_FillValue" else _as_json(value)
             nbytes = len(json.dumps(held))
         except (RecursionError, TypeError):
-            why = f"JSON cannot hold a {type(value).__name__}"
+            why = f"JSON holds no values of the type {type(value).__name__}"
         else:
             if nbytes <= _MAX_NBYTES:
                 kept[name] = held

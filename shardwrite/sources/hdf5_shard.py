@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from shardwrite.errors import SpecError
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import signature_places
 from shardwrite.format.hdf5_superblock import LONGEST, Superblock, parse_superblock
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ravel, unravel
 from shardwrite.sources import hdf5
-from shardwrite.sources.common import require
+from shardwrite.sources.common import open_binary, place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
-from shardwrite.stores import as_store_error, open_plain, pread_all
+from shardwrite.stores import FileInBucket, as_store_error, open_plain, pread_all
 
-__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into"]
+__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into", "refusing"]
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"
 GIVE_FILES = "give files by their names, also those of a directory"
 """Remedy where the chunks of a dataset cannot be those of an array."""
+
+_OF_NETCDF3 = b"CDF"  # first bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,42 @@ class DatasetFile:
         return ShardIndex.build(offsets, nbytes)
 
 
-def look_into(path: str, dataset: str | None) -> DatasetFile:
+class Ranges(Protocol):
+    """An object whose bytes can be read in ranges."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """Read exactly `nbytes` bytes from `offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Object(FileInBucket):
+    """An object of a store, as a file that lies somewhere else.
+
+    Parameters
+    ----------
+    source : Ranges
+        The object.
+    troubles : list of StoreError
+        What went wrong while it was read. The library of HDF5 tells it as damage of the file.
+    """
+
+    source: Ranges
+    troubles: list[StoreError]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`FileInBucket.read`."""
+        try:
+            return bytes(self.source.read(offset, nbytes))
+        except StoreError as error:
+            self.troubles.append(error)
+            raise
+
+
+def look_into(path: str, dataset: str | None, source: Ranges | None = None) -> DatasetFile:
     """Look at a dataset of a file, which is to become a shard as it is.
 
     Parameters
@@ -93,6 +134,8 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
         Absolute path of the file.
     dataset : str, optional
         Name of the dataset. It may be left out if the file has only one.
+    source : Ranges, optional
+        The file, if it is an object of a store. Then `path` is the name by which errors call it.
 
     Raises
     ------
@@ -101,30 +144,41 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
     StoreError
         If it cannot be read.
     """
-    found = _as_array_of(path, dataset)
+    if source is None:
+        return _look_into(path, dataset)
+    place = _Object(path, "", (source.nbytes, None, None), source, [])
+    try:
+        return _look_into(place, dataset)
+    except SpecError:
+        if place.troubles:
+            raise place.troubles[0] from None
+        raise
+
+
+def _look_into(place: str | FileInBucket, dataset: str | None) -> DatasetFile:
+    """See `look_into`."""
+    path, found = place_text(place), _as_array_of(place, dataset)
     if found.codecs.why_not or found.table is None:
         raise _refused(path, f"it has {found.codecs.why_not}", DECODE)
     n_odd = int(found.table.is_odd.sum())
     if n_odd:
         raise _refused(path, f"filters were left out for {n_odd:,} of its chunks")
     name = found.source.dataset
-    with as_store_error(path, "cannot read"), hdf5.reading(path) as file:
-        if not os.path.samefile(file[name].file.filename, path):
+    with as_store_error(path, "cannot read"), hdf5.reading(place) as file:
+        # In an object, there is no such link: it is refused before.
+        if isinstance(place, str) and not os.path.samefile(file[name].file.filename, path):
             raise _refused(path, f"{name!r} is a link into another file")
         why_not_end = _why_not_end(file, path)
         base = int(file.userblock_size)
     if base > signature_places(found.metadata)[-1]:
         raise _refused(path, f"it has a user block of {base:,} bytes, and 8192 are the most")
     with as_store_error(path, "cannot read"):
-        fd = open_plain(path)
-        try:
-            nbytes = os.fstat(fd).st_size
-            block = pread_all(fd, 0, base)
-            superblock = parse_superblock(pread_all(fd, base, min(LONGEST, nbytes - base)), base)
-        except ValueError as error:
-            raise _refused(path, str(error)) from error
-        finally:
-            os.close(fd)
+        nbytes, data = _begin_of(place, base + LONGEST)
+    block = data[:base]
+    try:
+        superblock = parse_superblock(data[base:], base)
+    except ValueError as error:
+        raise _refused(path, str(error)) from error
     if superblock.is_open or superblock.end > nbytes:
         raise _refused(path, "a program is writing to it, or was killed while it did")
     _check_apart(path, found.table, nbytes)
@@ -140,18 +194,77 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
     )
 
 
-def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
-    """A dataset of a file as an array of Zarr, whose checksums stay."""
+def _begin_of(place: str | FileInBucket, nbytes: int) -> tuple[int, bytes]:
+    """Size of a file, and its first bytes, as many as it has."""
+    if isinstance(place, FileInBucket):
+        return place.nbytes, place.read(0, min(nbytes, place.nbytes))
+    fd = open_plain(place)
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise _refused(path, NO_FILE, "" if os.path.isfile(path) else GIVE_FILES)
-        return as_array(path, dataset or "", keeps_checksums=True)
+        size = os.fstat(fd).st_size
+        return size, pread_all(fd, 0, min(nbytes, size))
+    finally:
+        os.close(fd)
+
+
+def _as_array_of(place: str | FileInBucket, dataset: str | None) -> DatasetArray:
+    """A dataset of a file as an array of Zarr, whose checksums stay."""
+    if isinstance(place, str):
+        with as_store_error(place, "cannot look at"):
+            mode, own = os.stat(place).st_mode, os.lstat(place).st_mode
+        if not stat.S_ISREG(mode):
+            raise _refused(place, NO_FILE, GIVE_FILES)
+        if stat.S_ISLNK(own):
+            raise _refused(place, "it is a symbolic link", "give the file that it leads to")
+    with refusing(place, _refused):
+        return as_array(place, dataset or "", keeps_checksums=True)
+
+
+@contextlib.contextmanager
+def refusing(
+    place: str | FileInBucket, refused: Callable[[str, str, str], SpecError]
+) -> Iterator[None]:
+    """Have errors about a file, which is looked at, be told as a refusal of that file.
+
+    Parameters
+    ----------
+    place : str or FileInBucket
+        The file.
+    refused : callable
+        Makes the error of the path, the reason and the remedy.
+
+    Raises
+    ------
+    SpecError
+        If the file is none of HDF5, a program writes to it, or it holds no such dataset.
+    StoreError
+        If the storage refuses to read it.
+    """
+    path = place_text(place)
+    h5py = require("h5py", "hdf5", path)
+    try:
+        with hdf5.reading(place) as file:
+            if file.id.get_intent() & h5py.h5f.ACC_RDWR:  # a process opens a file only once
+                raise refused(path, "this process has it open for writing", "close it first")
+        yield
+    except SpecError as error:
+        if error.fields["field"] not in ("source", "src"):  # of functions that take one file
+            raise
+        raise refused(path, error.message, str(error.fields["remedy"])) from error
+    except StoreError:
+        raise
     except OSError as error:
+        if error.errno == errno.EAGAIN:
+            why = "another program has it open for writing"
+            raise refused(path, why, "close it there first") from error
         if error.errno is not None:
             with as_store_error(path, "cannot read"):
                 raise
+        with as_store_error(path, "cannot read"), open_binary(place) as file:
+            is_other = file.read(len(_OF_NETCDF3)) == _OF_NETCDF3
+        if is_other:
+            raise refused(path, "it is a NetCDF-3 file, which has no chunks", DECODE) from error
         why = f"it cannot be read as HDF5 ({error})"
-        raise _refused(path, why, "check the file") from error
+        raise refused(path, why, "check the file") from error
 
 
 def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
@@ -161,6 +274,8 @@ def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
     ends = begins + table.nbytes[order]
     if (begins[1:] < ends[:-1]).any() or ends.max(initial=0) > nbytes:
         raise _refused(path, "its chunks lie over each other, or past its end")
+    if (np.diff(table.ranks) == 0).any():  # they are in order
+        raise _refused(path, "it is damaged, and has a chunk twice", "check the file")
 
 
 def _why_not_end(file: Any, path: str) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "is_there",
     "listed",
     "mode_of",
+    "mount_of",
     "owner_of",
     "parse_document",
     "parse_json",
@@ -63,6 +64,27 @@ def mode_of(path: AnyPath, *, follow: bool = True) -> int:
         If the storage cannot tell.
     """
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
+
+
+def mount_of(path: AnyPath) -> tuple[int, bytes]:
+    """Device number of the file system of a path, and which of its mounts the path lies in.
+
+    Entries cannot be moved from one mount to another, even if the same directory is mounted twice.
+    Linux tells the mount, and other systems do not.
+
+    Raises
+    ------
+    StoreError
+        If nothing exists there, or the storage cannot tell.
+    """
+    with as_store_error(os.fspath(path), "cannot look at"):
+        fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            device = os.fstat(fd).st_dev
+            facts = read_file(f"/proc/self/fdinfo/{fd}") or b""
+        finally:
+            os.close(fd)
+    return device, next((line for line in facts.splitlines() if line.startswith(b"mnt_id:")), b"")
 
 
 def owner_of(path: AnyPath) -> str:

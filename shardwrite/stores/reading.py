@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -46,8 +47,23 @@ class _Translation:
             why = error.strerror or str(error)
             if error.errno == errno.ELOOP:  # also for one link, since files are opened without them
                 why = "it is a symbolic link, which is not followed; put the file itself there"
+            if error.errno == errno.ENOTDIR and (found := _no_directory(error.filename)):
+                why = f"{found} is no directory; move it away, or give another path"
             message = f"{self._doing} {self._key!r}: {why}"
             raise StoreError(message, key=self._key, errno=error.errno) from error
+
+
+def _no_directory(path: object) -> str:
+    """The part of a path that stands where a directory should be; empty if none is found."""
+    if not isinstance(path, str | bytes):
+        return ""
+    part, below = os.fsdecode(path), ""
+    while part != below:
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.stat(part).st_mode):
+                return part
+        part, below = os.path.dirname(part), part
+    return ""
 
 
 def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:

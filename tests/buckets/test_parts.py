@@ -107,6 +107,26 @@ def test_large_files_of_hdf5(service, url, x, tmp_path):
     assert service.uploads_of(url) == []
 
 
+@on("moto", long=["seaweed", "azurite", "gcs"])
+def test_a_scan_mends_a_file_of_hdf5_that_another_program_has_changed(service, url, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    file, values = tmp_path / "a.h5", VALUES[:64, :64]
+    layout = {"shards": (32, 64), "chunks": (16, 32), "strategy": "hdf5"}
+    da.from_array(values).to_sharded_zarr(url, **layout)
+    client = service.client(below_bucket(url))
+    file.write_bytes(client.get("c/1/0").bytes())
+    with h5py.File(file, "r+") as opened:
+        opened["more"] = np.arange(1000)
+    client.put("c/1/0", file.read_bytes())
+    assert not shardwrite.verify(url).is_good
+    assert shardwrite.repair(url, scan=True).is_done
+    assert shardwrite.verify(url, deep=True, against=values).is_good
+    file.write_bytes(client.get("c/1/0").bytes())
+    with h5py.File(file) as opened:
+        assert (opened["data"][...] == values[32:]).all()
+        assert (opened["more"][...] == np.arange(1000)).all()
+
+
 @LONG
 def test_a_name_of_odd_characters(seaweed, url, x):
     place = f"{url}/50%25 a+~[1]&'=ü"

@@ -250,7 +250,7 @@ def test_files_and_places_that_are_refused(tmp_path):
             adopt(given, where, **{"how": "move", **keywords})
 
     refused("the same file", [files[0], files[0]])
-    refused("no regular file", [link_to(files[0], home / "link.h5")])
+    refused("symbolic link; give the file", [link_to(files[0], home / "link.h5")])
     for how in ("move", "link", "copy"):
         refused("no regular file; give files by their names", [str(home)], how=how)
     refused("no file is given", [])

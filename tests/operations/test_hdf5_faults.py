@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -16,8 +17,9 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import Hdf5, SpecError
+from shardwrite import Hdf5, SpecError, StoreError
 from shardwrite.read import hdf5_shards
+from shardwrite.sources.hdf5_shard import look_into
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -270,13 +272,77 @@ def test_a_salvage_by_the_journal_cuts_no_file(tmp_path):
     assert shardwrite.verify(path, deep=True).is_good
 
 
-def test_a_scan_in_memory_leaves_the_file(tmp_path):
-    store = zarr.storage.MemoryStore()
-    written(store)
-    torn = np.concatenate([np.frombuffer(store._store_dict[SHARD].to_bytes(), "u1"), [0] * 5])
-    store._store_dict[SHARD] = zarr.core.buffer.cpu.Buffer.from_bytes(torn.astype("u1").tobytes())
+@pytest.mark.parametrize("index", ["start", "end"])
+def test_a_scan_in_memory_loses_no_dataset(tmp_path, index):
+    """Objects of all stores are mended, and not only files of directories."""
+    store, file = zarr.storage.MemoryStore(), tmp_path / "x.h5"
+    written(store, index)
+    file.write_bytes(store._store_dict[SHARD].to_bytes())
+    changed_by_hdf5(file, grown)
+    store._store_dict[SHARD] = zarr.core.buffer.cpu.Buffer.from_bytes(file.read_bytes())
+    done = shardwrite.repair(store, scan=True)
+    assert (len(done.salvaged), done.warnings) == ((1, ()) if index == "end" else (0, ()))
+    assert shardwrite.verify(store, deep=True).is_good
+    assert (shardwrite.open_sharded(store)[...] == VALUES).all()
+    file.write_bytes(store._store_dict[SHARD].to_bytes())
+    with h5py.File(file) as opened:
+        assert (opened["new"][...] == np.arange(1000.0)).all()
+        assert (opened["data"][...] == VALUES[4:]).all()
+    store._store_dict[SHARD] = zarr.core.buffer.cpu.Buffer.from_bytes(file.read_bytes()[:-900])
     (text,) = shardwrite.repair(store, scan=True).warnings
-    assert "only in a directory" in text
+    assert "cannot be read as HDF5" in text
+
+
+def test_what_the_storage_refuses_is_no_damage(tmp_path):
+    """The library of HDF5 tells it as such, and a repair would say that the file is damaged."""
+    data = (written(tmp_path / "x") / SHARD).read_bytes()
+
+    class Failing:
+        nbytes = len(data)
+
+        def __init__(self, n_reads):
+            self.n_left = n_reads
+
+        def read(self, offset, nbytes):
+            self.n_left -= 1
+            if self.n_left < 0:
+                raise StoreError("not at home", key=SHARD, errno=errno.EAGAIN)
+            return data[offset : offset + nbytes]
+
+    enough = Failing(100)
+    assert look_into(SHARD, "data", enough).nbytes == len(data)
+    for n_reads in range(100 - enough.n_left):
+        with pytest.raises(StoreError, match="not at home"):  # and no other error
+            look_into(SHARD, "data", Failing(n_reads))
+
+
+def test_a_place_that_no_file_has_is_damage(tmp_path):
+    path = written(tmp_path / "x", compressors=None)
+    data = (path / SHARD).read_bytes()
+    key = struct.pack("<IIQQQ", 24, 0, 0, 0, 0)  # of a chunk in the tree; its address follows
+    assert data.count(key) == 1
+    at = data.index(key) + len(key)
+    (path / SHARD).chmod(0o644)
+    (path / SHARD).write_bytes(data[:at] + struct.pack("<Q", 2**63 + 8) + data[at + 8 :])
+    assert "find no dataset" in told_by_deep(path)
+    assert not shardwrite.repair(path, scan=True).is_done
+
+
+def test_a_chunk_that_a_file_has_twice_is_damage(tmp_path):
+    """Programs would read either, and an index has one."""
+    file, path = tmp_path / "a.h5", written(tmp_path / "x", compressors=None)
+    keys = [struct.pack("<IIQQQ", 24, 0, 2, column, 0) for column in (3, 0)]
+    for at in (path / SHARD, file):
+        with h5py.File(file, "w") as opened:
+            opened.create_dataset("data", data=VALUES[:4], chunks=(2, 3))
+        data = at.read_bytes()
+        assert data.count(keys[0]) == 1
+        at.chmod(0o644)
+        at.write_bytes(data.replace(*keys))
+    with pytest.raises(SpecError, match="has a chunk twice"):
+        shardwrite.adopt([file], tmp_path / "y", how="move")
+    (text,) = shardwrite.repair(path, scan=True).warnings
+    assert "has a chunk twice" in text
 
 
 def several(tmp_path):

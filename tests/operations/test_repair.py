@@ -271,6 +271,21 @@ def test_a_salvage_and_a_repair_at_once(path, a):
     assert shardwrite.verify(path, deep=True, against=da.from_array(a, chunks=20)).is_good
 
 
+@pytest.mark.parametrize("place", ["c", "c/1"])
+def test_a_file_in_place_of_a_directory_of_shards(path, a, place):
+    """A program that copies files may leave one there. The error says what is to be done."""
+    x = da.from_array(a, chunks=20)
+    (path / place).rename(path.parent / "old")
+    (path / place).write_bytes(b"something")
+    for call in (lambda: shardwrite.open_sharded(path)[:], lambda: shardwrite.repair(path, x)):
+        with pytest.raises(shardwrite.StoreError, match=f"{path / place} is no directory; move it"):
+            call()
+    assert f"{path / place} is no directory" in str(shardwrite.verify(path))
+    (path / place).rename(path.parent / "moved away")
+    assert shardwrite.repair(path, x).is_done
+    assert shardwrite.verify(path, deep=True, against=x).is_good
+
+
 def test_a_scan_leaves_shards_that_are_not_torn(tmp_path, a):
     """Another codec in the metadata makes every inner chunk bad, and the index of an inner shard
     fits, too."""
