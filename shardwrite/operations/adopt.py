@@ -204,6 +204,19 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
     if dataset is not None and not _is_name(dataset):
         remedy = 'give a name such as "data" or "raw/data"'
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
+    paths = _paths_of(files)
+    if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
+        raise SpecError(
+            f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
+            field="grid",
+            value=arrangement,
+            remedy="give as many files as the grid has places, or another grid",
+        )
+    return Call(paths, dataset, arrangement, how)
+
+
+def _paths_of(files: Any) -> tuple[str, ...]:
+    """Absolute paths of the files that a user gives."""
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
         names = [""] if isinstance(given, Set) else [os.fsdecode(path) for path in given]
@@ -233,15 +246,7 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             value=pattern,
             remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
         )
-    paths = tuple(map(os.path.abspath, names))
-    if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
-        raise SpecError(
-            f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
-            field="grid",
-            value=arrangement,
-            remedy="give as many files as the grid has places, or another grid",
-        )
-    return Call(paths, dataset, arrangement, how)
+    return tuple(map(os.path.abspath, names))
 
 
 def _is_name(dataset: Any) -> bool:
