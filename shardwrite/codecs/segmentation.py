@@ -234,7 +234,10 @@ class CompressedSegmentation:
         np.add(firsts.astype(dtype)[:, None], codes, out=which)
         ordered = kept("ordered", out.shape, dtype)
         _put_together(which, _counts(out.shape, self._block), self._block, ordered)
-        labels.take(ordered, out=out, mode="clip")  # all fit, and are not checked again
+        # numpy would make the same in new memory.
+        at = kept("at", out.shape, np.intp)
+        at[...] = ordered
+        labels.take(at, out=out, mode="clip")  # all fit, and are not checked again
         return True
 
     def _decode_slab(
