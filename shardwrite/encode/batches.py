@@ -152,7 +152,7 @@ class ShardBatches:
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        # What stands around the inner chunks has room of its own. Else batches would be smaller.
+        # What stands around the inner chunks has room of its own, so that batches are not smaller.
         per_batch = min(
             options.batch_nbytes // max(1, _nbytes_of(metadata)),
             options.batch_nbytes // max(1, self._completion.around_nbytes),

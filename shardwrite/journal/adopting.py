@@ -24,8 +24,8 @@ The steps in order, and in italics what a crash after each leaves:
    the new array.*
 4. Remove the record. *The new array.*
 
-Of two adoptions that link the same file, only the first one sees no link of the other, since each
-looks after its own link is there. A file that one of them moves is gone for the other.
+If two adoptions link the same file, each of them makes its own link first, and then looks for
+others. So at most one of them finds none. A file that one of them moves is gone for the other.
 
 Giving up restores the old bytes, sizes, permissions and times of files, and moves them back. The
 same call after that begins again. After step 3, the adoption is finished instead.

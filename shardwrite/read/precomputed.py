@@ -20,9 +20,9 @@ from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import most_gzip_nbytes, stage_of
 from shardwrite.grid import Box, Shape
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import Store, parse_json, read_limit
+from shardwrite.stores import Store, is_plain_key, parse_json, read_limit
 
-__all__ = ["ScaleReader", "read_info", "read_sharding"]
+__all__ = ["ScaleReader", "check_key_of", "read_info", "read_sharding"]
 
 _CACHE_NBYTES = 64 * 2**20
 _UNREADABLE = (".br", ".zst", ".xz")
@@ -97,6 +97,23 @@ def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:
     return volume_encoding(codec["name"], configuration, dtype, volume.n_channels)
 
 
+def check_key_of(scale: Scale) -> None:
+    """Refuse a scale whose key leads out of the volume, which the format permits.
+
+    Raises
+    ------
+    SpecError
+        If it does, or names no directory.
+    """
+    if scale.key and not is_plain_key(scale.key):
+        raise SpecError(
+            "no plain path below the volume, and no other is read",
+            field="key",
+            value=scale.key,
+            remedy="copy the chunks to a directory in the volume, and write its name into info",
+        )
+
+
 class ScaleReader:
     """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it.
 
@@ -118,7 +135,7 @@ class ScaleReader:
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
         scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
-        scale.check_key()
+        check_key_of(scale)
         self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale

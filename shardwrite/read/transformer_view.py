@@ -141,10 +141,10 @@ class TransformerView(Store):
         CorruptShardError
             If the index of a shard cannot be right.
         """
-        wanted = list(key_ranges)
-        asked = [(key, self._keys.place(key), part) for key, part in wanted if is_plain_key(key)]
+        wanted = [(key, part, is_plain_key(key)) for key, part in key_ranges]
+        asked = [(key, self._keys.place(key), part) for key, part, is_plain in wanted if is_plain]
         found = iter(await self._reads.values(prototype, asked))
-        return [next(found) if is_plain_key(key) else None for key, _ in wanted]
+        return [next(found) if is_plain else None for _, _, is_plain in wanted]
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value."""

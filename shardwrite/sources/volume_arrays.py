@@ -22,7 +22,7 @@ from shardwrite.format.precomputed.info import INFO, Scale
 from shardwrite.place.base import Place
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
-from shardwrite.read.precomputed import read_info
+from shardwrite.read.precomputed import check_key_of, read_info
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.survey import Survey
 from shardwrite.read.uint64_shards import UInt64ShardFiles
@@ -74,7 +74,7 @@ def _opened(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """A volume, whose arrays are its scales. Those that this package wrote are found as arrays."""
     _, volume = read_info(place.store, place.label)
     for scale in volume.scales:
-        scale.check_key()
+        check_key_of(scale)
     keys = [scale.key for scale in volume.scales]
     foreign = [key for key in keys if place.store.size(f"{key}/{DOCUMENT}".lstrip("/")) is None]
     wanted = [key for key in foreign if is_wanted(key)]

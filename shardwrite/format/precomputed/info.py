@@ -61,23 +61,6 @@ class Scale:
     encoding: ChunkEncoding
     sharding: ShardingParameters | None
 
-    def check_key(self) -> None:
-        """Refuse a key that leads out of the volume, which the format permits.
-
-        Raises
-        ------
-        SpecError
-            If it does, or names no directory.
-        """
-        parts = self.key.split("/")
-        if self.key and ("\0" in self.key or not {"", ".", ".."}.isdisjoint(parts)):
-            raise SpecError(
-                "no plain path below the volume, and no other is read",
-                field="key",
-                value=self.key,
-                remedy="copy the chunks to a directory in the volume, and write its name into info",
-            )
-
     @property
     def grid(self) -> Shape:
         """Number of chunks along each axis."""
