@@ -113,6 +113,7 @@ def make_plan(
             is_staged=is_staged,
             write_empty_chunks=options.write_empty_chunks,
             max_graph_tasks=options.max_graph_tasks,
+            max_source_reruns=options.max_source_reruns,
             compression_ratio=options.compression_ratio,
             notes=tuple(notes),
             region=None if update is None else update.region,

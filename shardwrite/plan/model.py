@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from shardwrite.errors import PlanError
@@ -33,7 +33,7 @@ from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.requests import Traffic
-from shardwrite.plan.waves import Wave, cut_waves
+from shardwrite.plan.waves import Wave, cut_waves, wave_thickness
 
 __all__ = ["PlanFacts", "SourceLayout"]
 
@@ -92,6 +92,7 @@ class PlanFacts:
     is_staged: bool = False
     write_empty_chunks: bool = False
     max_graph_tasks: int = MAX_GRAPH_TASKS
+    max_source_reruns: float = MAX_SOURCE_RERUNS
     source_reruns: float = 1.0
     compression_ratio: float | None = None
     notes: tuple[str, ...] = field(default=())
@@ -290,13 +291,17 @@ class PlanFacts:
         They are small enough for the scheduler. If waves of full thickness do not fit into the
         memory and thinner waves do, the thinner ones are used.
         """
-        # staged waves are one group thick along the first axis, which bounds the part files on disk
-        fewest = int(self.is_staged)
-        choices = (
-            cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, n_thin=n)
-            for n in range(fewest, max(fewest, self.metadata.grid.ndim) + 1)
-        )
-        first = next(choices)
+        # Staged waves are thin along the first axis, which bounds the part files on disk. Source
+        # chunks that are longer than a group would then lie in several waves, so these are thicker.
+        fewest, thickness = int(self.is_staged), 1
+        if self.is_staged and self.metadata.grid.ndim:
+            thickness = wave_thickness(
+                self.partition.group_edges[0], self.source.chunks[0], self.max_source_reruns
+            )
+        thinner = range(fewest + int(thickness == 1), max(fewest, self.metadata.grid.ndim) + 1)
+        cut = partial(cut_waves, self.partition, self.n_tasks, self.max_graph_tasks)
+        first = cut(n_thin=fewest, thickness=thickness)
+        choices = (cut(n_thin=n) for n in thinner)
         allowed = self.resources.memory_limit_nbytes
         if self.least_memory.total_nbytes > allowed:
             return first

@@ -61,6 +61,8 @@ class Plan(PlanFacts):
         Whether inner chunks that hold only the fill value are stored.
     max_graph_tasks : int
         Tasks that the scheduler may hold at the same time.
+    max_source_reruns : float
+        How often a source task may run, on average.
     source_reruns : float
         How often a source task runs, on average; 1 unless waves share source tasks.
     compression_ratio : float, optional

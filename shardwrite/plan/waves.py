@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwrite.grid import Box, Shape, ceil_div, ravel
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
 from shardwrite.plan.partition import Partition
 
-__all__ = ["Wave", "cut_waves"]
+__all__ = ["Wave", "cut_waves", "wave_thickness"]
 
 _FIRST_SHARE = 10  # the first of several waves has a tenth of the thickness of the others
 
@@ -39,7 +42,7 @@ class Wave:
 
 
 def cut_waves(
-    partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int
+    partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int, thickness: int = 1
 ) -> tuple[Wave, ...]:
     """Cut the groups into boxes of at most about `max_tasks` tasks.
 
@@ -57,6 +60,8 @@ def cut_waves(
     n_thin : int
         Number of leading axes along which a wave is one group thick. Fewer source chunks and units
         then wait between groups.
+    thickness : int
+        Groups of such a wave along the first axis, at most.
     """
     counts = partition.group_counts
     n_left = ceil_div(max(1, n_tasks), max(1, max_tasks))
@@ -65,7 +70,8 @@ def cut_waves(
         pieces = min(n, n_left) or 1
         steps.append(max(1, ceil_div(n, pieces)))
         n_left = ceil_div(n_left, pieces)
-    steps[:n_thin] = [1] * min(n_thin, len(steps))
+    thin = [min(step, thickness) for step in steps[: min(n_thin, 1)]]
+    steps[:n_thin] = [*thin, *[1] * (min(n_thin, len(steps)) - len(thin))]
     boxes = [
         Box(
             corner,
@@ -94,6 +100,42 @@ def cut_waves(
         )
         for groups in boxes
     )
+
+
+def wave_thickness(
+    group_edges: Sequence[int], source_sizes: Sequence[int], most_reruns: float
+) -> int:
+    """Groups along an axis that a wave needs, so that few source chunks lie in several waves.
+
+    Parameters
+    ----------
+    group_edges : sequence of int
+        Edges of the groups, in elements.
+    source_sizes : sequence of int
+        Sizes of the source chunks along the axis.
+    most_reruns : float
+        Number of waves that a source chunk may lie in, on average.
+    """
+    n_groups = len(group_edges) - 1
+    source, groups = np.asarray(boundaries(source_sizes)), np.asarray(group_edges)
+    # Waves that are as thick as several whole source chunks may share none.
+    spanned = max(1, int(_n_touched(groups, source).max(initial=1)))
+    doubled = [2**n for n in range(max(1, n_groups).bit_length())]
+    for n in sorted({m * k for m in doubled for k in (1, spanned) if m * k < n_groups}):
+        if _n_touched(np.append(groups[:-1:n], groups[-1]), source).mean() <= most_reruns:
+            return int(n)
+    return max(1, n_groups)
+
+
+def _n_touched(
+    edges: npt.NDArray[np.int64], source: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Number of pieces that each source chunk overlaps, from the edges of both."""
+    starts, stops = source[:-1], source[1:]
+    holds = starts < stops
+    n_before = np.searchsorted(edges, starts[holds], "right") - 1
+    touched: npt.NDArray[np.int64] = np.searchsorted(edges, stops[holds], "left") - n_before
+    return touched
 
 
 def _begin_small(groups: Box, axis: int) -> list[Box]:

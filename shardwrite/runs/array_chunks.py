@@ -8,6 +8,7 @@ itself, because that copies nothing.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from dask.blockwise import Blockwise
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import List, Task, TaskRef
 
@@ -137,8 +139,8 @@ def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
     A task that several waves need runs once in each of them. The chunks alone do not show that:
     every wave of ``x - x.mean()`` needs all of ``x``.
     """
-    # With one layer, the count by chunks that the plan has already is exact.
-    if len(plan.waves) == 1 or len(x.dask.layers) == 1:
+    # If each chunk is made from one chunk, the count by chunks that the plan has already is exact.
+    if len(plan.waves) == 1 or len(x.dask.layers) == 1 or _is_by_chunks(x):
         return plan
     edges = ArrayChunks(x, plan.region).edges
     seen: set[Any] = set()
@@ -150,3 +152,26 @@ def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
         n_run += len(keys)
         seen |= keys
     return replace(plan, source_reruns=n_run / len(seen) if seen else 1.0)
+
+
+def _is_by_chunks(x: dask.array.Array) -> bool:
+    """Whether each task makes one chunk from one chunk of each array before it.
+
+    So it is with ``x.transpose()`` and ``x + 1``, but not with ``x + x.transpose()``, which takes
+    two chunks of `x`. This is seen without making the tasks, of which there may be millions.
+    """
+    n_chunks = math.prod(x.numblocks)
+    taken: set[str] = set()
+    for layer in x.dask.layers.values():
+        if not isinstance(layer, Blockwise):
+            return False
+        for name, found in layer.indices:
+            if found is None:  # not an array
+                continue
+            if not isinstance(name, str) or name in taken:
+                return False
+            n_taken = math.prod(int(n) for n in layer.numblocks[name])
+            if set(found) != set(layer.output_indices) or n_taken != n_chunks:
+                return False
+            taken.add(name)
+    return True

@@ -28,7 +28,7 @@ from shardwrite.plan import (
 )
 from shardwrite.plan.estimate import _along
 from shardwrite.plan.regions import as_box
-from shardwrite.plan.waves import cut_waves
+from shardwrite.plan.waves import cut_waves, wave_thickness
 
 GB = 10**9
 
@@ -175,6 +175,32 @@ def test_the_first_of_several_waves_is_small():
     ]
     assert rows == [10, 90, 100, 100, 100]
     assert len(cut_waves(partition, n, n, n_thin=0)) == 1
+
+
+@settings(max_examples=150)
+@given(st.data(), st.floats(1, 3))
+def test_waves_are_as_thick_as_source_chunks_need(data, most):
+    """A source chunk lies in few waves on average, and no wave is thicker than needed, except that
+    not every thickness is tried."""
+    n = data.draw(st.integers(1, 200))
+    step = data.draw(st.integers(1, n))
+    edges, sizes = (*range(0, n, step), n), cut_axis(data.draw, n)
+    starts = [0, *itertools.accumulate(sizes)]
+
+    def touched(thickness):
+        waves = (*edges[:-1:thickness], n)
+        spans = [
+            sum(a < stop and b > start for a, b in itertools.pairwise(waves))
+            for start, stop in itertools.pairwise(starts)
+        ]
+        return sum(spans) / len(spans)
+
+    found = wave_thickness(edges, sizes, most)
+    n_groups = len(edges) - 1
+    assert 1 <= found <= n_groups
+    assert touched(found) <= most
+    assert found == 1 or touched(1) > most
+    assert found < 4 or touched(found // 4) > most or found // 4 not in (1, 2, 4, 8, 16, 32)
 
 
 # ---- plans

@@ -124,6 +124,58 @@ def test_regions_as_numpy_takes_them():
     assert [r.key for r in plan.shards_for(Box((0, 0), (1, 1)))] == ["c/0/0"]
 
 
+def test_long_source_chunks_make_thicker_waves():
+    """Where waves are thin because blocks go to part files, no source chunk is needed by many."""
+    chunks = {"shards": 512, "chunks": 64, "memory_limit": "16GB"}
+    for source, n_waves in (
+        ((2048, 128, 128), 1),
+        ((1536, 64, 256), 2),
+        ((128, 128, 2048), 4),
+        ((384, 128, 2048), 2),
+    ):
+        x = da.zeros((2048, 2048, 2048), chunks=source, dtype="u1")
+        plan = shardwrite.plan(x, **chunks)
+        assert plan.layout == "staged"
+        assert (len(plan.waves), plan.source_reruns <= 1.25) == (n_waves, True)
+        assert len(shardwrite.plan(x, **chunks, max_source_reruns=100).waves) == 4
+
+
+EXPRESSIONS = {
+    "transposed": lambda x: x.transpose(),
+    "added": lambda x: x + x * 2,
+    "with its transposition": lambda x: x + x.T,
+    "with a row": lambda x: x + x[:1],
+    "without its mean": lambda x: x - x.mean(),
+    "multiplied": lambda x: x.dot(x),
+    "flipped": lambda x: x[::-1, ::-1],
+}
+
+
+@pytest.mark.parametrize("made", EXPRESSIONS)
+def test_runs_of_source_tasks_are_those_of_the_graphs(made):
+    """They are counted by chunks only where that is the same as a count of the tasks."""
+    x = EXPRESSIONS[made](da.zeros((240, 240), chunks=(35, 35), dtype="f4"))
+    keywords = {"shards": 48, "chunks": 8, "max_graph_tasks": 30, "max_source_reruns": 100}
+    plan = shardwrite.plan(x, **keywords)
+    assert len(plan.waves) > 1
+    edges = [[0, *itertools.accumulate(sizes)] for sizes in x.chunks]
+    n_run, seen = 0, set()
+    for wave in plan.waves:
+        needed = [
+            index
+            for index in itertools.product(*(range(n) for n in x.numblocks))
+            if Box(
+                tuple(e[i] for e, i in zip(edges, index, strict=True)),
+                tuple(e[i + 1] for e, i in zip(edges, index, strict=True)),
+            )
+            .intersect(wave.box)
+            .size
+        ]
+        keys = set(x.dask.cull({(x.name, *index) for index in needed}).to_dict())
+        n_run, seen = n_run + len(keys), seen | keys
+    assert plan.source_reruns == pytest.approx(n_run / len(seen))
+
+
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
 def test_waves_partition_the_groups(limit):
     plan = make((200, 200), memory_limit="30kB", max_graph_tasks=limit, max_source_reruns=100)
