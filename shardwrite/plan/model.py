@@ -275,6 +275,17 @@ class PlanFacts:
         return math.ceil(nbytes)
 
     @property
+    def staged_nbytes(self) -> int:
+        """Bytes of encoded blocks that lie in part files at a time, at most; 0 if it is not staged.
+
+        A `compression_ratio` that is given counts.
+        """
+        if not self.is_staged:
+            return 0
+        largest = max((wave.box.size for wave in self.waves), default=0)
+        return math.ceil(largest * self.metadata.itemsize / (self.compression_ratio or 1.0))
+
+    @property
     def held_nbytes(self) -> int:
         """Bytes of a shard that a task holds while it writes the shard, at worst."""
         return self._shard_nbytes(1.0)
@@ -408,6 +419,7 @@ class PlanFacts:
             "memory_limit_nbytes": self.resources.memory_limit_nbytes,
             "threads_per_process": self.resources.n_threads,
             **({"scratch_nbytes": self.scratch_nbytes} if self.resources.scratch else {}),
+            **({"staged_nbytes": self.staged_nbytes} if self.is_staged else {}),
             "notes": list(self.notes),
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }

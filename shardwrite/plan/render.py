@@ -137,6 +137,9 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         ),
         ("memory", _memory_cell(plan)),
     ]
+    if plan.is_staged:
+        told = f"at most {human(plan.staged_nbytes)} at a time on disk"
+        rows.append(("part files", f"{told}, encoded again after a kill"))
     if plan.resources.scratch is not None:
         told = f"at most {human(plan.scratch_nbytes)} per process in {plan.resources.scratch}"
         rows.append(("scratch", f"{told}, for shards that wait until they are put"))

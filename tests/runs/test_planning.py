@@ -137,6 +137,9 @@ def test_long_source_chunks_make_thicker_waves():
         plan = shardwrite.plan(x, **chunks)
         assert plan.layout == "staged"
         assert (len(plan.waves), plan.source_reruns <= 1.25) == (n_waves, True)
+        rows = max(wave.groups.shape[0] for wave in plan.waves)
+        assert plan.staged_nbytes == rows * 512 * 2048 * 2048 == plan.to_dict()["staged_nbytes"]
+        assert "  part files    at most " in str(plan)
         assert len(shardwrite.plan(x, **chunks, max_source_reruns=100).waves) == 4
 
 
