@@ -139,7 +139,7 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
     ]
     if plan.is_staged:
         told = f"at most {human(plan.staged_nbytes)} at a time on disk"
-        rows.append(("part files", f"{told}, encoded again after a kill"))
+        rows.append(("part files", f"{told}; a kill loses what is in them"))
     if plan.resources.scratch is not None:
         told = f"at most {human(plan.scratch_nbytes)} per process in {plan.resources.scratch}"
         rows.append(("scratch", f"{told}, for shards that wait until they are put"))
