@@ -87,6 +87,27 @@ def test_other_stores(place):
         shards.write(VALUES, existing="replace", durability="full")
 
 
+def test_stores_that_are_only_read(tmp_path):
+    """They were written all the same, and a ZIP file had two shards of one name."""
+    shardwrite.UInt64Shards(f"precomputed://{tmp_path}/x", SHARDING).write({7: b"a"})
+    bucket = obstore.store.MemoryStore()
+    shardwrite.UInt64Shards(bucket, SHARDING).write({7: b"a"})
+    closed = zarr.storage.LocalStore(tmp_path / "x", read_only=True)
+    shards = [shardwrite.UInt64Shards(closed, SHARDING)]
+    shards.append(pickle.loads(pickle.dumps(shards[0])))
+    closed = zarr.storage.ObjectStore(bucket, read_only=True)
+    shards.append(shardwrite.UInt64Shards(closed, SHARDING))
+    for one in shards:
+        with pytest.raises(SpecError, match="a read-only store; open it"):
+            one.write({7: b"b"}, existing="update")
+        with pytest.raises(SpecError, match="a read-only store; open it"):
+            one.remove([7])
+        assert dict(one) == {7: b"a"}
+    archive = zarr.storage.ZipStore(tmp_path / "x.zip", mode="w")
+    with pytest.raises(SpecError, match="cannot replace or remove objects"):
+        shardwrite.UInt64Shards(archive, SHARDING).write({7: b"a"})
+
+
 def test_bytes_depend_on_the_values_alone(tmp_path):
     found = []
     for n, level in enumerate(("full", "batch", "none")):

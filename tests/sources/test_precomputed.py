@@ -271,6 +271,8 @@ def test_numbers_that_a_program_wrote_as_4_0_and_a_url(tmp_path, values):
     for address in (path.as_uri(), f"precomputed://{path}", f"precomputed://{path.as_uri()}"):
         x = shardwrite.from_precomputed(address)
         assert (x == values[..., 0]).all()
+    shardwrite.reshard(f"precomputed://{path}", tmp_path / "z", shards=2)
+    assert (shardwrite.from_sharded_zarr(tmp_path / "z", name="4_4_40") == values[..., 0]).all()
     written = ["precomputed", f"precomputed://{path}::0", f"precomputed://{tmp_path / 'w'}"]
     assert CliRunner().invoke(main, written).exit_code == 0
     assert json.loads((tmp_path / "w" / "info").read_text())["type"] == "image"
