@@ -406,6 +406,8 @@ class UInt64Shards(Mapping[int, bytes]):
             require(store, capability, field="store", value=type(store).__name__)
         if self._refusal is not None:
             raise self._refusal
+        if changes:
+            store.prepare()  # which finds out if it can refuse to replace what others have put
         if changes and store.local_root is not None:
             with as_store_error(str(store.local_root), "cannot make"):
                 make_directories(store.local_root, level)

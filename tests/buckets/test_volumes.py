@@ -20,7 +20,7 @@ from forks import python
 from servers import below_bucket, on
 
 import shardwrite
-from shardwrite import IncompleteError, JournalError, SpecError
+from shardwrite import IncompleteError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.journal import volume_info
 from shardwrite.sources import open_source
@@ -327,3 +327,27 @@ def test_other_stores(kind):
         list(pool.map(lambda n: write(store, resolution=(n,) * 3), (3, 1, 2)))
     for key in ("1_1_1", "2_2_2", "3_3_3"):
         check(store, scale=key)
+
+
+def test_a_shard_of_ids_that_another_puts_at_the_last_moment(moto, url, monkeypatch):
+    """It was replaced: nobody had found out that the service keeps conditions."""
+    sharding = {
+        "@type": "neuroglancer_uint64_sharded_v1",
+        "hash": "identity",
+        "preshift_bits": 0,
+        "minishard_bits": 0,
+        "shard_bits": 0,
+    }
+    put, others = obstore.put, []
+
+    def late(store, path, *arguments, **keywords):
+        if path.endswith("0.shard") and not others:
+            others.append("of another")
+            put(store, path, others[0].encode())
+        return put(store, path, *arguments, **keywords)
+
+    monkeypatch.setattr(obstore, "put", late)
+    for existing in ("refuse", "replace"):
+        with pytest.raises(StoreError, match="changed by another writer meanwhile"):
+            shardwrite.UInt64Shards(url, sharding).write({1: b"a"}, existing=existing)
+        assert moto.contents(url) == {"0.shard": others.pop()}
