@@ -342,7 +342,7 @@ def test_a_shard_of_ids_that_another_puts_at_the_last_moment(moto, url, monkeypa
 
     def late(store, path, *arguments, **keywords):
         if path.endswith("0.shard") and not others:
-            others.append("of another")
+            others.append(f"of another, to {existing}")  # which has another ETag each time
             put(store, path, others[0].encode())
         return put(store, path, *arguments, **keywords)
 

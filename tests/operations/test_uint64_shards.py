@@ -162,6 +162,27 @@ def test_an_update_gives_the_bytes_of_a_first_write(tmp_path, shards):
     assert files_of(tmp_path / "x") == files_of(tmp_path / "once")
 
 
+def test_an_update_in_a_bucket_reads_old_chunks_together(monkeypatch):
+    """Each of them took a request, one after the other."""
+    one_file = {**IDENTITY, "minishard_bits": 1, "shard_bits": 0}
+    values = {n: bytes([n % 251]) * 400 for n in range(500)}
+    shards = shardwrite.UInt64Shards(obstore.store.MemoryStore(), one_file)
+    shards.write(values)
+    get, asked = obstore.get, []
+
+    def counted(*arguments, **keywords):
+        asked.append(arguments)
+        return get(*arguments, **keywords)
+
+    monkeypatch.setattr(obstore, "get", counted)
+    shards.write({7: b"new", 400: b""}, existing="update")
+    shards.remove([8])
+    assert len(asked) < 25
+    del values[8]
+    assert dict(shards) == {**values, 7: b"new", 400: b""}
+    assert shards.verify(deep=True).is_good
+
+
 @pytest.mark.compat
 def test_an_update_of_large_ids_that_lie_close_together(tmp_path):
     one_file = {**IDENTITY, "minishard_bits": 0, "shard_bits": 0}
