@@ -351,3 +351,24 @@ def test_a_shard_of_ids_that_another_puts_at_the_last_moment(moto, url, monkeypa
         with pytest.raises(StoreError, match="changed by another writer meanwhile"):
             shardwrite.UInt64Shards(url, sharding).write({1: b"a"}, existing=existing)
         assert moto.contents(url) == {"0.shard": others.pop()}
+
+
+def test_an_unfinished_scale_or_array_is_known_by_store_and_name(moto, url):
+    """It was told to be that of another array, which was moved, or put there."""
+    for place in (url, obstore.store.MemoryStore()):
+        with pytest.raises(OSError, match="gone"):
+            write(place, source_id="it", progress=stop)
+        assert "shards are present" in repr(shardwrite.verify(place, name="4_4_40"))
+        write(place, source_id="it")
+        check(place)
+    layout = {"shards": 4, "chunks": 4, "source_id": "it"}
+    with pytest.raises(OSError, match="gone"):
+        source().to_sharded_zarr(f"{url}/g", name="x", **layout, progress=stop)
+    assert source().to_sharded_zarr(f"{url}/g/x", **layout).n_resumed_shards
+    with pytest.raises(OSError, match="gone"):
+        source().to_sharded_zarr(f"{url}/g/y", **layout, progress=stop)
+    assert source().to_sharded_zarr(f"{url}/g", name="y", **layout).n_resumed_shards
+
+
+def stop(report):
+    raise OSError("it is gone")
