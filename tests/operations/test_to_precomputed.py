@@ -946,6 +946,15 @@ def test_plan_of_several_scales(tmp_path, sharding):
     assert all(text in plan._repr_html_() for text in ("(40, 25, 30)", "(40, 13, 15)"))
 
 
+def test_a_plan_asks_for_no_directory_of_a_run(tmp_path):
+    """It asked for a run_dir, which it does not take, and refused stores that are only read."""
+    options = {"auto_mkdir": True}
+    files = zarr.storage.FsspecStore.from_url(f"file://{tmp_path}/v", storage_options=options)
+    for store in (files, zarr.storage.MemoryStore(read_only=True)):
+        assert shardwrite.plan_precomputed(source(), store, **NEW).n_shards
+    assert not (tmp_path / "v").exists()
+
+
 def test_several_plans_are_prepared_one_by_one(tmp_path):
     x, path = source(), tmp_path / "v"
     arrays = {(4, 4, 40): x, (8, 8, 40): x[:, ::2, ::2]}
