@@ -28,6 +28,7 @@ from shardwrite.cli.volume_options import open_volume, volume_options
 from shardwrite.errors import SpecError
 from shardwrite.place.url import without_kind
 from shardwrite.runs.outcome import handling_signals
+from shardwrite.stores import local_path
 
 __all__ = ["precomputed"]
 
@@ -94,7 +95,7 @@ def _check_apart(src: str, dst: str) -> None:
     SpecError
         If both are one directory.
     """
-    src, place = without_kind(src), without_kind(dst)
+    src, place = (local_path(without_kind(one)) for one in (src, dst))
     volume = src if os.path.exists(src) else src.rpartition("::")[0]
     if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(place):
         raise SpecError(

@@ -35,6 +35,7 @@ from shardwrite.cli.slurm_options import (
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.place.target import Target, resolve_new, resolve_target
+from shardwrite.place.url import without_kind
 from shardwrite.plan import Stretch, parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
@@ -212,7 +213,7 @@ def scripts_directory(directory: str | None, target: Target) -> Path:
 
 def absolute(src: str) -> str:
     """Path or pattern of a source as the nodes find it; a URL stays."""
-    src = local_path(src, "src")
+    src = local_path(without_kind(src), "src")
     return src if "://" in src else os.path.abspath(src)
 
 

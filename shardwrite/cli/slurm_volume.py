@@ -38,6 +38,7 @@ from shardwrite.cli.volume_options import in_order, open_volume, volume_options
 from shardwrite.format.precomputed.new import ROW_MAJOR, checked_key
 from shardwrite.operations.volume_scales import noting_axes
 from shardwrite.place.target import resolve_new
+from shardwrite.place.url import without_kind
 from shardwrite.slurm import (
     ArrayJob,
     refuse_second,
@@ -89,6 +90,7 @@ def precomputed(
     Zarr array are copied where `shardwrite precomputed` copies them. If anything was interrupted,
     run the same command again: tasks whose part is complete end at once.
     """
+    dst = without_kind(dst)
     settings = settings_from(options, dst)
     arguments = source_arguments(options)
     x, identity = open_volume(src, options, as_source=True)

@@ -16,7 +16,7 @@ from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.host.dask_config import check_configuration
 
-__all__ = ["configured", "public", "shorten"]
+__all__ = ["configured", "public", "refuse_no_flags", "shorten"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -46,7 +46,11 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
     parameters = signature(function).parameters.values()
     single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
-    flags = {one.name for one in parameters if str(one.annotation) == "bool"}
+    flags = {
+        one.name: (False, True, None) if "None" in str(one.annotation) else (False, True)
+        for one in parameters
+        if str(one.annotation) in ("bool", "bool | None")
+    }
     in_order = [one.name for one in parameters]
     fillers = {
         one.name
@@ -67,7 +71,7 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
             check_configuration()
             given = {**dict(zip(in_order, args, strict=False)), **kwargs}
             _refuse_arrays(single, given)
-            _refuse_no_flags(flags, given)
+            refuse_no_flags(flags, given)
             return function(*args, **kwargs, **configured(fillers, kwargs))
         except Exception as error:
             shorten(error)
@@ -101,10 +105,23 @@ def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_no_flags(flags: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuse all but booleans for parameters that are booleans."""
+def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str, Any]) -> None:
+    """Refuse all but booleans for parameters that are booleans.
+
+    Parameters
+    ----------
+    flags : mapping
+        What each of these parameters takes: False and True, and perhaps None.
+    given : mapping
+        Values that the user has given, by the names of the parameters.
+
+    Raises
+    ------
+    SpecError
+        If one of them is something else.
+    """
     for name, value in given.items():
-        if name in flags and value not in (False, True):
+        if name in flags and value not in flags[name]:
             raise SpecError("not a bool", field=name, value=value, remedy="give True or False")
 
 

@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwrite.errors import UntrustedStateError
+from shardwrite.place.base import Place
+from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 
@@ -99,7 +101,8 @@ def require_trusted(target: Target) -> frozenset[Path]:
 def check_name(target: Target, name: str | None) -> None:
     """Check that a plan names the array that it lies beside.
 
-    Plans of older versions, which name no array, are accepted.
+    Plans of older versions, which name no array, are accepted. In a store, so are those of calls
+    that have divided the same place otherwise into store and name.
 
     Parameters
     ----------
@@ -113,10 +116,19 @@ def check_name(target: Target, name: str | None) -> None:
     UntrustedStateError
         If the plan names another array.
     """
-    if name not in (None, target.place.array_name):
+    if name not in (None, target.place.array_name) and not _ends_with(target.place, name):
         path = target.run_path / "plan.json"
         why = f"was begun for another array, {name!r}: it was moved, or put there"
         raise _error(target, path, why)
+
+
+def _ends_with(place: Place, name: str) -> bool:
+    """Whether a place in a store ends with the name of an array."""
+    if not isinstance(place, InStore):
+        return False
+    whole = f"{place.base.token.rstrip('/')}/{place.name}".rstrip("/")
+    inside = name.strip("/")
+    return not inside or whole.endswith((f"/{inside}", f" {inside}"))
 
 
 def _doubts(

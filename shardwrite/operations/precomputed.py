@@ -116,7 +116,7 @@ def plan_precomputed(
     store = (
         None
         if path is None
-        else resolve_target(at_url(without_kind(path), storage_options), None).store
+        else resolve_target(at_url(without_kind(path), storage_options), None, is_read=True).store
     )
     planned = PlanOptions(
         write_empty_chunks=write_empty_chunks,

@@ -20,6 +20,7 @@ from shardwrite.format.precomputed.shard import check_minishards, check_shard_in
 from shardwrite.host.resources import n_cores
 from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
 from shardwrite.place.target import durability_in
+from shardwrite.place.url import without_kind
 from shardwrite.plan.render import counted
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.read.precomputed import read_sharding
@@ -32,6 +33,7 @@ from shardwrite.stores import (
     is_file,
     make_directories,
     open_store,
+    refusal_to_write,
     require,
     to_write,
 )
@@ -56,7 +58,8 @@ class UInt64Shards(Mapping[int, bytes]):
     Parameters
     ----------
     store : path, zarr store, or Store
-        The directory with the shards, or another place as `to_sharded_zarr` takes it.
+        The directory with the shards, or another place as `to_sharded_zarr` takes it. A URL may
+        begin with ``precomputed://``, as in Neuroglancer.
     sharding : mapping or ShardingParameters, optional
         The parameters, as under ``sharding`` in ``info``. By default they are read from there.
     index_limit : str or int
@@ -106,7 +109,9 @@ class UInt64Shards(Mapping[int, bytes]):
         index_limit: str | int | None = None,
         cache_limit: str | int = "64 MiB",
     ) -> None:
+        store = without_kind(store)
         opened = open_store(store, is_read=True)
+        self._refusal = refusal_to_write(store)
         place: Store = opened.store.at(opened.path)
         if place.local_root is not None and is_file(place.local_root):
             raise SpecError(
@@ -134,6 +139,7 @@ class UInt64Shards(Mapping[int, bytes]):
             files.sharding.to_dict(),
             files.index_limit_nbytes,
             files.cache_limit_nbytes,
+            self._refusal,
         )
 
     def __repr__(self) -> str:
@@ -191,9 +197,10 @@ class UInt64Shards(Mapping[int, bytes]):
         Raises
         ------
         SpecError
-            Before anything is written, if an option or an id is not valid, or an index would be
-            larger than `index_limit`. Later, if a value is no bytes, or is too large to be read
-            again, or an index becomes too large with the chunks that stay.
+            Before anything is written, if an option or an id is not valid, the store is read-only
+            or cannot replace objects, or an index would be larger than `index_limit`. Later, if a
+            value is no bytes, or is too large to be read again, or an index becomes too large with
+            the chunks that stay.
         StoreError
             If a shard exists and may not, if another writer changes a shard meanwhile, or if the
             storage fails.
@@ -397,6 +404,10 @@ class UInt64Shards(Mapping[int, bytes]):
         level = durability_in(store, durability)
         for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):
             require(store, capability, field="store", value=type(store).__name__)
+        if self._refusal is not None:
+            raise self._refusal
+        if changes:
+            store.prepare()  # which finds out if it can refuse to replace what others have put
         if changes and store.local_root is not None:
             with as_store_error(str(store.local_root), "cannot make"):
                 make_directories(store.local_root, level)
@@ -430,9 +441,15 @@ def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, i
 
 
 def _again(
-    store: Store, sharding: dict[str, Any], index_limit: int, cache_limit: int
+    store: Store,
+    sharding: dict[str, Any],
+    index_limit: int,
+    cache_limit: int,
+    refusal: SpecError | None,
 ) -> UInt64Shards:
-    return UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
+    made = UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
+    made._refusal = refusal  # noqa: SLF001 (of this class)
+    return made
 
 
 def _about_obsolete(keys: list[str]) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,12 +147,13 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
         remedy = "give a mapping of resolutions to arrays, such as {(8, 8, 40): half}"
         raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
     for resolution, other in others.items():
-        array, letters, stored = _in_order(other, axes)
-        own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
-        at_zero = _described(array, letters, None, own).wanted
-        _check_same(first.wanted, at_zero)
-        own = replace(own, voxel_offset=_offset(first.wanted, at_zero))
-        made = _described(array, letters, stored, own)
+        with _naming(resolution):
+            array, letters, stored = _in_order(other, axes, f"scales[{resolution!r}]")
+            own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
+            at_zero = _described(array, letters, None, own).wanted
+            _check_same(first.wanted, at_zero)
+            own = replace(own, voxel_offset=_offset(first.wanted, at_zero))
+            made = _described(array, letters, stored, own)
         if made.wanted.scale.key in [each.wanted.scale.key for each in found]:
             raise SpecError(
                 "two scales of one name",
@@ -163,16 +165,35 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
     return found
 
 
-def _in_order(x: Any, axes: Any) -> tuple[dask.array.Array, str, Behind]:
+@contextlib.contextmanager
+def _naming(resolution: Any) -> Iterator[None]:
+    """Have the errors of the block name the array among `scales` that they are about.
+
+    Raises
+    ------
+    SpecError
+        In place of one of another field.
+    """
+    try:
+        yield
+    except SpecError as error:
+        field, value, remedy = (error.fields[name] for name in ("field", "value", "remedy"))
+        about = field.removeprefix(f"scales[{resolution!r}]").removeprefix("x").lstrip(".")
+        is_told = about in ("", "resolution", "scales")
+        message = error.message if is_told else f"{about}={value!r}: {error.message}"
+        raise SpecError(message, field="scales", value=resolution, remedy=remedy) from None
+
+
+def _in_order(x: Any, axes: Any, field: str = "x") -> tuple[dask.array.Array, str, Behind]:
     """The array with its axes in the order of the bytes in a chunk.
 
     With it come its axes as they were, and the stored array behind it.
     """
-    given = take(x)
+    given = take(x, field)
     array = given.array
     if 0 in array.shape:
         remedy = "give an array with at least one element along each axis"
-        raise SpecError("no voxels", field="x.shape", value=array.shape, remedy=remedy)
+        raise SpecError("no voxels", field=f"{field}.shape", value=array.shape, remedy=remedy)
     letters = checked_axes(axes, given.known.dimension_names, array.ndim)
     order = row_major(letters)
     is_ordered = order == list(range(array.ndim))
@@ -226,7 +247,7 @@ def _check_same(first: NewScale, other: NewScale) -> None:
     ):
         if wanted != found:
             remedy = f"give an array whose {what} is {wanted}, as that of the first one"
-            raise SpecError(f"another {what}", field="scales", value=found, remedy=remedy)
+            raise SpecError(f"another {what}", field=what, value=found, remedy=remedy)
     one, two = first.scale, other.scale
     for axis, n, size, n_other, size_other in zip(
         "xyz", one.size, one.resolution, two.size, two.resolution, strict=True

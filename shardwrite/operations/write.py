@@ -16,7 +16,7 @@ from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import configured, public
+from shardwrite.entry.public import configured, public, refuse_no_flags
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
@@ -497,6 +497,7 @@ def store(
     others = {"exclusive", "overwrite", "storage_options", "via", "zarr_array_kwargs"}
     refuse_unknown("store", keywords, sorted(set().union(*names_of.values(), others)))
     keywords.update(configured({*names_of[PlanOptions], "exclusive"}, keywords))
+    refuse_no_flags({"exclusive": (False, True)}, keywords)
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
     engine, many = active_engine(), _Many.of(arrays, stores, names, regions)

@@ -15,7 +15,7 @@ from shardwrite.codecs.limits import index_limit
 from shardwrite.codecs.stages import Buffer
 from shardwrite.codecs.volume import VolumeEncoding, volume_encoding
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
+from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info, parse_sharding
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import most_gzip_nbytes, stage_of
 from shardwrite.grid import Box, Shape
@@ -85,7 +85,7 @@ def read_sharding(store: Store) -> ShardingParameters:
     if found is None:
         message = "info has no sharding, so its chunks lie in no shards"
         raise SpecError(message, field="sharding", value=None, remedy=remedy)
-    return ShardingParameters.from_dict(found)
+    return parse_sharding(found)
 
 
 def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:

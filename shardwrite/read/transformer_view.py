@@ -325,7 +325,13 @@ class TransformerView(Store):
             await self._put(shard, {r: data for r, data in chunks.items() if r not in ranks})
 
     async def erase_prefix(self, prefix: str) -> None:
-        """Remove all values whose keys begin with `prefix`."""
+        """Remove all values whose keys begin with `prefix`.
+
+        Raises
+        ------
+        TypeError
+            If it is no text.
+        """
         self._check_writable()
         if not _begins_plain(prefix):
             return
@@ -351,7 +357,14 @@ class TransformerView(Store):
             await self._store.delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove all values below a path."""
+        """Remove all values below a path.
+
+        Raises
+        ------
+        TypeError
+            If it is no text.
+        """
+        _check_prefix(prefix)
         await self.erase_prefix(prefix if not prefix or prefix.endswith("/") else f"{prefix}/")
 
     async def clear(self) -> None:
@@ -380,7 +393,13 @@ class TransformerView(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """All keys that begin with `prefix`."""
+        """All keys that begin with `prefix`.
+
+        Raises
+        ------
+        TypeError
+            If it is no text.
+        """
         async for key in self._expanded(self._below(prefix)):
             if key.startswith(prefix):
                 yield key
@@ -419,7 +438,14 @@ class TransformerView(Store):
         ]
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Names of what lies directly in a directory; only those of keys that exist."""
+        """Names of what lies directly in a directory; only those of keys that exist.
+
+        Raises
+        ------
+        TypeError
+            If it is no text.
+        """
+        _check_prefix(prefix)
         path = prefix.rstrip("/")
         directory = f"{path}/" if path else ""
         if not _begins_plain(directory):
@@ -435,8 +461,15 @@ class TransformerView(Store):
 
 def _begins_plain(prefix: str) -> bool:
     """Whether a key that is a relative path of plain names can begin so."""
+    _check_prefix(prefix)
     directory = prefix.rpartition("/")[0]
     return is_plain_key(directory) if "/" in prefix else "\0" not in prefix
+
+
+def _check_prefix(prefix: object) -> None:
+    """Refuse what is no text, as the beginning of keys."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"`prefix` must be a str. Got an instance of {type(prefix)} instead.")
 
 
 def _check_buffer(method: str, value: object) -> None:

@@ -11,6 +11,7 @@ from shardwrite.place.base import Place
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
 from shardwrite.place.transformer import TransformerPlace, hierarchy_of
+from shardwrite.place.url import without_kind
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
@@ -29,7 +30,7 @@ def place_of(source: Any) -> Place:
     source : str, path, or store or node of zarr-python
         As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5, NetCDF-4 or ZIP
         file. A `zarr.storage.ZipStore` stands for its file. In a bucket, files of HDF5 and NetCDF-4
-        are read.
+        are read. The address of a volume may begin with ``precomputed://``.
 
     Raises
     ------
@@ -38,6 +39,7 @@ def place_of(source: Any) -> Place:
     StoreError
         If the file cannot be read.
     """
+    source = without_kind(source)
     path, name = _split(source)
     if path is None:
         return resolve_place(source, None, is_read=True)

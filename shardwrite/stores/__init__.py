@@ -71,6 +71,7 @@ from shardwrite.stores.opening import (
     is_session,
     is_store_url,
     open_store,
+    refusal_to_write,
     to_write,
 )
 from shardwrite.stores.posix import PosixStore
@@ -167,6 +168,7 @@ __all__ = [
     "read_json",
     "read_limit",
     "read_there",
+    "refusal_to_write",
     "remove_data",
     "remove_state",
     "require",

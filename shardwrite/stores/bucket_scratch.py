@@ -100,7 +100,7 @@ class ScratchWriter(WholeWriter):
         large: PartedWriter | None,
     ) -> None:
         super().__init__(transaction, key)
-        self._where = os.path.expandvars(directory)
+        self._where = _expanded(directory)
         self._large = large
         with self._storing():
             self._file: Any = _file_in(directory)
@@ -184,5 +184,10 @@ class ScratchWriter(WholeWriter):
 
 def _file_in(directory: str) -> Any:
     """A new file that has no name, or loses it at once where the file system wants one."""
-    where = os.path.expandvars(directory)
+    where = _expanded(directory)
     return cast("Any", tempfile.TemporaryFile(dir=where, prefix="shardwrite-", buffering=0))
+
+
+def _expanded(directory: str) -> str:
+    """Path of this machine; the configuration may name variables of it, or the home directory."""
+    return os.path.expanduser(os.path.expandvars(directory))

@@ -20,7 +20,15 @@ from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_buc
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "is_icechunk", "is_session", "is_store_url", "open_store", "to_write"]
+__all__ = [
+    "Opened",
+    "is_icechunk",
+    "is_session",
+    "is_store_url",
+    "open_store",
+    "refusal_to_write",
+    "to_write",
+]
 
 _MEMORY = "memory://"
 _lock = threading.Lock()
@@ -96,6 +104,28 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         # Only the type is shown, since the text of an object may contain credentials.
         raise _refusal(given, "not a store", remedy)
     return Opened(_of_zarr(given, is_read=is_read), path)
+
+
+def refusal_to_write(given: Any) -> SpecError | None:
+    """Why a store cannot be written that a user has given, and that was opened to be read.
+
+    Parameters
+    ----------
+    given : object
+        See `open_store`.
+
+    Returns
+    -------
+    SpecError or None
+        The error of `open_store`; None if it can be written.
+    """
+    if isinstance(given, str | os.PathLike | Store):
+        return None
+    try:
+        open_store(given)
+    except SpecError as error:
+        return error.with_traceback(None)
+    return None
 
 
 def to_write(store: Store) -> Store:

@@ -35,6 +35,7 @@ from shardwrite.stores import (
 __all__ = ["Change", "commit_changes"]
 
 ValueOf = Callable[[int], Any]
+_COPIED_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +183,20 @@ class _Writing:
         sizes = np.zeros(len(ids), np.uint64)
         base = self._sharding.shard_index_nbytes
         self._writer.skip(base)
+        start = end = 0  # of old chunks that lie together, and are copied at once
         for at in order.tolist():
             place = at - len(change.ids)
             if place < 0:
+                self._copy(old, start, end - start)
+                start = end = 0
                 sizes[at] = self._writer.write([self._encoded(int(ids[at]))])
-            else:
-                offset, sizes[at] = int(kept.offsets[place]), kept.nbytes[place]
-                self._copy(old, offset, int(sizes[at]))
+                continue
+            offset, sizes[at] = int(kept.offsets[place]), kept.nbytes[place]
+            if offset != end or end - start >= _COPIED_NBYTES:
+                self._copy(old, start, end - start)
+                start = end = offset
+            end += int(sizes[at])
+        self._copy(old, start, end - start)
         sealed = seal(self._sharding, ids[order], sizes[order])
         self._writer.write([sealed.suffix])
         for offset, piece in sealed.entries:
@@ -197,7 +205,8 @@ class _Writing:
 
     def _copy(self, old: UInt64ShardReader | None, offset: int, nbytes: int) -> None:
         """Append encoded bytes of the old shard."""
-        assert old is not None
+        if old is None or not nbytes:
+            return
         if isinstance(old.source, Joined):
             self._writer.write([old.source.read(offset, nbytes)])
         else:

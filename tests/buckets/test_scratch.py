@@ -91,7 +91,9 @@ def index_of(array, key):
 
 
 @pytest.mark.long
-def test_shards_wait_in_a_directory(moto_server, environment, url, x, scratch, written):
+def test_shards_wait_in_a_directory(
+    moto_server, environment, url, x, scratch, written, monkeypatch
+):
     with proxy.before(moto_server) as (server, faults):
         environment(server)
         plain = x.to_sharded_zarr(f"{url}-plain", **LAYOUT)
@@ -111,7 +113,8 @@ def test_shards_wait_in_a_directory(moto_server, environment, url, x, scratch, w
         wanted = {"shardwrite-run": digest, "shardwrite-index-crc32c": index_of(url, key)}
         assert metadata_of(moto_server, url, key) == wanted
     written.clear()
-    with dask.config.set({"shardwrite.bucket.via": str(scratch)}):
+    monkeypatch.setenv("HOME", str(scratch.parent))
+    with dask.config.set({"shardwrite.bucket.via": "~/scratch"}):
         da.full((8, 64), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[28:36])
         x[:10].to_sharded_zarr(url, region="append")
     assert len(written) > 6

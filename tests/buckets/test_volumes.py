@@ -20,7 +20,7 @@ from forks import python
 from servers import below_bucket, on
 
 import shardwrite
-from shardwrite import IncompleteError, JournalError, SpecError
+from shardwrite import IncompleteError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.journal import volume_info
 from shardwrite.sources import open_source
@@ -327,3 +327,48 @@ def test_other_stores(kind):
         list(pool.map(lambda n: write(store, resolution=(n,) * 3), (3, 1, 2)))
     for key in ("1_1_1", "2_2_2", "3_3_3"):
         check(store, scale=key)
+
+
+def test_a_shard_of_ids_that_another_puts_at_the_last_moment(moto, url, monkeypatch):
+    """It was replaced: nobody had found out that the service keeps conditions."""
+    sharding = {
+        "@type": "neuroglancer_uint64_sharded_v1",
+        "hash": "identity",
+        "preshift_bits": 0,
+        "minishard_bits": 0,
+        "shard_bits": 0,
+    }
+    put, others = obstore.put, []
+
+    def late(store, path, *arguments, **keywords):
+        if path.endswith("0.shard") and not others:
+            others.append(f"of another, to {existing}")  # which has another ETag each time
+            put(store, path, others[0].encode())
+        return put(store, path, *arguments, **keywords)
+
+    monkeypatch.setattr(obstore, "put", late)
+    for existing in ("refuse", "replace"):
+        with pytest.raises(StoreError, match="changed by another writer meanwhile"):
+            shardwrite.UInt64Shards(url, sharding).write({1: b"a"}, existing=existing)
+        assert moto.contents(url) == {"0.shard": others.pop()}
+
+
+def test_an_unfinished_scale_or_array_is_known_by_store_and_name(moto, url):
+    """It was told to be that of another array, which was moved, or put there."""
+    for place in (url, obstore.store.MemoryStore()):
+        with pytest.raises(OSError, match="gone"):
+            write(place, source_id="it", progress=stop)
+        assert "shards are present" in repr(shardwrite.verify(place, name="4_4_40"))
+        write(place, source_id="it")
+        check(place)
+    layout = {"shards": 4, "chunks": 4, "source_id": "it"}
+    with pytest.raises(OSError, match="gone"):
+        source().to_sharded_zarr(f"{url}/g", name="x", **layout, progress=stop)
+    assert source().to_sharded_zarr(f"{url}/g/x", **layout).n_resumed_shards
+    with pytest.raises(OSError, match="gone"):
+        source().to_sharded_zarr(f"{url}/g/y", **layout, progress=stop)
+    assert source().to_sharded_zarr(f"{url}/g", name="y", **layout).n_resumed_shards
+
+
+def stop(report):
+    raise OSError("it is gone")

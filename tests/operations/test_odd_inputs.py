@@ -545,6 +545,20 @@ def test_errors_keep_what_is_no_secret():
     assert StoreError("x", key="a@b").key == "a@b"
 
 
+def test_texts_where_booleans_among_others_are_wanted(tmp_path):
+    """They counted as True: another program's changes could be lost, or chunks grew."""
+    x = da.ones((4, 4), chunks=2, dtype="u1")
+    x.to_sharded_zarr(tmp_path / "x", shards=2, chunks=1)
+    for field, call in (
+        ("exclusive", lambda: shardwrite.store([x], [tmp_path / "y"], exclusive="no")),
+        ("checksum", lambda: shardwrite.reshard(tmp_path / "x", tmp_path / "y", checksum="no")),
+    ):
+        with pytest.raises(SpecError, match="not a bool; give True or False") as caught:
+            call()
+        assert caught.value.field == field
+    shardwrite.reshard(tmp_path / "x", tmp_path / "y", checksum=None)
+
+
 def test_arrays_of_numpy_where_they_were_compared(tmp_path):
     """They raised ValueErrors of numpy, or TypeErrors of json; a shape of numpy is one."""
     shardwrite.create(tmp_path / "x", np.array([4, 6]), "u1", shards=2, chunks=1)

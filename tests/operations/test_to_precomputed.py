@@ -946,6 +946,15 @@ def test_plan_of_several_scales(tmp_path, sharding):
     assert all(text in plan._repr_html_() for text in ("(40, 25, 30)", "(40, 13, 15)"))
 
 
+def test_a_plan_asks_for_no_directory_of_a_run(tmp_path):
+    """It asked for a run_dir, which it does not take, and refused stores that are only read."""
+    options = {"auto_mkdir": True}
+    files = zarr.storage.FsspecStore.from_url(f"file://{tmp_path}/v", storage_options=options)
+    for store in (files, zarr.storage.MemoryStore(read_only=True)):
+        assert shardwrite.plan_precomputed(source(), store, **NEW).n_shards
+    assert not (tmp_path / "v").exists()
+
+
 def test_several_plans_are_prepared_one_by_one(tmp_path):
     x, path = source(), tmp_path / "v"
     arrays = {(4, 4, 40): x, (8, 8, 40): x[:, ::2, ::2]}
@@ -992,22 +1001,30 @@ def test_several_scales_are_interrupted(tmp_path, sharding):
     ("scales", "offset", "says"),
     [
         ([(8, 8, 40)], 0, "not a mapping; give a mapping of resolutions"),
-        ({(8, 8, 40): "u2"}, 0, "another dtype; give an array whose dtype is uint32"),
+        ({(8, 8, 40): "u2"}, 0, "scales=(8, 8, 40): dtype='uint16': another dtype; give an array"),
+        ({(8, 8, 40): "i8"}, 0, "scales=(8, 8, 40): dtype='int64': not in the format; convert it"),
+        ({(8, 8, 40): "two"}, 0, "scales=(8, 8, 40): axes='zyx': 3 for an array of 4 axes"),
+        ({(8, 8, 40): "none"}, 0, "scales=(8, 8, 40): shape=(0, 25, 30): no voxels"),
+        ({(8, 8, 40): "some"}, 0, "scales[(8, 8, 40)].compute_chunk_sizes() first"),
         ({(8, 40, 8): "half"}, 0, "along y it is 1000 nm long, and the first array is 200 nm long"),
         ({(4, 4, 40): "all"}, 0, "scales='4_4_40': two scales of one name"),
         ({(8, 8, 40): "half"}, 1, "the volume begins between two of its voxels"),
         ({(8, 8, 40): "half"}, 10**9 + 1, "the volume begins between two of its voxels"),
-        ({8: "half"}, 0, "resolution=8: not valid"),
+        ({8: "half"}, 0, "scales=8: not valid; give the size of a voxel along x, y and z"),
     ],
 )
 def test_scales_that_do_not_fit_are_refused(tmp_path, scales, offset, says):
+    """Some named x or the resolution, as if the first array did not fit."""
     x = source()
-    arrays = {"half": x[:, ::2, ::2], "u2": x[:, ::2, ::2].astype("u2"), "all": x}
+    half = x[:, ::2, ::2]
+    arrays = {"half": half, "u2": half.astype("u2"), "i8": half.astype("i8"), "all": x}
+    arrays |= {"two": da.stack([half, half]), "none": half[:0], "some": half[half[:, 0, 0] > 3]}
     if isinstance(scales, dict):
         scales = {resolution: arrays[name] for resolution, name in scales.items()}
     keywords = {**NEW, "scales": scales, "voxel_offset": (offset, 0, 0)}
-    with pytest.raises(SpecError, match=re.escape(says)):
+    with pytest.raises(SpecError, match=re.escape(says)) as caught:
         shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
+    assert caught.value.field == "scales"
     assert not (tmp_path / "v").exists()
 
 

@@ -87,6 +87,27 @@ def test_other_stores(place):
         shards.write(VALUES, existing="replace", durability="full")
 
 
+def test_stores_that_are_only_read(tmp_path):
+    """They were written all the same, and a ZIP file had two shards of one name."""
+    shardwrite.UInt64Shards(f"precomputed://{tmp_path}/x", SHARDING).write({7: b"a"})
+    bucket = obstore.store.MemoryStore()
+    shardwrite.UInt64Shards(bucket, SHARDING).write({7: b"a"})
+    closed = zarr.storage.LocalStore(tmp_path / "x", read_only=True)
+    shards = [shardwrite.UInt64Shards(closed, SHARDING)]
+    shards.append(pickle.loads(pickle.dumps(shards[0])))
+    closed = zarr.storage.ObjectStore(bucket, read_only=True)
+    shards.append(shardwrite.UInt64Shards(closed, SHARDING))
+    for one in shards:
+        with pytest.raises(SpecError, match="a read-only store; open it"):
+            one.write({7: b"b"}, existing="update")
+        with pytest.raises(SpecError, match="a read-only store; open it"):
+            one.remove([7])
+        assert dict(one) == {7: b"a"}
+    archive = zarr.storage.ZipStore(tmp_path / "x.zip", mode="w")
+    with pytest.raises(SpecError, match="cannot replace or remove objects"):
+        shardwrite.UInt64Shards(archive, SHARDING).write({7: b"a"})
+
+
 def test_bytes_depend_on_the_values_alone(tmp_path):
     found = []
     for n, level in enumerate(("full", "batch", "none")):
@@ -139,6 +160,27 @@ def test_an_update_gives_the_bytes_of_a_first_write(tmp_path, shards):
     once = shardwrite.UInt64Shards(tmp_path / "once", SHARDING)
     once.write(VALUES)
     assert files_of(tmp_path / "x") == files_of(tmp_path / "once")
+
+
+def test_an_update_in_a_bucket_reads_old_chunks_together(monkeypatch):
+    """Each of them took a request, one after the other."""
+    one_file = {**IDENTITY, "minishard_bits": 1, "shard_bits": 0}
+    values = {n: bytes([n % 251]) * 400 for n in range(500)}
+    shards = shardwrite.UInt64Shards(obstore.store.MemoryStore(), one_file)
+    shards.write(values)
+    get, asked = obstore.get, []
+
+    def counted(*arguments, **keywords):
+        asked.append(arguments)
+        return get(*arguments, **keywords)
+
+    monkeypatch.setattr(obstore, "get", counted)
+    shards.write({7: b"new", 400: b""}, existing="update")
+    shards.remove([8])
+    assert len(asked) < 25
+    del values[8]
+    assert dict(shards) == {**values, 7: b"new", 400: b""}
+    assert shards.verify(deep=True).is_good
 
 
 @pytest.mark.compat

@@ -291,6 +291,16 @@ def test_keys_that_lead_out_of_a_store_never_go_below():
     assert told == []
 
 
+def test_a_prefix_is_a_text(view):
+    """It was an AttributeError, or all keys were listed."""
+    for ask in (view.list_prefix, view.list_dir):
+        with pytest.raises(TypeError, match="`prefix` must be a str"):
+            run(listed(ask(5)))
+    for erase in (view.erase_prefix, view.delete_dir):
+        with pytest.raises(TypeError, match="`prefix` must be a str"):
+            run(erase(None))
+
+
 def test_a_prefix_of_whole_shards_is_handed_on(view, below, objects):
     put(view, c0_0=b"a", c5_5=b"b")
     objects["data/root/x/c0/0"] = Buffer.from_bytes(b"torn")  # nobody looks at it

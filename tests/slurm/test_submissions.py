@@ -365,6 +365,7 @@ def test_jobs_find_a_source_wherever_they_run(tmp_path, monkeypatch):
     assert absolute("stack/*.tif") == f"{tmp_path}/stack/*.tif"
     assert absolute("hierarchy/x") == f"{tmp_path}/hierarchy/x"
     assert absolute("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
+    assert absolute("precomputed://volume::0") == f"{tmp_path}/volume::0"
 
 
 HERE = ["--parts", 2, "--directory", "here"]
@@ -389,7 +390,8 @@ def test_a_scale_of_a_volume(cluster, axes):
     """The tasks write its parts, and the job after them enters it into the info."""
     values = np.arange(16 * 24 * 32, dtype="u2").reshape(16, 24, 32)
     np.save("cube.npy", values)
-    words = ["cube.npy", "volume", "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
+    address = f"precomputed://{Path.cwd()}/volume"
+    words = ["cube.npy", address, "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
     words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
     shown = run("slurm", "precomputed", *words, "--dry-run")
     assert "write-part" in shown

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.sources import open_source
 
@@ -270,12 +271,24 @@ def test_numbers_that_a_program_wrote_as_4_0_and_a_url(tmp_path, values):
     for address in (path.as_uri(), f"precomputed://{path}", f"precomputed://{path.as_uri()}"):
         x = shardwrite.from_precomputed(address)
         assert (x == values[..., 0]).all()
+    shardwrite.reshard(f"precomputed://{path}", tmp_path / "z", shards=2)
+    assert (shardwrite.from_sharded_zarr(tmp_path / "z", name="4_4_40") == values[..., 0]).all()
     written = ["precomputed", f"precomputed://{path}::0", f"precomputed://{tmp_path / 'w'}"]
     assert CliRunner().invoke(main, written).exit_code == 0
     assert json.loads((tmp_path / "w" / "info").read_text())["type"] == "image"
     assert (shardwrite.from_precomputed(tmp_path / "w") == values[..., 0]).all()
-    told = CliRunner().invoke(main, ["precomputed", f"precomputed://{path}", str(path)])
+    told = CliRunner().invoke(main, ["precomputed", f"precomputed://{path}", path.as_uri()])
     assert "it is the source" in told.output
+    labels = {
+        "encoding": "compressed_segmentation",
+        "compressed_segmentation_block_size": [8.0] * 3,
+    }
+    for encoding in (labels, {"encoding": "jpeg", "jpeg_quality": 75.0}):
+        found = parse_info(document | {"scales": [scale | encoding]}).scales[0].encoding
+        assert found.block_size == (8, 8, 8) or found.quality == 75
+    (tmp_path / "mesh").mkdir()
+    (tmp_path / "mesh" / "info").write_text(json.dumps({"sharding": scale["sharding"]}))
+    assert shardwrite.UInt64Shards(tmp_path / "mesh").sharding.shard_bits == 3
 
 
 def test_what_else_is_refused(tmp_path, values):

@@ -12,12 +12,12 @@ import numpy as np
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
-from shardwrite.format.precomputed.encodings import ChunkEncoding
+from shardwrite.format.precomputed.encodings import BLOCK_SIZE, QUALITY, ChunkEncoding
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["INFO", "VOLUME_TYPE", "Scale", "Volume", "parse_info"]
+__all__ = ["INFO", "VOLUME_TYPE", "Scale", "Volume", "parse_info", "parse_sharding"]
 
 INFO = "info"
 """Key of the document."""
@@ -175,20 +175,37 @@ def _scale(document: Any) -> Scale:
         remedy = "give a list with at least one shape"
         raise SpecError("no shapes", field="chunk_sizes", value=chunk_sizes, remedy=remedy)
     sharding = document.get("sharding")
-    if isinstance(sharding, Mapping):
-        sharding = {name: _whole(value) for name, value in sharding.items()}
+    numbers = {name: _whole(document[name]) for name in (BLOCK_SIZE, QUALITY) if name in document}
     scale = Scale(
         key,
         _numbers(document.get("size"), "size", 3, least=1),
         _numbers(document.get("voxel_offset", [0, 0, 0]), "voxel_offset", 3),
         _numbers(chunk_sizes[0], "chunk_sizes", 3, least=1),
         _resolution(document),
-        ChunkEncoding.parse(document),
-        None if sharding is None else ShardingParameters.from_dict(sharding),
+        ChunkEncoding.parse({**document, **numbers}),
+        None if sharding is None else parse_sharding(sharding),
     )
     if scale.sharding is not None:
         scale.code.n_bits  # noqa: B018 (checks that ids have room)
     return scale
+
+
+def parse_sharding(found: Any) -> ShardingParameters:
+    """Parameters of shards, as an ``info`` has them.
+
+    Parameters
+    ----------
+    found : object
+        The parsed JSON.
+
+    Raises
+    ------
+    SpecError
+        See :meth:`ShardingParameters.from_dict`.
+    """
+    is_object = isinstance(found, Mapping)
+    members = {name: _whole(value) for name, value in found.items()} if is_object else found
+    return ShardingParameters.from_dict(members)
 
 
 def _n_channels(found: Any) -> int:
@@ -200,12 +217,17 @@ def _n_channels(found: Any) -> int:
 
 
 def _whole(found: Any) -> Any:
-    """A number of JSON as an integer, if it is whole: JavaScript does not tell 4.0 from 4."""
+    """A number of JSON as an integer, if it is whole: JavaScript does not tell 4.0 from 4.
+
+    Numbers in a list are taken so, too.
+    """
+    if isinstance(found, list):
+        return [n if isinstance(n, list) else _whole(n) for n in found]
     return int(found) if type(found) is float and found.is_integer() else found
 
 
 def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Shape:
-    found = list(map(_whole, found)) if isinstance(found, list) else found
+    found = _whole(found)
     is_valid = (
         isinstance(found, list)
         and len(found) == n
