@@ -290,8 +290,9 @@ class Adoption:
             if not is_there(there) or (ranges is None and self._is_half_back(file, there)):
                 self._enter(file, there, is_changed=ranges is not None)
             fsync_directory(there.parent)
-            if self.listing.how == "move":
-                fsync_directory(Path(file.path).parent)
+            source = Path(file.path).parent
+            if self.listing.how == "move" and is_there(source):  # or it was empty
+                fsync_directory(source)
             if ranges is None:
                 self._check_alone(file, there)
                 file.check_unchanged(str(there))

@@ -185,12 +185,16 @@ def test_a_file_is_named_as_it_was_given_when_it_is_in_the_array_already(
 
 @pytest.mark.parametrize("how", ["move", "link"])
 def test_the_same_call_after_everything_else(tmp_path, monkeypatch, how):
-    """Also where the name of a file looks like a pattern, and after a shard was erased."""
-    files, array = [Path(make(tmp_path / f"{n}*.h5", X + n)) for n in range(2)], tmp_path / "x"
+    """Also where the name of a file looks like a pattern, the files have left an empty directory,
+    and a shard was erased."""
+    (tmp_path / "f").mkdir()
+    files, array = [Path(make(tmp_path / f"f/{n}*.h5", X + n)) for n in range(2)], tmp_path / "x"
     with monkeypatch.context() as patch:
         patch.setattr(Adoption, "publish", stop)
         with pytest.raises(KeyboardInterrupt):
             shardwrite.adopt(files, array, how=how)
+    if how == "move":
+        (tmp_path / "f").rmdir()
     assert shardwrite.adopt(files, array, how=how).n_shards == 2
     assert shardwrite.adopt(files, array, how=how).is_skipped
     shardwrite.erase(array, (slice(0, 4), slice(0, 3)), strategy="hdf5")
@@ -245,6 +249,8 @@ def test_the_command_without_an_array(tmp_path):
     ended = CliRunner().invoke(main, ["adopt", *files, "--move"])
     assert ended.exit_code == 2
     assert f"ARRAY comes last, and {files[1]} is a file" in ended.output
+    ended = CliRunner().invoke(main, ["adopt", *files, "x" * 300, "--move"])
+    assert "not the path of a directory that can be made" in ended.output
     ended = CliRunner().invoke(main, ["adopt", str(tmp_path), str(tmp_path / "x")])
     assert f"FILE {tmp_path}: its chunks cannot be copied" in ended.output
 
