@@ -291,7 +291,8 @@ class Adoption:
                 self._enter(file, there, is_changed=ranges is not None)
             fsync_directory(there.parent)
             source = Path(file.path).parent
-            if self.listing.how == "move" and is_there(source):  # or it was empty
+            # Once it is empty, somebody may remove it.
+            if self.listing.how == "move" and is_there(source):
                 fsync_directory(source)
             if ranges is None:
                 self._check_alone(file, there)
