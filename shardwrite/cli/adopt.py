@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 import click
@@ -80,7 +80,7 @@ def adopt(
     If the command was interrupted, run it again: it continues where it stopped. `shardwrite abandon
     ARRAY` restores the files instead, as long as ARRAY has not appeared.
     """
-    if Path(array).is_file():
+    if os.path.isfile(array):
         raise click.UsageError(
             f"ARRAY comes last, and {array} is a file: give the path of the new array behind the "
             "files"

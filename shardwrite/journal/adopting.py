@@ -40,7 +40,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from crc32c import crc32c
@@ -265,7 +265,7 @@ class Adoption:
         """List the files, durably (step 1)."""
         self._write(_LISTING, listing.to_json())
 
-    def take(self, number: int, change: Callable[[AdoptedFile], Sequence[Range]]) -> None:
+    def take(self, number: int, change: Callable[[AdoptedFile, str], Sequence[Range]]) -> None:
         """Move a file into the array or link it there, and change it (step 2).
 
         Parameters
@@ -273,8 +273,8 @@ class Adoption:
         number : int
             Number of the file in the listing.
         change : callable
-            Returns what of a file changes, in the order in which it is to be written. It is called
-            if that was not recorded yet.
+            Returns what of a file changes, in the order in which it is to be written, given the
+            path at which it is now. It is called if that was not recorded yet.
 
         Raises
         ------
@@ -287,15 +287,17 @@ class Adoption:
         file, there = self.listing.files[number], self._place(number)
         with as_store_error(file.path, "cannot adopt"):
             ranges = self._recorded(number)
-            if not is_there(there):
+            if not is_there(there) or (ranges is None and self._is_half_back(file, there)):
                 self._enter(file, there, is_changed=ranges is not None)
             fsync_directory(there.parent)
-            if self.listing.how == "move":
-                fsync_directory(Path(file.path).parent)
+            source = Path(file.path).parent
+            # Once it is empty, somebody may remove it.
+            if self.listing.how == "move" and is_there(source):
+                fsync_directory(source)
             if ranges is None:
                 self._check_alone(file, there)
                 file.check_unchanged(str(there))
-                ranges = self._record(number, change(replace(file, path=str(there))))
+                ranges = self._record(number, change(file, str(there)))
             self._change(str(there), file, ranges)
 
     def _enter(self, file: AdoptedFile, there: Path, *, is_changed: bool) -> None:
@@ -303,6 +305,9 @@ class Adoption:
         is_link = self.listing.how == "link"
         make_directories(there.parent, "full")
         try:
+            if is_there(there):
+                self._check_ours()
+                os.unlink(there)  # the rest of its way back
             if os.lstat(file.path).st_nlink > 1:
                 raise _shared(file)
             if not is_changed:
@@ -317,6 +322,12 @@ class Adoption:
                 raise
             raise _shared(file) from error
         self._check_alone(file, there)
+
+    def _is_half_back(self, file: AdoptedFile, there: Path) -> bool:
+        """Whether a crash has left both names of a file that was being moved back."""
+        if self.listing.how != "move" or not is_there(file.path):
+            return False
+        return os.path.samefile(file.path, there)
 
     def _check_alone(self, file: AdoptedFile, there: Path) -> None:
         """Refuse a file that another adoption has, too."""

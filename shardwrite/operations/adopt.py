@@ -238,14 +238,6 @@ def _paths_of(files: Any) -> tuple[str, ...]:
             value=url,
             remedy="give the path of a file, and copy files in buckets to this machine first",
         )
-    pattern = next((name for name in names if "*" in name and not is_there(name)), None)
-    if pattern is not None:
-        raise SpecError(
-            "no such file, and a pattern is not expanded here",
-            field="files",
-            value=pattern,
-            remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
-        )
     return tuple(map(os.path.abspath, names))
 
 

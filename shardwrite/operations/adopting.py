@@ -50,9 +50,18 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Identity
 from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
-from shardwrite.stores import as_store_error, make_directories, mode_of, mount_of
+from shardwrite.stores import as_store_error, is_there, make_directories, mode_of, mount_of
 
-__all__ = ["ELSEWHERE", "Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
+__all__ = [
+    "ELSEWHERE",
+    "Call",
+    "Found",
+    "adopt_files",
+    "check_fits",
+    "inspect",
+    "look",
+    "refuse_patterns",
+]
 
 ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
@@ -155,6 +164,7 @@ def inspect(call: Call) -> Found:
     StoreError
         If a file cannot be read.
     """
+    refuse_patterns(call)
     seen: list[_Seen] = []
     inodes: dict[int, str] = {}
 
@@ -194,6 +204,24 @@ def inspect(call: Call) -> Found:
         for rank, one in enumerate(seen)
     ]
     return Found(joined, metadata, dataset, files)
+
+
+def refuse_patterns(call: Call) -> None:
+    """Refuse names with which a shell would find files, if there is no file of that name.
+
+    Raises
+    ------
+    SpecError
+        If there is such a name.
+    """
+    pattern = next((name for name in call.files if "*" in name and not is_there(name)), None)
+    if pattern is not None:
+        raise SpecError(
+            "no such file, and a pattern is not expanded here",
+            field="files",
+            value=pattern,
+            remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
+        )
 
 
 def _check_indexes(joined: Joined, files: Sequence[str], nbytes: int) -> None:
@@ -329,12 +357,13 @@ def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted
                 state.list_files(_listing(call, target, found))
             metadata = parse_metadata(state.listing.documents[DOCUMENT])
             for number in range(0 if state.is_published else len(state.listing.files)):
-                state.take(number, lambda file: _changes(file, call, metadata))
+                state.take(number, lambda file, place: _changes(file, place, call, metadata))
             finish_adoption(work, state)
         except ShardwriteError as error:
             if work.is_lost:
                 raise taken_over(work) from error
-            if not (state.is_untouched or _cannot_enter(error)):
+            is_left = _cannot_enter(error, call)
+            if not (state.is_untouched or is_left):
                 error.add_note(_BEGUN)
                 raise
             try:
@@ -343,15 +372,20 @@ def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted
             except ShardwriteError as another:
                 another.add_note(_BEGUN)
                 raise
-            if _cannot_enter(error):
+            if is_left:
                 raise _left(error, target) from error
             raise
     return Adopted.from_dict(json.loads(state.listing.documents[RECEIPT_NAME])["result"])
 
 
-def _cannot_enter(error: ShardwriteError) -> bool:
-    """Whether a file cannot be moved or linked into an array, however often that is tried."""
-    return isinstance(error, StoreError) and error.errno in (errno.EXDEV, errno.EBUSY)
+def _cannot_enter(error: ShardwriteError, call: Call) -> bool:
+    """Whether a file cannot be moved or linked into an array, however often that is tried.
+
+    Documents of groups above may be busy, too. Then the array may have its name already, and no
+    file can be given back.
+    """
+    is_refused = isinstance(error, StoreError) and error.errno in (errno.EXDEV, errno.EBUSY)
+    return is_refused and error.fields["key"] in call.files
 
 
 def _left(error: ShardwriteError, target: Target) -> SpecError:
@@ -362,9 +396,13 @@ def _left(error: ShardwriteError, target: Target) -> SpecError:
     return refused(path, f"the file system does not let it become a part of {target.label}")
 
 
-def _changes(file: AdoptedFile, call: Call, metadata: ArrayMetadata) -> list[Range]:
-    """What of a file changes, in the order in which it is written."""
-    found = look_into(file.path, call.dataset)
+def _changes(file: AdoptedFile, place: str, call: Call, metadata: ArrayMetadata) -> list[Range]:
+    """What of a file changes, in the order in which it is written, given the place of the file."""
+    try:
+        found = look_into(place, call.dataset)
+    except SpecError as error:
+        remedy = str(error.fields["remedy"])
+        raise SpecError(error.message, field="files", value=file.path, remedy=remedy) from error
     seal, n = metadata.index_codec.seal(found.index_of(metadata)), found.nbytes
     if metadata.index_codec.location == "start":
         data = bytes(seal.prefix)
@@ -410,8 +448,9 @@ def _adopted_before(call: Call, target: Target) -> Adopted | None:
             continue
         shard = path / metadata.shard_key(unravel(rank, counts))
         with as_store_error(file, "cannot look at"):
-            if call.how == "move" or not os.path.samefile(file, shard):
-                return None  # another file has got the name meanwhile
+            is_same = call.how == "link" and is_there(shard) and os.path.samefile(file, shard)
+        if not is_same:
+            return None  # another file has got the name meanwhile, or the shard was erased
     return Adopted.from_dict(receipt.result)
 
 

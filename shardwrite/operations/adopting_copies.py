@@ -15,7 +15,7 @@ from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import as_strategy
 from shardwrite.operations.adopted import Adopted
-from shardwrite.operations.adopting import ELSEWHERE, Call, check_fits
+from shardwrite.operations.adopting import ELSEWHERE, Call, check_fits, refuse_patterns
 from shardwrite.operations.converting import Progress
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
@@ -127,6 +127,7 @@ def look_for_copies(call: Call) -> Copies:
     StoreError
         If a file cannot be read.
     """
+    refuse_patterns(call)
     files, names, sizes = [], [], []
 
     def each() -> Iterator[tuple[str, ArrayMetadata]]:

@@ -135,8 +135,9 @@ def _base(
 
     A dataset may lie in another file, to which a link leads, and a damaged one past the end of it.
 
-    Some versions of the library do not count the user block at the start of the file. So one chunk
-    is read by the library, and compared.
+    Some versions of the library do not count the user block at the start of the file. So chunks are
+    read by the library, and compared, until one of them decides. If none does, as where all are
+    zeros, either will do.
     """
     if not len(places):
         return 0
@@ -146,11 +147,17 @@ def _base(
         return None  # and the library might take as much memory as the file claims
     if isinstance(place, str) and not os.path.samefile(dataset.file.filename, place):
         return None
-    position = tuple(int(i) * c for i, c in zip(index[0], dataset.chunks, strict=True))
-    _, wanted = dataset.id.read_direct_chunk(position)
+    bases = [0, int(block)] if block else [0]
     with open_binary(place) as file:
-        for base in {0: None, block: None}:
-            file.seek(int(places[0, 0]) + base)
-            if file.read(int(places[0, 1])) == bytes(wanted):
-                return int(base)
-    return None
+
+        def has(base: int, offset: int, wanted: bytes) -> bool:
+            file.seek(offset + base)
+            return file.read(len(wanted)) == wanted
+
+        for at, (offset, nbytes, _) in zip(index.tolist(), places.tolist(), strict=True):
+            position = tuple(i * c for i, c in zip(at, dataset.chunks, strict=True))
+            wanted = bytes(dataset.id.read_direct_chunk(position)[1])
+            bases = [base for base in bases if len(wanted) == nbytes and has(base, offset, wanted)]
+            if len(bases) < 2:
+                break
+    return bases[0] if bases else None

@@ -375,9 +375,10 @@ def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:
     SpecError
         If elements have no fixed size, or are arrays.
     """
-    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSV":
+    is_array = dtype.subdtype is not None
+    if is_array or dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSV":
         raise SpecError(
-            f"its elements have no fixed size ({dataset.dtype})",
+            f"its elements {'are arrays' if is_array else 'have no fixed size'} ({dataset.dtype})",
             field="src",
             value=name,
             remedy="leave it out, or write its values from Python",

@@ -324,7 +324,9 @@ class _Found:
         self.version = version
         # Each request to a bucket names the version of the file, so there is no more to check.
         self._file = file if isinstance(file, FileInBucket) else _OnThisMachine(str(file), version)
-        self.contents = kind(file, version, part=part).look_through()
+        place = file.url if isinstance(file, FileInBucket) else str(file)
+        with as_store_error(place, "cannot read"):  # it may vanish at any moment
+            self.contents = kind(file, version, part=part).look_through()
         self.check()
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import shardwrite
 import shardwrite.operations.adopting as adopting
+import shardwrite.sources.hdf5_chunks as hdf5_chunks
 from shardwrite import PlanError, SpecError
 from shardwrite.cli import main
 from shardwrite.format.hdf5 import filters_of
@@ -186,3 +187,22 @@ def test_a_shuffle_of_other_bytes_than_in_hdf5_is_refused(codecs, itemsize):
     made = [{"name": "bytes"}, *({"name": name, "configuration": shuffle} for name in codecs)]
     with pytest.raises(SpecError, match="shuffle the same bytes only before other codecs"):
         filters_of(made, itemsize, 64)
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+def test_a_library_that_does_not_count_the_user_block(tmp_path, monkeypatch, how):
+    """Nearly all is zero, also what stands before the first chunk."""
+    values = np.zeros((64, 64), "i4")
+    values[40, 40] = 4
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file.create_dataset("v", data=values, chunks=(16, 16))
+    stored = hdf5_chunks.stored_chunks
+
+    def without_block(dataset):
+        found = stored(dataset).copy()
+        found[:, -3] -= dataset.file.userblock_size
+        return found
+
+    monkeypatch.setattr(hdf5_chunks, "stored_chunks", without_block)
+    shardwrite.adopt(tmp_path / "a.h5", tmp_path / "x", how=how)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], values)
