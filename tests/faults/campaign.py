@@ -166,7 +166,7 @@ def of_bucket_kills(found) -> Numbers:
 
 
 def of_adoptions(found) -> Numbers:
-    """Of `adoption_cuts.py`: acknowledged are the files that were there before."""
+    """Of `adoption_cuts.py` and `id_shard_cuts.py`: acknowledged is what was there before."""
     total = found["summary"]
     numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "troubles")}
     return Numbers(runs=total["cases"], **numbers)
@@ -355,6 +355,13 @@ def rows() -> Iterator[Row]:
         "lossy": "write-back fails while HDF5 files are adopted (moved or linked), ext4",
     }.items():
         command = f"adoption_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
+        yield Row(what, 100, 50, command, of_adoptions)
+    for fault, what in {
+        "kill": "SIGKILL before an effect while chunks by id are changed",
+        "fail": "an effect fails once while chunks by id are changed",
+        "cut": "power cut while chunks by id are changed, ext4",
+    }.items():
+        command = f"id_shard_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
         yield Row(what, 100, 50, command, of_adoptions)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
     yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
