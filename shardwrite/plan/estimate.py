@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
@@ -22,6 +23,7 @@ __all__ = [
     "estimate_memory",
     "n_at_once",
     "overlap",
+    "pieces_of_chunks",
 ]
 
 BATCH_NBYTES = 2 * 2**20
@@ -171,13 +173,26 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
         np.searchsorted(source, own[1:], "left"),
     )
     longest = int((source[last] - source[first]).max(initial=0))
-    starts, stops = source[:-1], source[1:]
-    holds = starts < stops
-    cuts = np.searchsorted(own, stops[holds], "left") - (
-        np.searchsorted(own, starts[holds], "right") - 1
-    )
+    cuts = pieces_of_chunks(own, source)
     n_chunks = int((last - first).max(initial=0))
     return longest, max(1, int(cuts.max(initial=0))), max(1, n_chunks)
+
+
+def pieces_of_chunks(
+    edges: npt.NDArray[np.int64], source_edges: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Number of pieces that overlap each source chunk along an axis. Empty chunks are left out.
+
+    Parameters
+    ----------
+    edges, source_edges : numpy.ndarray of int64
+        Boundaries of the pieces and of the source chunks, in elements.
+    """
+    starts, stops = source_edges[:-1], source_edges[1:]
+    holds = starts < stops
+    n_before = np.searchsorted(edges, starts[holds], "right") - 1
+    found: npt.NDArray[np.int64] = np.searchsorted(edges, stops[holds], "left") - n_before
+    return found
 
 
 def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:

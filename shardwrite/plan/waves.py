@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
+from shardwrite.plan.estimate import pieces_of_chunks
 from shardwrite.plan.partition import Partition
 
 __all__ = ["Wave", "cut_waves", "wave_thickness"]
@@ -70,8 +70,8 @@ def cut_waves(
         pieces = min(n, n_left) or 1
         steps.append(max(1, ceil_div(n, pieces)))
         n_left = ceil_div(n_left, pieces)
-    thin = [min(step, thickness) for step in steps[: min(n_thin, 1)]]
-    steps[:n_thin] = [*thin, *[1] * (min(n_thin, len(steps)) - len(thin))]
+    most = [thickness, *[1] * n_thin][:n_thin]
+    steps[:n_thin] = map(min, steps, most)
     boxes = [
         Box(
             corner,
@@ -119,23 +119,12 @@ def wave_thickness(
     n_groups = len(group_edges) - 1
     source, groups = np.asarray(boundaries(source_sizes)), np.asarray(group_edges)
     # Waves that are as thick as several whole source chunks may share none.
-    spanned = max(1, int(_n_touched(groups, source).max(initial=1)))
+    spanned = max(1, int(pieces_of_chunks(groups, source).max(initial=1)))
     doubled = [2**n for n in range(max(1, n_groups).bit_length())]
     for n in sorted({m * k for m in doubled for k in (1, spanned) if m * k < n_groups}):
-        if _n_touched(np.append(groups[:-1:n], groups[-1]), source).mean() <= most_reruns:
+        if pieces_of_chunks(np.append(groups[:-1:n], groups[-1]), source).mean() <= most_reruns:
             return int(n)
     return max(1, n_groups)
-
-
-def _n_touched(
-    edges: npt.NDArray[np.int64], source: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Number of pieces that each source chunk overlaps, from the edges of both."""
-    starts, stops = source[:-1], source[1:]
-    holds = starts < stops
-    n_before = np.searchsorted(edges, starts[holds], "right") - 1
-    touched: npt.NDArray[np.int64] = np.searchsorted(edges, stops[holds], "left") - n_before
-    return touched
 
 
 def _begin_small(groups: Box, axis: int) -> list[Box]:

@@ -349,19 +349,16 @@ def rows() -> Iterator[Row]:
     }.items():
         what = f"an array {what} is made or changed"
         yield from _of_every_effect(what, f"formats.py --format {kind} --fault {{fault}}")
-    for fault, what in {
-        "kill": "SIGKILL before an effect while HDF5 files are adopted (moved or linked)",
-        "cut": "power cut while HDF5 files are adopted (moved or linked), ext4",
-        "lossy": "write-back fails while HDF5 files are adopted (moved or linked), ext4",
-    }.items():
-        command = f"adoption_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
-        yield Row(what, 100, 50, command, of_adoptions)
-    for fault, what in {
-        "kill": "SIGKILL before an effect while chunks by id are changed",
-        "fail": "an effect fails once while chunks by id are changed",
-        "cut": "power cut while chunks by id are changed, ext4",
-    }.items():
-        command = f"id_shard_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
+    adopted, by_id = "HDF5 files are adopted (moved or linked)", "chunks by id are changed"
+    for script, fault, what in (
+        ("adoption_cuts.py", "kill", f"SIGKILL before an effect while {adopted}"),
+        ("adoption_cuts.py", "cut", f"power cut while {adopted}, ext4"),
+        ("adoption_cuts.py", "lossy", f"write-back fails while {adopted}, ext4"),
+        ("id_shard_cuts.py", "kill", f"SIGKILL before an effect while {by_id}"),
+        ("id_shard_cuts.py", "fail", f"an effect fails once while {by_id}"),
+        ("id_shard_cuts.py", "cut", f"power cut while {by_id}, ext4"),
+    ):
+        command = f"{script} --fault {fault} --cases {{n}} --seed {{seed}}"
         yield Row(what, 100, 50, command, of_adoptions)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
     yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
