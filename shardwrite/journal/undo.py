@@ -7,8 +7,13 @@ crash after each step leaves behind:
    shard.*
 2. Open the shard for writing. Check that it is the file whose old content was recorded, that the
    run has not ended, and that the claim is still held. *The old shard.*
-3. Write into the shard, and sync it. *A shard that may be torn.*
-4. Make the record void, durably, and remove it. *The new shard.*
+3. Reserve blocks for all that will be written. *The old shard.*
+4. Write into the shard, and sync it. *A shard that may be torn.*
+5. Make the record void, durably, and remove it. *The new shard.*
+
+If step 3 or a write fails, for instance because the disk is full, the process itself puts the old
+content back at once, into the blocks that the file has, and cuts the file to its old size. That
+needs no room, and readers find the old shard. After a failed sync it does not: see below.
 
 A process that finds a record gives the shard its old content back, in a **new file** that is
 renamed over the old one. There are two reasons for a new file. First, after a failed sync the
@@ -56,6 +61,7 @@ from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_v
 from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import (
+    ObjectEditor,
     ObjectReader,
     Store,
     as_store_error,
@@ -97,12 +103,15 @@ class Change:
     saved : sequence of (int, bytes), or OldBytes
         Offsets and old bytes of all that the old shard needs and the change overwrites: inner
         chunks to which the old index refers, and the index itself.
+    spans : sequence of (int, int)
+        Where the ranges begin and end that are written, in bytes.
     """
 
     key: str
     old_nbytes: int
     writes: Iterable[tuple[int, Buffer]]
     saved: Sequence[tuple[int, bytes]] | OldBytes
+    spans: Sequence[tuple[int, int]] = ()
 
     def record(self) -> Iterator[Buffer]:
         """Content of the record that undoes the change, in pieces.
@@ -265,11 +274,46 @@ def change_in_place(
         except BaseException:
             claim.settle()  # nothing was written, so there is nothing to undo
             raise
-        for offset, data in change.writes:
-            editor.write_at(offset, data)
+        try:
+            editor.reserve(change.spans)
+            for offset, data in change.writes:
+                editor.write_at(offset, data)
+        except BaseException as error:
+            _put_back(claim, editor, change, error, is_durable=is_durable)
+            raise
         if is_durable:
             editor.sync()
     claim.settle()
+
+
+def _put_back(
+    claim: Claim, editor: ObjectEditor, change: Change, error: BaseException, *, is_durable: bool
+) -> None:
+    """Give a shard its old content back after a failed write, in the blocks that it has.
+
+    Where that fails, too, the record stays for the next process.
+
+    Raises
+    ------
+    StoreError
+        If it fails. The number is that of `error`, if it has one.
+    """
+    try:
+        claim.check()
+        editor.cut(change.old_nbytes)
+        old = _decode(claim.recorded(), str(claim.path))
+        for offset, data in old.saved if old is not None else ():
+            editor.write_at(offset, data)
+        if is_durable:
+            editor.sync()
+        claim.settle()
+    except StoreError as second:
+        message = (
+            f"{error}; and {change.key!r} may be torn until the same call, or abandon, has given "
+            f"it its old content back: {second}"
+        )
+        number = getattr(error, "errno", None) or second.errno
+        raise StoreError(message, key=change.key, errno=number) from error
 
 
 def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.allocation import reserve_blocks
 from shardwrite.stores.descriptors import pwrite_all
 from shardwrite.stores.reading import as_store_error, open_plain, version_in
 
@@ -39,6 +41,22 @@ class PosixEditor:
                 key=self._key,
                 errno=errno.ESTALE,
             )
+
+    def reserve(self, spans: Iterable[tuple[int, int]]) -> None:
+        """See :meth:`ObjectEditor.reserve`."""
+        with as_store_error(self._key, "cannot reserve room in"):
+            begun = end = 0
+            for start, stop in sorted(spans):
+                if start > end:
+                    reserve_blocks(self._fd, begun, end)
+                    begun = start
+                end = max(end, stop)
+            reserve_blocks(self._fd, begun, end)
+
+    def cut(self, nbytes: int) -> None:
+        """See :meth:`ObjectEditor.cut`."""
+        with as_store_error(self._key, "cannot cut back"):
+            os.ftruncate(self._fd, nbytes)
 
     def sync(self) -> None:
         """See :meth:`ObjectEditor.sync`."""
