@@ -27,7 +27,7 @@ from shardwrite.hdf5.patterns import lay_out
 from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import Capability, ObjectWriter, Proof, Store
+from shardwrite.stores import Capability, ObjectWriter, Proof, Store, needing
 
 __all__ = ["clear_beyond"]
 
@@ -92,11 +92,12 @@ def clear_beyond(
                 continue
             if (new[0] >= 0).any():
                 is_conditional = Capability.CONDITIONAL in store.capabilities
-                writer = transaction.create(shard.key)
-                if is_conditional:
-                    writer.expect(shard.reader.version)
-                _write(shard, writer, extent_of(metadata, index), *new)
-                writer.finish(shard.check_current)
+                with needing(shard.reader.nbytes, shard.key):
+                    writer = transaction.create(shard.key)
+                    if is_conditional:
+                        writer.expect(shard.reader.version)
+                    _write(shard, writer, extent_of(metadata, index), *new)
+                    writer.finish(shard.check_current)
             else:
                 transaction.remove(shard.key, shard.check_current)
                 removed.append(index)

@@ -61,6 +61,7 @@ from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_v
 from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import (
+    NO_ROOM,
     ObjectEditor,
     ObjectReader,
     Store,
@@ -68,6 +69,7 @@ from shardwrite.stores import (
     is_there,
     listed,
     mode_of,
+    needing,
     open_plain,
     parse_json,
     read_file,
@@ -300,10 +302,9 @@ def _put_back(
     """
     try:
         claim.check()
-        editor.cut(change.old_nbytes)
         old = _decode(claim.recorded(), str(claim.path))
-        for offset, data in old.saved if old is not None else ():
-            editor.write_at(offset, data)
+        if old is not None:
+            _overwrite(editor, old)
         if is_durable:
             editor.sync()
         claim.settle()
@@ -314,6 +315,13 @@ def _put_back(
         )
         number = getattr(error, "errno", None) or second.errno
         raise StoreError(message, key=change.key, errno=number) from error
+
+
+def _overwrite(editor: ObjectEditor, change: Change) -> None:
+    """Undo a change in the object itself: cut it to its old size, and write its old bytes."""
+    editor.cut(change.old_nbytes)
+    for offset, data in change.saved:
+        editor.write_at(offset, data)
 
 
 def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
@@ -343,7 +351,7 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
                 recover_shard(claim, store, metadata)
     for path, redo in old_records(run_path, store, record_limit(metadata)):
         if redo is not None:
-            _restore(store, metadata, redo.key, redo.compose, path)
+            _restore(store, metadata, redo.key, redo.compose, path, None)
         _forget(path, store, None if redo is None else redo.key)
 
 
@@ -375,7 +383,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
         data = read_file(fenced, record_limit(metadata))
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
-            _restore(store, metadata, found.key, found.undone, fenced)
+            _restore(store, metadata, found.key, found.undone, fenced, found)
             told = "an interrupted change in place was undone"
             tell(TAKEOVERS, logging.INFO, told, run=claim.path.parent, shard=found.key)
         _forget(fenced, store, _key_of_void(data) if found is None else found.key)
@@ -421,8 +429,13 @@ def _restore(
     key: str,
     compose: Callable[[ObjectReader], ObjectReader],
     record: Path,
+    change: Change | None,
 ) -> None:
     """Write the old content of a shard into a new file, and publish it if its record still exists.
+
+    Where there is no room for a new file, the shard itself gets its old content back, so that
+    readers find that, and the record stays until the next process finds room: one that was frozen
+    amid the change may yet go on.
 
     Parameters
     ----------
@@ -436,6 +449,8 @@ def _restore(
         Gives the old shard as an object to read, from the shard as it is now.
     record : pathlib.Path
         The record.
+    change : Change, optional
+        The change that is undone; None for one of the first version.
     """
 
     def check() -> None:
@@ -459,13 +474,25 @@ def _restore(
             raise JournalError(message, path=str(record)) from error
         shard = ExistingShard(metadata, key, store, old)  # raises if its index is not valid
         _check_chunks(shard)
-        with store.transaction(
-            "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
-        ) as transaction:
-            writer = transaction.create(key)
-            for offset in range(0, old.nbytes, _COPY_NBYTES):
-                writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
-            writer.finish(check)
+        try:
+            with (
+                needing(old.nbytes, key),
+                store.transaction(
+                    "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
+                ) as transaction,
+            ):
+                writer = transaction.create(key)
+                for offset in range(0, old.nbytes, _COPY_NBYTES):
+                    writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
+                writer.finish(check)
+        except StoreError as error:
+            if error.errno in NO_ROOM and change is not None:
+                with store.edit(key) as editor:
+                    editor.check_version(reader.version)
+                    check()
+                    _overwrite(editor, change)
+                    editor.sync()
+            raise
 
 
 def _check_chunks(shard: ExistingShard) -> None:
