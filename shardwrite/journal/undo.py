@@ -11,9 +11,9 @@ crash after each step leaves behind:
 4. Write into the shard, and sync it. *A shard that may be torn.*
 5. Make the record void, durably, and remove it. *The new shard.*
 
-If step 3 or a write fails, for instance because the disk is full, the process itself puts the old
-content back at once, into the blocks that the file has, and cuts the file to its old size. That
-needs no room, and readers find the old shard. After a failed sync it does not: see below.
+If a write fails all the same, the process itself puts the old content back at once, into the blocks
+that the file has, and cuts the file to its old size. That needs no room, and readers find the old
+shard. After a failed sync it does not: see below.
 
 A process that finds a record gives the shard its old content back, in a **new file** that is
 renamed over the old one. There are two reasons for a new file. First, after a failed sync the
@@ -273,11 +273,11 @@ def change_in_place(
             editor.check_version(version)
             guard()
             claim.check()
+            editor.reserve(change.spans)
         except BaseException:
             claim.settle()  # nothing was written, so there is nothing to undo
             raise
         try:
-            editor.reserve(change.spans)
             for offset, data in change.writes:
                 editor.write_at(offset, data)
         except BaseException as error:
