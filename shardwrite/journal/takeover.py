@@ -431,7 +431,9 @@ def _clear_edges(
     inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
-    removed = set(clear_beyond(store, array, inside, level, (proof, check), scope))
+    in_place = "in place" in (over.record.identity.strategy or "")
+    cleared = clear_beyond(store, array, inside, level, (proof, check), scope, in_place=in_place)
+    removed = set(cleared)
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))
