@@ -78,9 +78,9 @@ class PosixEditor:
 
     def _no_append(self) -> StoreError:
         return StoreError(
-            f"the system lets only append to {self._key!r}, and this would write into it: give "
-            "strategy=AppendOnly(in_place=True) for an array whose index lies at the end, or let "
-            "the file be written to (chattr -a)",
+            f"the system lets only append to {self._key!r}, and this would write into it. Give "
+            "strategy=AppendOnly(in_place=True) if the index lies at the end, or let the file be "
+            "written to (chattr -a)",
             key=self._key,
             errno=errno.EPERM,
         )
