@@ -324,10 +324,10 @@ def _encoded_again(
     """Plan a conversion that decodes all chunks and encodes them again."""
     old = source.array.metadata
     told = source.told
-    if told.values is None:
-        x = by_inner_chunks(source.array)
-    else:
+    if told.why_decoded:
         x = as_dask(told.values).astype(old.dtype, copy=False)
+    else:
+        x = by_inner_chunks(source.array)
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,
