@@ -79,7 +79,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
-    """Open a source, and return it as a dask array, with its identity.
+    """Open a source, and return it as a dask array with what it says, and with its identity.
 
     The source options are removed from `options`.
 
@@ -93,7 +93,8 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
         Return the source itself, and not a dask array, unless the user has given chunks.
     """
     opened = _opened(source, options)
-    return _as_given(opened, options, as_source=as_source), opened.identity
+    x = _as_given(opened, options, as_source=as_source)
+    return x if as_source else Given(x, opened.metadata), opened.identity
 
 
 def open_written(source: str, options: dict[str, Any]) -> Given:

@@ -32,6 +32,7 @@ from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
+from shardwrite.runs.given import check_meaning, known_of_xarray
 from shardwrite.runs.hdf5_kept import KeptShards, for_update
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
@@ -255,7 +256,7 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            array = _unmasked(block)
+            array = self._values(block)
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
@@ -303,7 +304,7 @@ class ShardWriter:
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
             box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
-            array = _unmasked(block) if one is None else one
+            array = self._values(block) if one is None else one
             if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "
@@ -383,6 +384,12 @@ class ShardWriter:
             raise SpecError(
                 "is closed", field="writer", value=self._target.label, remedy="make another one"
             )
+
+    def _values(self, block: Any) -> npt.NDArray[Any]:
+        """Values of a block, which mean what equal values of the array mean."""
+        if type(block).__module__.startswith("xarray."):
+            check_meaning(known_of_xarray(block, "block"), self._metadata, "block")
+        return _unmasked(block)
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
         """Accept a block, and encode the layers that it completes."""
