@@ -42,6 +42,7 @@ from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     is_there,
+    keep_room,
     listed,
     make_directories,
     parse_json,
@@ -364,6 +365,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
+        keep_room(draft / "plan.json")
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.

@@ -279,6 +279,18 @@ class ObjectEditor(Protocol):
             With `errno` ESTALE, if the object was replaced or modified.
         """
 
+    def reserve(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Reserve room for byte ranges, where the storage can; readers see no difference.
+
+        Raises
+        ------
+        StoreError
+            With `errno` ENOSPC, EDQUOT or EFBIG, if there is no room.
+        """
+
+    def cut(self, nbytes: int) -> None:
+        """Remove all bytes from byte `nbytes` on, and what is reserved there."""
+
     def sync(self) -> None:
         """Make all changes durable."""
 

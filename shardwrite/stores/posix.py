@@ -534,6 +534,11 @@ class PosixWriter:
             os.rename(self._temporary, self.path)
         except IsADirectoryError as error:
             raise no_file(self.path) from error
+        except PermissionError as error:
+            if error.errno != errno.EPERM or not mode_of(self.path, follow=False):
+                raise
+            hint = "let it be replaced (chattr -a, if the system lets only append to it)"
+            raise PermissionError(error.errno, f"{error.strerror}; {hint}", self.path) from error
         except FileNotFoundError:
             if (
                 not mode_of(self.path, follow=False)
