@@ -29,8 +29,9 @@ from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, re
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
 from shardwrite.operations.scattered import refuse_waiting
+from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
 from shardwrite.picture import Census, ShardState
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import compare
@@ -204,7 +205,8 @@ def verify(
 ) -> Report:
     """Check every shard of an array, in parallel on the active engine.
 
-    The array may be unfinished.
+    The array may be unfinished. Of a group, the consolidated metadata are compared with the
+    documents of the nodes below it, and no shards are checked.
 
     Parameters
     ----------
@@ -233,13 +235,14 @@ def verify(
     Returns
     -------
     Report
-        The report; `is_good`, `is_complete` and `problems` sum it up.
+        The report; `is_good`, `is_complete` and `problems` sum it up. It warns if a group above
+        does not list the array as it is in its consolidated metadata.
 
     Raises
     ------
     SpecError
-        If there is no sharded array, it has too many shards to check, or `against` has another
-        shape or dtype.
+        If there is no sharded array or group, it has too many shards to check, or `against` has
+        another shape or dtype. Also if `deep`, `against` or `accept` is given with a group.
     JournalError
         If the files beside the array that describe a run are damaged. Also if they are not
         trusted and the array is not published. With `accept`, also if a run has not ended.
@@ -262,6 +265,9 @@ def verify(
     >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
     (True, True)
     """
+    place = resolve_place(store, name, is_read=True)
+    if is_group(place):
+        return verify_group(place, deep=deep, accept=accept, against=against is not None)
     changed = [resolve_target(store, name, run_dir, is_read=True)] if accept else []
     with holding(*changed):
         return verify_opened(
@@ -312,7 +318,9 @@ def verify_opened(
         deep=deep,
         against=donor is not None or against is not None,
     )
-    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table))
+    is_settled = target.is_published and beside.run is None and not beside.updates
+    unlisted = unlisted_in(target.place) if is_settled else ()
+    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table), *unlisted)
     return replace(report, is_encoded=donor is not None, changed=changed, warnings=warnings)
 
 
