@@ -90,8 +90,8 @@ __all__ = [
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, to find uploads in parts that were left over, and whether the place is a
 # hierarchy of 2022.
-_WRITTEN = Requests(n_put=3, n_get=22, n_list=10)
-_READ = Requests(n_get=8, n_list=1)
+_WRITTEN = Requests(n_put=3, n_get=24, n_list=10)
+_READ = Requests(n_get=8, n_list=2)
 _GROUP = Requests(n_put=1, n_get=6)
 _LEFT_OVER = Requests(n_list=2)
 _IS_HIERARCHY = Requests(n_get=1)

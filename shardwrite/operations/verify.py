@@ -35,8 +35,9 @@ from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import compare
+from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.read.stored_array import stored_at
+from shardwrite.read.stored_array import check_names_of, stored_at
 from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.reencoded import by_inner_chunks
@@ -320,8 +321,26 @@ def verify_opened(
     )
     is_settled = target.is_published and beside.run is None and not beside.updates
     unlisted = unlisted_in(target.place) if is_settled else ()
+    foreign = _named_otherwise(array, table, expected)
+    if foreign is not None and not foreign.n_own:
+        other_files = Problem(foreign.first, (), foreign.message, REMEDY)
+        report = replace(report, problems=(other_files, *report.problems))
+    elif foreign is not None:
+        unlisted = (f"{foreign.message}; {REMEDY}", *unlisted)
     warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table), *unlisted)
     return replace(report, is_encoded=donor is not None, changed=changed, warnings=warnings)
+
+
+def _named_otherwise(
+    array: ShardedArray, table: ShardTable, expected: _Expected
+) -> OtherNames | None:
+    """Files that are named like chunks of another array, where it is unknown why chunks are absent.
+
+    The array is listed then.
+    """
+    if table.is_present.all() or (expected.by and table.is_present.any()):
+        return None
+    return other_names(array.store.list_keys(), array.metadata, to_the_end=True)
 
 
 def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
@@ -356,6 +375,7 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         check_lossless(metadata, "against", type(against).__name__)
         return None, take_written(against, metadata, "against")
     found = stored_at(place_of(against))
+    check_names_of(found)
     given = found.array
     passage = passage_between(given.metadata, metadata)
     # Where chunks are scattered, only one kind of array has them in the same places.
@@ -511,5 +531,5 @@ def census(
         chunks_per_shard=opened.array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
-        warnings=report.warnings,
+        warnings=(*report.warnings, *(p.message for p in report.problems if not p.index)),
     )
