@@ -22,6 +22,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.consuming import CONSUMES
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
 from shardwrite.journal.lost import has_lost_array
@@ -279,6 +280,7 @@ def begin_run(
         if found is None:
             try:
                 check_target(target, intent.mode)
+                _check_groups(target, intent)
             except SpecError:
                 if tidied_run(target) is None:
                     raise
@@ -455,6 +457,13 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
         path=str(found.target.run_path),
         differences=changed,
     )
+
+
+def _check_groups(target: Target, intent: Intent) -> None:
+    """Check that the groups above can be changed, if the run changes what they list."""
+    identity = intent.identity
+    if intent.makes_array or identity.append_axis is not None or identity.stream:
+        check_groups_above(target.place)
 
 
 def differences(old: JSON, new: JSON, at: str = "") -> list[str]:

@@ -29,6 +29,7 @@ from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
 from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import as_attributes
@@ -307,6 +308,7 @@ def _of_zarr(x: Any, field: str) -> Given:
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
+    check_names_in(x)
     dtype = np.dtype(x.dtype)
     array = dask.array.from_array(
         x,

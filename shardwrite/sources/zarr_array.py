@@ -17,6 +17,7 @@ from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import (
@@ -193,6 +194,8 @@ def open_(request: Request) -> Source:
     except Exception:
         _refuse_scale(path, wanted)
         raise
+    if is_url or os.path.isdir(path):
+        check_names_in(path, dataset or None)
     return ZarrSource(
         path=path,
         shape=tuple(array.shape),

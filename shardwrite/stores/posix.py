@@ -194,7 +194,8 @@ class PosixStore:
         """See :meth:`Store.discard_scope`."""
         directory, name = os.path.split(self.path_of(key))
         with as_store_error(key, "cannot remove what is left of"):
-            for path in listed(directory, f".{name}.{scope}.", TEMPORARY_SUFFIX):
+            of_scope = f"{scope}." if scope else ""
+            for path in listed(directory, f".{name}.{of_scope}", TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
