@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from shardwrite.cli.options import durability_option, manifest_option, restart_option
 from shardwrite.cli.values import Json, Names, Sizes
+from shardwrite.write.donor import TWICE
 
 __all__ = [
     "begin_options",
@@ -70,7 +71,21 @@ def conversion_options(function: _Command) -> _Command:
                 help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
                 "Default: as in SRC.",
             ),
-            click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
+            click.option(
+                "--check",
+                "check",
+                flag_value=True,
+                default=False,
+                type=click.UNPROCESSED,
+                help="Decode each chunk before it is copied.",
+            ),
+            click.option(
+                "--check-twice",
+                "check",
+                flag_value=TWICE,
+                type=click.UNPROCESSED,
+                help="The same, and read chunks that have no checksum twice, and compare.",
+            ),
             click.option(
                 "--drop-empty",
                 is_flag=True,
@@ -146,7 +161,9 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "min_chunks",
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
-            found += _words(f"--{key.replace('_', '-')}", options[key])
+            value = options[key]
+            name = f"--{key.replace('_', '-')}"
+            found += ["--check-twice"] if value == TWICE else _words(name, value)
     return tuple(found)
 
 

@@ -135,6 +135,7 @@ def execute_part(
                 raise IncompleteError(
                     error.message, missing=error.fields["missing"], n_written=n_written
                 ) from None
+        session.refuse_bad()
         whole, session.ledger = session.ledger, Ledger(grid)
         session.ledger.take(whole, ranks)
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))

@@ -136,5 +136,6 @@ def _settled(
         finally:
             session.ledger.is_done[left] = False
         if len(left):
+            session.refuse_bad()
             return session.result(time.perf_counter() - start), len(left)
         return session.finish(time.perf_counter() - start), 0
