@@ -9,11 +9,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.cli.options import durability_option, manifest_option, restart_option
+from shardwrite.cli.options import (
+    accept_source_option,
+    durability_option,
+    manifest_option,
+    restart_option,
+    source_id_option,
+)
 from shardwrite.cli.values import Json, Names, Sizes
 from shardwrite.write.donor import TWICE
 
 __all__ = [
+    "accept_arguments",
     "begin_options",
     "codec_options",
     "conversion_arguments",
@@ -97,6 +104,7 @@ def conversion_options(function: _Command) -> _Command:
                 help="Names of the axes, such as time,y,x. Default: those of SRC.",
             ),
             manifest_option,
+            source_id_option,
             click.option(
                 "--include",
                 multiple=True,
@@ -132,6 +140,7 @@ def begin_options(function: _Command) -> _Command:
         (
             click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
             restart_option,
+            accept_source_option,
             durability_option,
         )
     ):
@@ -159,12 +168,19 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "include",
         "exclude",
         "min_chunks",
+        "source_id",
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             value = options[key]
             name = f"--{key.replace('_', '-')}"
             found += ["--check-twice"] if value == TWICE else _words(name, value)
-    return tuple(found)
+    return (*found, *accept_arguments())
+
+
+def accept_arguments() -> tuple[str, ...]:
+    """Arguments of a command line by which its source is accepted as it is, if the user does."""
+    source = click.get_current_context().get_parameter_source("accept_source")
+    return ("--accept-source",) if source is ParameterSource.COMMANDLINE else ()
 
 
 def _words(name: str, value: Any) -> list[str]:
