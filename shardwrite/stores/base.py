@@ -308,6 +308,14 @@ class Readable(Protocol):
     def open(self, key: str) -> ObjectReader | None:
         """Open an object for reading; None if it is missing."""
 
+    def open_again(self, key: str) -> ObjectReader | None:
+        """Open an object whose bytes were wrong, and read them from the storage again.
+
+        What this machine has kept of the object is dropped first: pages of a file in the cache of
+        the system, or the answer to an earlier request.
+        """
+        return self.open(key)
+
     def version(self, key: str) -> Any:
         """Value that changes whenever an object is replaced or modified; None if it is missing."""
 

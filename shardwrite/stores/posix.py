@@ -215,6 +215,13 @@ class PosixStore:
             except FileNotFoundError:
                 return None
 
+    def open_again(self, key: str) -> PosixReader | None:
+        """See :meth:`Readable.open_again`."""
+        reader = self.open(key)
+        if reader is not None:
+            reader.drop_cached()
+        return reader
+
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
         """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
         with as_store_error(key, "cannot read"):
