@@ -161,7 +161,9 @@ def _judge(state, born, seen, history, blind) -> list[str]:
     wrong = ~right
     if wrong.any():
         return [f"{'wrong' if (versions[wrong] < 0).any() else 'lost'}: {_told(versions, old, wrong)}"]
-    return [text for c in since if c.unit for text in _torn(c, versions, old, since, blind)]
+    erased = [c for c in since if c.version == 0]
+    told = [c for c in since if c.unit and (c.version or (len(erased) == 1 and old.all()))]
+    return [text for c in told for text in _torn(c, versions, since, blind)]
 
 
 def _is_before(change: Change, born: Change | None) -> bool:
@@ -177,7 +179,7 @@ def _hidden(changes, earlier: Change | None, shape) -> np.ndarray:
     return mask
 
 
-def _torn(change: Change, versions, old, since, blind) -> list[str]:
+def _torn(change: Change, versions, since, blind) -> list[str]:
     """Units that are partly of a change, where no later one explains the rest."""
     texts = []
     first = min(c.begin for c in since if c.version == change.version)
@@ -193,8 +195,6 @@ def _torn(change: Change, versions, old, since, blind) -> list[str]:
             for c, i, u, (a, b) in zip(counts, index, change.unit, box, strict=True)
         )
         new = versions[at] == change.version
-        if change.version == 0 and (old[at] == 0).any():
-            continue
         if new.any() and not (new | explained[at]).all():
             texts.append(f"torn: {_shown(at)} is partly of version {change.version}")
     return texts

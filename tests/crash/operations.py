@@ -153,6 +153,13 @@ class Client:
             PERFORMED[operation["kind"]](self, operation)
 
 
+def changed_by(operation: Operation) -> set[str]:
+    """The arrays that an operation may change."""
+    return set(
+        {"pair": PAIR, "consume": COPIES}.get(operation["kind"], [operation["array"]])
+    )
+
+
 class Skipped(Exception):
     """An operation has nothing to work on."""
 

@@ -36,12 +36,9 @@ TIMEOUT = 120.0
 HEARTBEAT, TTL = 0.2, 1.0
 CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
-GIVEN_UP_BY = {
-    "append": {"append", "stream", "write"},
-    "consume": {"copy", "consume"},
-    "repair": set(operations.PERFORMED),
-}
-"""Operations that are not called again once one of these was begun on the same array."""
+NEW = {"write", "copy", "consume", "pair"}
+GIVEN_UP_BY = {"append": {"append", "stream"}}
+"""Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
 GROWING = {"append", "stream", "write"}
 COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair"}
 """Operations that only the same call ends."""
@@ -225,6 +222,8 @@ class Campaign:
         self.check(outcome, "after the same calls", recovered=True)
         if not outcome.troubles:
             self._verify(outcome)
+            if plan["fault"]["kind"] == "fail" and self._left_over():
+                self._abandon(outcome)  # what could not be removed is removed by the next call
             outcome.enter("left over", self._left_over())
         return outcome
 
@@ -311,23 +310,23 @@ class Campaign:
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
         if entry["outcome"] == "failed" and not fault:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
-        if entry["outcome"] == "failed":
+        if entry["outcome"] == "failed" or "torn" in operation and entry["outcome"] == "refused":
             self._await(operation)
         elif entry["outcome"] == "done":
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
             self._give_up(operation)
 
     def _await(self, operation: Operation) -> None:
-        self._give_up(operation)
         self.pending = [p for p in self.pending if p["version"] != operation["version"]]
         self.pending.append(operation)
 
     def _give_up(self, operation: Operation) -> None:
+        arrays = operations.changed_by(operation)
         self.pending = [
             p
             for p in self.pending
-            if operation["kind"] not in GIVEN_UP_BY.get(p["kind"], ())
-            or (p["array"] != operation["array"] and p["kind"] != "consume")
+            if operation["kind"] not in GIVEN_UP_BY.get(p["kind"], set()) | NEW
+            or not arrays & operations.changed_by(p)
         ]
 
     # What follows.
@@ -340,7 +339,7 @@ class Campaign:
             for name in ARRAYS:
                 first = [p for p in self.pending if p["kind"] in COMES_FIRST]
                 try:
-                    if any(self.root.glob(f"{name}*")):
+                    if (self.root / name).exists():
                         shardwrite.abandon(self.root / name)
                 except (shardwrite.SpecError, shardwrite.JournalError) as error:
                     if not first or error.fields.get("holder"):
@@ -375,12 +374,15 @@ class Campaign:
                 elif ended not in ("done", "skipped"):
                     outcome.enter("stuck", [f"{operation['kind']}: {last.get('text', trouble)}"])
                 else:
-                    self.pending.remove(operation)
+                    self.pending = [p for p in self.pending if p is not operation]
+                    self._give_up(operation)
                 if last.get("open_files"):
                     outcome.enter("left open", [f"{operation['kind']}: {last['open_files'][:3]}"])
-            if len(refused) == len(waiting):
+            if len(refused) == len(waiting) and any("torn" in p for p in waiting):
+                self._abandon(outcome)  # what stands in the way of a repair
+            elif len(refused) == len(waiting):
                 outcome.enter("stuck", texts)
-            waiting = refused
+            waiting = [operation for operation in refused if operation in self.pending]
 
     # What must hold.
 
