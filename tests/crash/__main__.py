@@ -1,17 +1,19 @@
 """A crash test that runs for as long as it is let.
 
 Clients work on one tree of arrays, a fault strikes, everything is judged, what was interrupted is
-ended, everything is judged again; and so on with the same tree. What each array must hold is kept
-outside the tree and judged by zarr-python (`checker.py`).
+ended, and everything is judged again; and so on with the same tree. What each array must hold is
+kept outside the tree and judged by zarr-python (see `checker.py`).
 
 Run as ``python -m tests.crash --minutes 10``. It prints its seed. A failure is tried again with
-fewer operations, and the shortest history that fails is printed; the tree before and after it is
-kept. Results are lines of JSON in ``--directory``; ``--summary FILES`` adds them up.
+fewer operations, the shortest history that fails is printed, and the trees before and after it are
+kept. Results are lines of JSON in ``--directory``; ``--summary FILES`` adds them up. Several can run
+at once, with seeds and directories of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -22,16 +24,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "buckets")]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-import preloaded
+import preloaded  # noqa: E402
 
-FAULTS = {"none": 1, "kill": 4, "kill at": 6, "fail": 4, "freeze": 1}
-ROUNDS = 40
-"""Of one tree."""
+ROUNDS = 40  # of one tree
 
 
 def warm_up() -> None:
@@ -44,19 +46,19 @@ def warm_up() -> None:
     for name in shardwrite.__all__:
         getattr(shardwrite, name)
     import rounds
+    from operations import Client, Log, draw
 
     with tempfile.TemporaryDirectory() as directory:
-        campaign = rounds.Campaign(Path(directory) / "tree", Path(directory) / "outside")
-        zarr.create_group(campaign.root)
-        log = rounds.Log(campaign.outside / "log", "warm")
+        root = Path(directory) / "tree"
+        zarr.create_group(root)
+        log = Log(Path(directory) / "log", "warm")
         for kind, name in (("write", "a"), ("update", "a"), ("write", "s"), ("stream", "s")):
-            operation = rounds.operations.draw(random.Random(1), kind, name, 1, ["none"])
-            rounds.attempt(
-                rounds.Client(campaign.root, log), {**operation, "scheduler": "sync", "by": "path"}
-            )
-        rounds.shardwrite.verify(campaign.root / "a", deep=True)
-        rounds.checker.look(zarr.storage.LocalStore(campaign.root), "a")
-    zarr.core.sync.cleanup_resources()  # its thread would not be there in a child
+            operation = draw(random.Random(1), kind, name, 1, ["none"])
+            rounds.attempt(Client(root, log), {**operation, "scheduler": "sync", "by": "path"})
+        log.close()
+        shardwrite.verify(root / "a", deep=True)
+        rounds.checker.look(zarr.storage.LocalStore(root), "a")
+    zarr.core.sync.cleanup_resources()  # its threads would not be there in a child
     for thread in threading.enumerate()[1:]:
         thread.join(5)
     assert threading.active_count() == 1, threading.enumerate()
@@ -64,93 +66,148 @@ def warm_up() -> None:
 
 
 def commit() -> str:
-    run = subprocess.run(
-        ["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
-    return run.stdout.strip() or "unknown"
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def run(given: argparse.Namespace, directory: Path) -> int:
+    """Trees, one after the other, until time is up or something is wrong; how often it was."""
+    import worlds
+
+    at, end, number, n_failures = commit(), time.monotonic() + given.minutes * 60, given.first, 0
+    names = [name for name in given.worlds if not worlds.WORLDS[name].missing()]
+    while time.monotonic() < end and number < given.first + given.rounds:
+        rng = random.Random(f"{given.seed} {number}")
+        name = rng.choices(names, [given.worlds[name] for name in names])[0]
+        with (directory / "results.jsonl").open("a") as results:
+            for line in run_tree(given, directory, name, rng, number, end):
+                fixed = {"seed": given.seed, "commit": at, "world": name, "options": given.without}
+                results.write(json.dumps({**fixed, **line}) + "\n")
+                results.flush()
+                number += 1
+                n_failures += bool(line["troubles"])
+        if n_failures and not given.go_on:
+            break
+    print(f"{number - given.first} rounds, {n_failures} failures", flush=True)
+    return n_failures
+
+
+def run_tree(given, directory: Path, name: str, rng: random.Random, first: int, end: float) -> Any:
+    """The rounds of one tree, each as a line of the results."""
+    import plans
+    import shrinking
+    import worlds
+    from rounds import Campaign
+
+    outside, version = directory / "outside", 0
+    shutil.rmtree(outside, ignore_errors=True)
+    world = worlds.WORLDS[name](directory)
+    with world.opened():
+        campaign = Campaign(world, outside)
+        campaign.begin(consolidated=rng.random() < 0.5)
+        for number in range(first, min(first + ROUNDS, given.first + given.rounds)):
+            if time.monotonic() > end:
+                return
+            rng, started = random.Random(f"{given.seed} {number}"), time.monotonic()
+            plan = plans.draw(rng, number, campaign, version, given.without)
+            version = plan["version"]
+            with (outside / "plans.jsonl").open("a") as file:
+                file.write(json.dumps(plan) + "\n")
+            snapshot = shrinking.Snapshot(campaign, directory / "before")
+            outcome = campaign.run(plan)
+            yield {
+                "round": number,
+                "fault": plan["fault"]["kind"],
+                "settle": plan["settle"],
+                **vars(outcome),
+                "seconds": round(time.monotonic() - started, 3),
+            }
+            if outcome.troubles:
+                kept = directory / f"failed-{given.seed}-{number}"
+                shutil.rmtree(kept, ignore_errors=True)
+                for part in (campaign.root, outside, directory / "before"):
+                    shutil.copytree(part, kept / part.name, symlinks=True)
+                print(f"\nround {number}, {name}\n{shrinking.told(plan)}")
+                print("\n".join(outcome.troubles), flush=True)
+                if given.shrink:
+                    shorter, outcome, n_failed = shrinking.shrink(snapshot, plan, outcome)
+                    print(f"failed again {n_failed} of {shrinking.TRIES} times; the shortest:")
+                    print(f"{shrinking.told(shorter)}\n" + "\n".join(outcome.troubles), flush=True)
+                return
+
+
+def summary(files: list[Path]) -> dict[str, Any]:
+    """Sums over stored results."""
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    sums: dict[str, Counter[str]] = {name: Counter() for name in ("operations", "ends", "faults")}
+    for line in lines:
+        for name in ("operations", "ends"):
+            sums[name].update(line[name])
+        sums["faults"][line["fault"]] += line["fired"]
+    words = Counter(text.partition(":")[0] for line in lines for text in line["troubles"])
+    return {
+        "commits": sorted({line["commit"] for line in lines}),
+        "seeds": len({line["seed"] for line in lines}),
+        "restarts": len(lines),
+        "vacuous": sum(not line["fired"] for line in lines),
+        "acked": sum(line["acked"] for line in lines),
+        "failed rounds": sum(bool(line["troubles"]) for line in lines),
+        "troubles": words,
+        "hours": round(sum(line["seconds"] for line in lines) / 3600, 2),
+        **sums,
+    }
 
 
 def main() -> int:
+    worlds = {"directory": 6, "small disk": 2, "power": 2}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=10**9, help="end after so many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--directory", type=Path, help="for trees, results and failures")
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*FAULTS])
+    parser.add_argument("--resume", type=Path, help="go on in this directory, with its seed")
+    parser.add_argument("--worlds", nargs="+", choices=worlds, default=[*worlds])
     parser.add_argument("--without", nargs="*", default=[], help="operations to leave out")
     parser.add_argument("--go-on", action="store_true", help="after failures, with a new tree")
+    parser.add_argument("--shrink", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--summary", nargs="+", type=Path, help="add up results, and do no more")
     given = parser.parse_args()
+    if given.summary:
+        print(json.dumps(summary(given.summary), indent=1))
+        return 0
     if why := preloaded.missing():
         sys.exit(why)
     if "SHIM" not in os.environ:
         with tempfile.TemporaryDirectory() as directory:
+            command = [
+                sys.executable,
+                "-m",
+                "tests.crash",
+                *sys.argv[1:],
+                "--seed",
+                str(given.seed),
+            ]
             environment = preloaded.environment(preloaded.build(Path(directory)))
-            command = [sys.executable, "-m", "tests.crash", *sys.argv[1:]]
-            if "--seed" not in sys.argv:
-                command += ["--seed", str(given.seed)]
             return subprocess.run(command, env=environment, check=False).returncode
+    if given.resume:
+        given.directory = given.resume
+        last = json.loads((given.resume / "results.jsonl").read_text().splitlines()[-1])
+        given.seed, given.first = last["seed"], last["round"] + 1
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="crash-", dir=place))
-    directory.mkdir(parents=True, exist_ok=True)
-    print(f"seed {given.seed}, in {directory}", flush=True)
-    warm_up()
-    return run(given, directory)
-
-
-def run(given, directory: Path) -> int:
-    import rounds
-
-    at, end, number, n_failures = commit(), time.monotonic() + given.minutes * 60, 0, 0
-    results = (directory / "results.jsonl").open("a")
-    options = {
-        "without": given.without,
-        "faults": {name: FAULTS[name] for name in given.faults},
-        "durabilities": ["full", "batch", "none"],
-    }
-    campaign = None
-    while time.monotonic() < end and number < given.rounds:
-        rng = random.Random(f"{given.seed} {number}")
-        if campaign is None or campaign.n_rounds == ROUNDS:
-            tree = directory / "tree"
-            shutil.rmtree(tree, ignore_errors=True)
-            shutil.rmtree(directory / "outside", ignore_errors=True)
-            campaign, options["version"] = rounds.Campaign(tree, directory / "outside"), 0
-            campaign.begin(consolidated=rng.random() < 0.5)
-        plan = rounds.draw(rng, number, campaign, options)
-        options["version"] = plan["version"]
-        with (campaign.outside / "plans.jsonl").open("a") as plans:
-            plans.write(json.dumps(plan) + "\n")
-        started = time.monotonic()
-        outcome = campaign.run(plan)
-        campaign.n_rounds += 1
-        line = {
-            "seed": given.seed,
-            "round": number,
-            "commit": at,
-            "fault": plan["fault"]["kind"],
-            "fired": outcome.fired,
-            "settle": plan["settle"],
-            "operations": outcome.operations,
-            "ends": outcome.ends,
-            "acked": outcome.acked,
-            "troubles": outcome.troubles,
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        results.write(json.dumps(line) + "\n")
-        results.flush()
-        if outcome.troubles:
-            n_failures += 1
-            print(json.dumps(plan))
-            print("\n".join(outcome.troubles), flush=True)
-            for part in ("tree", "outside"):
-                shutil.copytree(directory / part, directory / f"failed-{number}" / part)
-            campaign = None
-            if not given.go_on:
-                return 1
-        number += 1
-    print(f"{number} rounds, {n_failures} failures")
+    with contextlib.ExitStack() as stack:
+        directory = given.directory
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="crash-", dir=place))
+        directory.mkdir(parents=True, exist_ok=True)
+        given.worlds = {name: worlds[name] for name in given.worlds}
+        print(f"seed {given.seed}, in {directory}", flush=True)
+        warm_up()
+        n_failures = run(given, directory.resolve())
+        if not n_failures and given.directory is None:
+            stack.callback(shutil.rmtree, directory)
     return 1 if n_failures else 0
 
 

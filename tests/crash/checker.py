@@ -118,7 +118,10 @@ def torn_by(history: list[Change], shape) -> np.ndarray:
 def judge(state: State, seen: np.ndarray | None, history: list[Change], blind=None) -> list[str]:
     """What is wrong with an array. `blind` is a mask of elements that cannot be told."""
     births = [c for c in history if c.kind in ("new", "gone")]
-    candidates: list[tuple[State, Change | None]] = [(state, None), *((_born(c), c) for c in births)]
+    candidates: list[tuple[State, Change | None]] = [
+        (state, None),
+        *((_born(c), c) for c in births),
+    ]
     possible = [
         (state, born) for state, born in candidates if not any(_hides(c, born) for c in births)
     ]
@@ -142,7 +145,11 @@ def _judge(state, born, seen, history, blind) -> list[str]:
     since = [c for c in history if c.kind in ("put", "grow") and not _is_before(c, born)]
     if state.versions is None or seen is None:
         both = state.versions is None and seen is None
-        return [] if both else ["lost: there is no array" if seen is None else "an array is there"]
+        return (
+            []
+            if both
+            else ["lost: there is no array" if seen is None else "wrong: there is an array"]
+        )
     if state.versions.ndim != seen.ndim:
         return [f"wrong: the shape is {seen.shape}"]
     rows = [state.versions.shape[0], *(c.box[0][1] for c in since if c.kind == "grow")]
@@ -160,7 +167,9 @@ def _judge(state, born, seen, history, blind) -> list[str]:
         right[at] |= (versions[at] == change.version) & ~hidden
     wrong = ~right
     if wrong.any():
-        return [f"{'wrong' if (versions[wrong] < 0).any() else 'lost'}: {_told(versions, old, wrong)}"]
+        return [
+            f"{'wrong' if (versions[wrong] < 0).any() else 'lost'}: {_told(versions, old, wrong)}"
+        ]
     erased = [c for c in since if c.version == 0]
     told = [c for c in since if c.unit and (c.version or (len(erased) == 1 and old.all()))]
     return [text for c in told for text in _torn(c, versions, since, blind)]

@@ -36,7 +36,10 @@ STRATEGIES = {
     "auto": "auto",
 }
 SHAPES = {2: [(16, 24), (20, 30), (24, 16)], 3: [(4, 8, 8)]}
-LAYOUTS = {2: [(8, 4), (8, 8), ((8, 12), (4, 6)), (None, 8)], 3: [((4, 8, 8), (2, 4, 4)), ((6, 4, 4), (1, 4, 4))]}
+LAYOUTS = {
+    2: [(8, 4), (8, 8), ((8, 12), (4, 6)), (None, 8)],
+    3: [((4, 8, 8), (2, 4, 4)), ((6, 4, 4), (1, 4, 4))],
+}
 ROWS = 3  # of a stream, for each flush
 PLAIN, STREAMED, COPIES, PAIR = ("a", "b"), ("s",), ("c", "d"), ("p", "q")
 ARRAYS = {**dict.fromkeys((*PLAIN, *COPIES, *PAIR), 2), **dict.fromkeys(STREAMED, 3)}
@@ -56,6 +59,9 @@ class Log:
         line = json.dumps({**entry, "time": time.monotonic_ns()}) + "\n"
         os.write(self._fd, line.encode())
         os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
     @contextlib.contextmanager
     def changing(self, *changes: Change) -> Iterator[None]:
@@ -103,8 +109,13 @@ def draw(rng: random.Random, kind: str, name: str, version: int, durabilities) -
 
 
 KINDS = {
-    **{name: {"write": 2, "update": 9, "erase": 2, "compact": 1, "in place": 2, "repair": 1} for name in PLAIN},
-    **{name: {"stream": 6, "append": 3, "update": 3, "compact": 1, "write": 1} for name in STREAMED},
+    **{
+        name: {"write": 2, "update": 9, "erase": 2, "compact": 1, "in place": 2, "repair": 1}
+        for name in PLAIN
+    },
+    **{
+        name: {"stream": 6, "append": 3, "update": 3, "compact": 1, "write": 1} for name in STREAMED
+    },
     **{name: {"copy": 3, "consume": 1} for name in COPIES},
     "p": {"pair": 2, "update": 1},
     "q": {"update": 1},
@@ -133,7 +144,7 @@ class Client:
     def shape(self, name: str) -> list[int]:
         document = self.document(name)
         if document is None:
-            raise Skipped(f"there is no {name}")
+            raise SkippedError(f"there is no {name}")
         return document["shape"]
 
     def unit(self, name: str) -> list[int]:
@@ -155,12 +166,10 @@ class Client:
 
 def changed_by(operation: Operation) -> set[str]:
     """The arrays that an operation may change."""
-    return set(
-        {"pair": PAIR, "consume": COPIES}.get(operation["kind"], [operation["array"]])
-    )
+    return set({"pair": PAIR, "consume": COPIES}.get(operation["kind"], [operation["array"]]))
 
 
-class Skipped(Exception):
+class SkippedError(Exception):
     """An operation has nothing to work on."""
 
 
@@ -214,9 +223,12 @@ def _write(client: Client, operation: Operation) -> None:
 
 def _region(client: Client, operation: Operation) -> tuple[list[list[int]], tuple[slice, ...]]:
     shape = client.shape(operation["array"])
-    box = [[a * n // 8, max(b * n // 8, a * n // 8 + 1)] for (a, b), n in zip(operation["box"], shape, strict=True)]
+    box = [
+        [a * n // 8, max(b * n // 8, a * n // 8 + 1)]
+        for (a, b), n in zip(operation["box"], shape, strict=True)
+    ]
     if any(b > n for (_, b), n in zip(box, shape, strict=True)):
-        raise Skipped("there are no rows")
+        raise SkippedError("there are no rows")
     return box, tuple(slice(a, b) for a, b in box)
 
 
@@ -296,7 +308,7 @@ def _in_place(client: Client, operation: Operation) -> None:
     """An array becomes one of other shards under its name, or of none."""
     document = client.document(operation["array"])
     if document is None:
-        raise Skipped("there is no array")
+        raise SkippedError("there is no array")
     path = client.root / operation["array"]
     is_sharded = document["codecs"][0]["name"] == "sharding_indexed"
     with client.log.changing(Change(operation["array"], "same")):
@@ -312,10 +324,10 @@ def _copied(client: Client, source: str, to: str) -> Change:
     """The change that makes an array a copy of another as it is now."""
     seen, _, trouble = checker.look(zarr.storage.LocalStore(client.root), source)
     if seen is None or trouble:
-        raise Skipped(f"{source} is not whole")
+        raise SkippedError(f"{source} is not whole")
     names = [n for n in ARRAYS if (checker.versions_of(seen, n) >= 0).all()]
     if not names:
-        raise Skipped(f"{source} is not whole")
+        raise SkippedError(f"{source} is not whole")
     path = client.log.directory / f"copied-{time.monotonic_ns()}.npy"
     np.save(path, checker.versions_of(seen, names[0]))
     return Change(to, "new", [[0, n] for n in seen.shape], like=names[0], copied=str(path))
@@ -362,7 +374,7 @@ def _repair(client: Client, operation: Operation) -> None:
     if "source" not in operation:  # the same call again knows what it was
         shards = sorted(p for p in (client.root / name / "c").rglob("*") if p.is_file())
         if not shards:
-            raise Skipped("there are no shards")
+            raise SkippedError("there are no shards")
         torn = shards[operation["version"] % len(shards)]
         index = [int(i) for i in torn.relative_to(client.root / name / "c").parts]
         operation["torn"] = [

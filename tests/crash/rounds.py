@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
-import random
 import shutil
 import signal
 import time
@@ -26,20 +24,19 @@ import checker
 import dask
 import numpy as np
 import operations
+import power_cut
 import zarr
 from checker import Change, State
-from operations import ARRAYS, Client, Log, Operation, Skipped
+from operations import ARRAYS, Client, Log, Operation, SkippedError
+from worlds import World
 
 import shardwrite
 
 TIMEOUT = 120.0
 HEARTBEAT, TTL = 0.2, 1.0
-CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
-ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
 NEW = {"write", "copy", "consume", "pair"}
 GIVEN_UP_BY = {"append": {"append", "stream"}}
 """Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
-GROWING = {"append", "stream", "write"}
 COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair"}
 """Operations that only the same call ends."""
 _PR_SET_PDEATHSIG = 1
@@ -53,11 +50,10 @@ class Outcome:
     operations: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     acked: int = 0
-    reads: int = 0
     troubles: list[str] = field(default_factory=list)
 
     def enter(self, kind: str, texts) -> None:
-        self.troubles += [text if kind == "" else f"{kind}: {text}" for text in texts]
+        self.troubles += [f"{kind}: {text}" for text in texts]
 
 
 def fork(action: Callable[[], None], failed: Path) -> int:
@@ -132,7 +128,7 @@ def attempt(
     try:
         client.perform(operation)
         outcome = "done"
-    except Skipped:
+    except SkippedError:
         outcome = "skipped"
     except shardwrite.ShardwriteError as error:
         is_refused = isinstance(
@@ -161,11 +157,16 @@ def _descriptors() -> Iterator[str]:
             yield os.readlink(f"/proc/self/fd/{entry}")
 
 
+_NOTHING = {"fired": 0, "effects": 0, "open_files": [], "text": ""}
+
+
 class Campaign:
     """A tree through many rounds, and what it must hold.
 
     Attributes
     ----------
+    world : World
+        Where the tree lies.
     root : Path
         The tree.
     outside : Path
@@ -178,14 +179,14 @@ class Campaign:
         Operations that have begun, and neither returned nor been refused.
     """
 
-    def __init__(self, root: Path, outside: Path) -> None:
-        self.root, self.outside = root, outside
+    def __init__(self, world: World, outside: Path) -> None:
+        self.world, self.root, self.outside = world, world.root, outside
         self.outside.mkdir(exist_ok=True)
         self.history: list[Change] = []
         self.pending: list[Operation] = []
         self.states = {name: State(None, name) for name in ARRAYS}
         self.effects: Counter[str] = Counter()
-        self.n_logs = self.n_rounds = 0
+        self.n_logs = 0
 
     def begin(self, *, consolidated: bool) -> None:
         """Make the group."""
@@ -194,6 +195,8 @@ class Campaign:
             group = zarr.create_group(self.root)
             if consolidated:
                 zarr.consolidate_metadata(group.store)
+            for path in (self.root / "zarr.json", self.root, self.root.parent):
+                power_cut.fsync(path)
 
         self.in_child(make)
 
@@ -213,6 +216,11 @@ class Campaign:
         outcome = Outcome()
         self._work(plan, outcome)
         self.check(outcome, "right after the fault", recovered=False)
+        if plan["fault"]["kind"] == "full":
+            if plan["fault"]["recovers"]:
+                self._try_recovery(plan["settle"], outcome)
+                self.check(outcome, "after a recovery on a full disk", recovered=False)
+            self.world.free()
         if outcome.troubles or plan["settle"] == "nothing":
             return outcome
         if plan["settle"] == "abandon":
@@ -248,10 +256,21 @@ class Campaign:
             time.sleep(fault["seconds"])
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
                 os.kill(pid, signal.SIGKILL)
+        elif fault["kind"] == "full":
+            time.sleep(fault["seconds"])
+            self.world.fill(fault["left"])
+            outcome.fired = True
+        elif fault["kind"] == "cut":
+            time.sleep(fault["seconds"])
+            self.world.cut(fault["seed"])
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
         elif fault["kind"] == "freeze":
             frozen = self._freeze(pids[fault["client"]], plan, outcome)
         if not wait(pids, TIMEOUT - (time.monotonic() - started)):
             outcome.enter("hang", ["a client did not end"])
+        if fault["kind"] == "cut":
+            self.world.restart()
         self._enter(logs, outcome, fault, frozen)
 
     def _freeze(self, pid: int, plan: dict[str, Any], outcome: Outcome) -> int:
@@ -272,8 +291,11 @@ class Campaign:
         os.kill(pid, signal.SIGCONT)
         return frozen
 
-    def _enter(self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int) -> None:
+    def _enter(
+        self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int
+    ) -> None:
         """Enter what clients have noted into the history."""
+        ends: list[tuple[int, Operation, Any]] = []
         for number, path in enumerate(logs):
             if not path.exists():
                 continue
@@ -290,19 +312,19 @@ class Campaign:
                 if entry["event"] == "start":
                     last = entry["operation"]
                 elif entry["event"] == "end" and last is not None:
-                    self._end(last, entry, outcome, fault)
+                    ends.append((entry["time"], last, entry))
                     last = None
             if last is not None:
-                outcome.operations[last["kind"]] += 1
-                outcome.ends["killed"] += 1
-                outcome.fired |= fault.get("kind") in ("kill", "kill at", "cut")
-                self._await(last)
+                ends.append((2**63, last, {"outcome": "killed", **_NOTHING}))
+        for _, operation, entry in sorted(ends, key=lambda end: end[0]):
+            self._end(operation, entry, outcome, fault)
 
     def _end(self, operation: Operation, entry, outcome: Outcome, fault: dict[str, Any]) -> None:
         kind = operation["kind"]
         outcome.operations[kind] += 1
         outcome.ends[entry["outcome"]] += 1
-        outcome.fired |= entry["fired"] > 0
+        is_struck = entry["outcome"] == "killed" and fault.get("kind") in ("kill", "kill at", "cut")
+        outcome.fired |= entry["fired"] > 0 or is_struck
         self.effects[kind] = max(self.effects[kind], entry["effects"])
         if entry["open_files"]:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
@@ -310,7 +332,8 @@ class Campaign:
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
         if entry["outcome"] == "failed" and not fault:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
-        if entry["outcome"] == "failed" or "torn" in operation and entry["outcome"] == "refused":
+        is_torn = "torn" in operation and entry["outcome"] == "refused"
+        if entry["outcome"] in ("failed", "killed") or is_torn:
             self._await(operation)
         elif entry["outcome"] == "done":
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
@@ -350,9 +373,31 @@ class Campaign:
         outcome.enter("abandon", [trouble] if trouble else json.loads(path.read_text()))
         self.pending = [p for p in self.pending if p["kind"] in COMES_FIRST]
 
+    def _try_recovery(self, how: str, outcome: Outcome) -> None:
+        """Have one call again, or none, made while there is no room; it may fail, and nothing else."""
+
+        def recover() -> None:
+            try:
+                if how == "same" and self.pending:
+                    log = Log(self.outside / "recovery", "recovery")
+                    Client(self.root, log).perform(self.pending[0])
+                else:
+                    for name in ARRAYS:
+                        if (self.root / name).exists():
+                            shardwrite.abandon(self.root / name)
+            except (shardwrite.ShardwriteError, SkippedError):
+                return
+
+        log = self.outside / "recovery"
+        log.unlink(missing_ok=True)
+        if trouble := self.in_child(recover):
+            outcome.enter("bare", [f"recovery: {trouble[-1500:]}"])
+        if log.exists():
+            self.history += checker.load([log], time.monotonic_ns())
+
     def _call_again(self, outcome: Outcome) -> None:
         """Make the calls again that were interrupted; those that others refuse wait for these."""
-        waiting = list(self.pending)
+        waiting, is_given_up = list(self.pending), False
         while waiting and not outcome.troubles:
             refused, texts = [], []
             for operation in waiting:
@@ -368,7 +413,13 @@ class Campaign:
                 self.history += changes
                 last = json.loads(path.read_text().splitlines()[-1])
                 ended = last.get("outcome", "hang" if trouble else "nothing")
-                if ended in ("refused", "failed"):
+                if (
+                    ended == "refused"
+                    and "torn" not in operation
+                    and not self._has_state(operation)
+                ):
+                    self.pending = [p for p in self.pending if p is not operation]
+                elif ended in ("refused", "failed"):
                     refused.append(operation)
                     texts.append(f"{operation['kind']}: {last['text']}")
                 elif ended not in ("done", "skipped"):
@@ -378,11 +429,21 @@ class Campaign:
                     self._give_up(operation)
                 if last.get("open_files"):
                     outcome.enter("left open", [f"{operation['kind']}: {last['open_files'][:3]}"])
-            if len(refused) == len(waiting) and any("torn" in p for p in waiting):
+            if (
+                len(refused) == len(waiting)
+                and any("torn" in p for p in waiting)
+                and not is_given_up
+            ):
+                is_given_up = True
                 self._abandon(outcome)  # what stands in the way of a repair
             elif len(refused) == len(waiting):
                 outcome.enter("stuck", texts)
             waiting = [operation for operation in refused if operation in self.pending]
+
+    def _has_state(self, operation: Operation) -> bool:
+        """Whether an operation can have left anything to be ended."""
+        beside = (self.root.glob(f"{name}.*") for name in operations.changed_by(operation))
+        return any(any(paths) for paths in beside)
 
     # What must hold.
 
@@ -416,7 +477,11 @@ class Campaign:
         before = len(outcome.troubles)
         for name, (seen, blind, text) in views.items():
             history = [c for c in self.history if c.array == name]
-            if seen is None and not recovered and any(c.kind == "new" and not c.acked for c in history):
+            if (
+                seen is None
+                and not recovered
+                and any(c.kind == "new" and not c.acked for c in history)
+            ):
                 continue  # it is missing until the call that replaces it has ended
             mask = None
             if seen is not None:
@@ -426,8 +491,9 @@ class Campaign:
                     blind = blind & ~checker.torn_by(history, seen.shape)
                 if blind.any():
                     outcome.enter("unreadable", [f"{name} {moment}: {text}"])
-            texts = checker.judge(self.states[name], seen, history, mask)
-            outcome.troubles += [f"{t.partition(':')[0]}: {name} {moment}{t.partition(':')[1]}{t.partition(':')[2]}" for t in texts]  # fmt: skip
+            for text in checker.judge(self.states[name], seen, history, mask):
+                word, _, rest = text.partition(": ")
+                outcome.enter(word, [f"{name} {moment}: {rest}"])
         if recovered and len(outcome.troubles) == before and not self.pending:
             for name, (seen, _, _) in views.items():
                 self.states[name] = self._settled(name, seen)
@@ -471,65 +537,3 @@ class Campaign:
                 if not (d in ARRAYS if depth == 0 else d == "c" if depth == 1 else d.isdigit())
             ]  # fmt: skip
         return [str(left[:5])] if left else []
-
-
-# How rounds are drawn.
-
-
-def draw(rng: random.Random, number: int, campaign: Campaign, options: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a round; what it draws depends on the arrays that are there."""
-    without, durabilities = options["without"], options["durabilities"]
-    clients: list[list[Operation]] = []
-    growing: dict[str, int] = {}
-    version = options["version"]
-    for client in range(rng.choice([1, 1, 2, 2, 3])):
-        ops: list[Operation] = []
-        while len(ops) < rng.choice([1, 2, 3]):
-            name = rng.choices([*operations.KINDS], [6, 3, 5, 2, 1, 1, 0.3])[0]
-            kinds = {k: w for k, w in operations.KINDS[name].items() if k not in without}
-            if campaign.states[name].versions is None and not any(
-                o["array"] == name for o in ops
-            ):
-                kinds = {k: w for k, w in kinds.items() if k in ("write", "pair", "copy", "consume")}
-            if not kinds:
-                continue
-            kind = rng.choices([*kinds], [*kinds.values()])[0]
-            if kind in GROWING and name in operations.STREAMED and growing.setdefault(name, client) != client:
-                continue
-            version += 1
-            ops.append(operations.draw(rng, kind, name, version, durabilities))
-        clients.append(ops)
-    if any(o["kind"] in ("copy", "consume") for ops in clients for o in ops):
-        clients = [[o for ops in clients for o in ops]]  # what is copied must not change meanwhile
-    fault = draw_fault(rng, clients, campaign, options)
-    plan = {"round": number, "clients": clients, "fault": fault}
-    if fault["kind"] == "freeze":
-        struck = clients[fault["client"]][fault["op"]]
-        plan["clients"] = [clients[fault["client"]]]
-        fault["client"] = 0
-        version += 1
-        kinds = [k for k in ("write", "update", "erase", "stream") if k in operations.KINDS[struck["array"]] and k not in without]
-        taking = operations.draw(rng, rng.choice(kinds or ["update"]), struck["array"], version, durabilities)
-        plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
-    plan["settle"] = rng.choices(["same", "abandon", "nothing"], [5, 4, 2])[0]
-    plan["version"] = version
-    return plan
-
-
-def draw_fault(rng: random.Random, clients, campaign: Campaign, options: dict[str, Any]) -> dict[str, Any]:
-    kind = rng.choices([*options["faults"]], [*options["faults"].values()])[0]
-    client = rng.randrange(len(clients))
-    op = rng.randrange(len(clients[client]))
-    most = max(campaign.effects[clients[client][op]["kind"]], 20)
-    if kind == "kill":
-        return {"kind": kind, "client": rng.choice([client, None]), "seconds": rng.uniform(0, 0.4)}
-    if kind in ("kill at", "freeze"):
-        return {"kind": kind, "client": client, "op": op, "k": rng.randint(1, most)}
-    if kind == "fail":
-        error = rng.choice([0, *ERRORS])
-        return {
-            "kind": kind, "client": client, "op": op, "error": error,
-            "call": "write" if error == 0 else rng.choice(CALLS),
-            "k": rng.randint(1, rng.choice([2, 6, most])), "lasts": error != errno.EINTR and rng.random() < 0.3,  # Python goes on for as long as it lasts
-        }  # fmt: skip
-    return {"kind": "none"}
