@@ -89,6 +89,8 @@ def look(store, path: str) -> tuple[np.ndarray | None, np.ndarray | None, str]:
         array = zarr.open_array(store, path=path, mode="r")
     except (FileNotFoundError, KeyError):
         return None, None, ""
+    except Exception as error:
+        return None, None, f"its document: {type(error).__name__}: {error}"[:200]
     blind = np.zeros(array.shape, bool)
     try:
         return np.asarray(array[...]), blind, ""

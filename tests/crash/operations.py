@@ -151,6 +151,13 @@ class Client:
         """The sizes of shards, or of chunks where there are none."""
         return self.document(name)["chunk_grid"]["configuration"]["chunk_shape"]
 
+    def fix(self, operation: Operation, name: str, value: Any) -> Any:
+        """What stays as it is when the same call is made again."""
+        if name not in operation:
+            operation[name] = value
+            self.log.note(event="start", operation=operation)
+        return operation[name]
+
     def perform(self, operation: Operation) -> None:
         config = {"scheduler": operation["scheduler"], "num_workers": 2}
         with contextlib.ExitStack() as stack:
@@ -229,6 +236,7 @@ def _region(client: Client, operation: Operation) -> tuple[list[list[int]], tupl
     ]
     if any(b > n for (_, b), n in zip(box, shape, strict=True)):
         raise SkippedError("there are no rows")
+    box = client.fix(operation, "at", box)
     return box, tuple(slice(a, b) for a, b in box)
 
 
@@ -272,6 +280,7 @@ def _compact(client: Client, operation: Operation) -> None:
 def _append(client: Client, operation: Operation) -> None:
     shape = client.shape(operation["array"])
     box = [[shape[0], shape[0] + ROWS], *([0, n] for n in shape[1:])]
+    box = client.fix(operation, "at", box)
     change = Change(operation["array"], "grow", box, operation["version"], tears=_tears(operation))
     store, name = client.at(operation)
     with client.log.changing(change):

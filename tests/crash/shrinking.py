@@ -30,6 +30,7 @@ class Snapshot:
         campaign = self._campaign
         shutil.rmtree(campaign.root)
         shutil.copytree(self._place, campaign.root, symlinks=True)
+        campaign.world.sync()
         for name, value in self._known.items():
             setattr(campaign, name, copy.deepcopy(value))
         return campaign.run(copy.deepcopy(plan))

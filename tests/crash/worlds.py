@@ -34,6 +34,9 @@ class World:
         """Why there can be none here, or an empty string."""
         return ""
 
+    def sync(self) -> None:
+        """Make all of the tree durable."""
+
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """While the tree can be used."""
@@ -94,6 +97,9 @@ class Powered(World):
             self.root, self._n_boots = self._machine.root / "tree", 0
             yield
         lease.boot_id = boot
+
+    def sync(self) -> None:
+        subprocess.run(["sync", "--file-system", self.root], check=True)
 
     def cut(self, seed: int) -> None:
         self._machine.cut(np.random.default_rng(seed))
