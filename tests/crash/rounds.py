@@ -175,8 +175,9 @@ class Campaign:
         What each array held when its history was last settled.
     history : list of Change
         What was done since.
-    pending : list
-        Operations that have begun, and neither returned nor been refused.
+    pending, returned : list
+        Operations that have begun, and neither returned nor been refused; and those of this round
+        that have returned, the last first.
     """
 
     def __init__(self, world: World, outside: Path) -> None:
@@ -184,6 +185,7 @@ class Campaign:
         self.outside.mkdir(exist_ok=True)
         self.history: list[Change] = []
         self.pending: list[Operation] = []
+        self.returned: list[Operation] = []
         self.states = {name: State(None, name) for name in ARRAYS}
         self.effects: Counter[str] = Counter()
         self.n_logs = 0
@@ -213,7 +215,7 @@ class Campaign:
 
     def run(self, plan: dict[str, Any]) -> Outcome:
         """A round."""
-        outcome = Outcome()
+        outcome, self.returned = Outcome(), []
         self._work(plan, outcome)
         self.check(outcome, "right after the fault", recovered=False)
         if plan["fault"]["kind"] == "full":
@@ -231,7 +233,8 @@ class Campaign:
         if plan["fault"]["kind"] in ("fail", "full", "cut") and self._left_over():
             # The removal of what a call that returned had left has failed, or came to nothing.
             self._abandon(outcome)
-            self.check(outcome, "after another abandon", recovered=True)
+            self._call_again(outcome)
+            self.check(outcome, "after they were abandoned", recovered=True)
         if not outcome.troubles:
             self._verify(outcome)
             outcome.enter("left over", self._left_over())
@@ -338,6 +341,7 @@ class Campaign:
         if entry["outcome"] in ("failed", "killed") or is_torn:
             self._await(operation)
         elif entry["outcome"] == "done":
+            self.returned[:0] = [operation] if operation["kind"] in COMES_FIRST else []
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
             self._give_up(operation)
 
@@ -360,20 +364,26 @@ class Campaign:
         path = self.outside / "abandoned"
 
         def abandon() -> None:
-            texts = []
+            refusals = {}
             for name in ARRAYS:
-                first = [p for p in self.pending if p["kind"] in COMES_FIRST]
                 try:
                     if (self.root / name).exists():
                         shardwrite.abandon(self.root / name)
                 except (shardwrite.SpecError, shardwrite.JournalError) as error:
-                    if not first or error.fields.get("holder"):
-                        texts.append(f"{name}: {error}")
-            path.write_text(json.dumps(texts))
+                    refusals[name] = str(error)
+            path.write_text(json.dumps(refusals))
 
-        trouble = self.in_child(abandon)
-        outcome.enter("abandon", [trouble] if trouble else json.loads(path.read_text()))
+        if trouble := self.in_child(abandon):
+            outcome.enter("abandon", [trouble])
+            return
+        # A power cut may bring back what a call had removed that returned; so that is made again.
         self.pending = [p for p in self.pending if p["kind"] in COMES_FIRST]
+        for name, refusal in json.loads(path.read_text()).items():
+            calls = [*self.pending, *self.returned]
+            if call := next((p for p in calls if name in operations.changed_by(p)), None):
+                self.pending += [call] if call not in self.pending else []
+            else:
+                outcome.enter("abandon", [f"{name}: {refusal}"])
 
     def _try_recovery(self, how: str, outcome: Outcome) -> None:
         """Have one call again, or none, made while there is no room; it may fail, and nothing else."""
@@ -431,13 +441,15 @@ class Campaign:
                     self._give_up(operation)
                 if last.get("open_files"):
                     outcome.enter("left open", [f"{operation['kind']}: {last['open_files'][:3]}"])
-            if (
-                len(refused) == len(waiting)
-                and any("torn" in p for p in waiting)
-                and not is_given_up
-            ):
+            copies = [p for p in waiting if p["kind"] == "copy"]
+            # A repair waits for what stands in its way, and what can never have begun is no remedy.
+            needs_way = any("torn" in p for p in waiting) or all("SpecError" in t for t in texts)
+            if len(refused) == len(waiting) and needs_way and not is_given_up:
                 is_given_up = True
-                self._abandon(outcome)  # what stands in the way of a repair
+                self._abandon(outcome)
+            elif len(refused) == len(waiting) and any(not p["restart"] for p in copies):
+                for operation in copies:  # what is copied is no longer what it was
+                    operation["restart"] = True
             elif len(refused) == len(waiting):
                 outcome.enter("stuck", texts)
             waiting = [operation for operation in refused if operation in self.pending]
