@@ -363,9 +363,9 @@ def encode_unit(
             yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], step.is_last)
             continue
         buffers = encode_tiles(metadata, tiles, rows, region)
-        yield EncodedBatch(
-            ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last
-        )
+        sizes = np.fromiter(map(len, buffers), np.int64, len(buffers))
+        yield EncodedBatch(ranks, sizes, buffers, step.is_last)
+        del buffers  # before the next ones are made
 
 
 @dataclass(frozen=True, slots=True)

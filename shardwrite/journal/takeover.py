@@ -41,7 +41,7 @@ from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.edges import clear_beyond
+from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
 from shardwrite.journal.receipt import (
@@ -432,8 +432,8 @@ def _clear_edges(
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
     in_place = "in place" in (over.record.identity.strategy or "")
-    cleared = clear_beyond(store, array, inside, level, (proof, check), scope, in_place=in_place)
-    removed = set(cleared)
+    rights = Rights(proof, check, in_place)
+    removed = set(clear_beyond(store, array, inside, level, rights, scope))
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))

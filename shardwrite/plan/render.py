@@ -19,6 +19,7 @@ __all__ = [
     "index_text",
     "plan_rows",
     "plan_text",
+    "rounded",
     "table_text",
 ]
 
@@ -59,6 +60,17 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def rounded(seconds: float) -> float:
+    """Seconds to the millisecond; only 0 becomes 0.
+
+    Examples
+    --------
+    >>> rounded(3.14159), rounded(0.00042), rounded(0.0)
+    (3.142, 0.001, 0.0)
+    """
+    return max(0.001, round(seconds, 3)) if seconds else 0.0
 
 
 def counted(number: int, noun: str) -> str:

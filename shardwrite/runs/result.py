@@ -12,7 +12,7 @@ from shardwrite.errors import JournalError
 from shardwrite.journal import Ledger
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
-from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.plan.render import counted, duration, human, rounded, table_text
 
 __all__ = [
     "Effort",
@@ -272,7 +272,7 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
     return WriteResult(
         path=path,
         **(totals if plan.region is None else {**totals, "raw_nbytes": plan.raw_nbytes}),
-        seconds=effort.seconds,
+        seconds=rounded(effort.seconds),
         n_tasks=effort.n_tasks,
         layout=plan.layout,
         n_resumed_shards=effort.n_resumed,

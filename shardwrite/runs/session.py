@@ -412,7 +412,7 @@ class Session:
                     stack.enter_context(directory.ending())
                     self._change_document(listed)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
-                report = self._report() if options.keep_report else None
+                report = self._report(result.seconds) if options.keep_report else None
                 directory.leave(receipt, self.job.durability, self.driver, report)
             with as_store_error(directory.target.label, "cannot end"):
                 end_run(directory, own_journals(self.driver))
@@ -482,12 +482,17 @@ class Session:
         listed = partial(all_listed, metadata, metadata.grid.whole)
         self.directory.publish(self.job.durability, self.driver, listed)
 
-    def _report(self) -> bytes:
-        """Content of the file with the report of the run."""
+    def _report(self, seconds: float) -> bytes:
+        """Content of the file with the report of the run; the call has taken some seconds."""
         directory = self.directory
         found = timeline_of(directory, self.job.plan.metadata)
         made = make_report(
-            directory.target.label, directory.record, found, state="finished", now=time.time()
+            directory.target.label,
+            directory.record,
+            found,
+            state="finished",
+            now=time.time(),
+            call_seconds=0.0 if self.n_resumed else seconds,
         )
         return made.to_json().encode() + b"\n"
 
