@@ -225,8 +225,8 @@ class ForeignPipeline:
     Each thread has a one-chunk zarr array in memory, which encodes and decodes. Bytes-to-bytes
     codecs at the end that have a stage of their own use that stage, since its decoding is bounded.
 
-    Some codecs of numcodecs take elements in the order in which they lie in memory, which is another
-    one in a transposed view. So transpositions at the beginning are done here, and the rest of the
+    Some codecs of numcodecs take elements in the order in which they lie in memory. In a transposed
+    view, this is another one. So transpositions at the beginning are done here, and the rest of the
     codecs get an array in C order.
     """
 

@@ -78,14 +78,16 @@ class _Accepted:
             )
 
 
-def _unmasked(block: Any) -> npt.NDArray[Any]:
+def _values_of(block: Any, metadata: ArrayMetadata) -> npt.NDArray[Any]:
     """The block as an array.
 
     Raises
     ------
     SpecError
-        If elements of the block are masked.
+        If elements of the block are masked, or would mean something else in the array.
     """
+    if type(block).__module__.startswith("xarray."):
+        check_meaning(known_of_xarray(block, "block"), metadata, "block")
     if np.ma.is_masked(block):
         raise SpecError(
             "holds masked elements",
@@ -256,7 +258,7 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            array = self._values(block)
+            array = _values_of(block, self._metadata)
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
@@ -304,7 +306,7 @@ class ShardWriter:
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
             box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
-            array = self._values(block) if one is None else one
+            array = _values_of(block, self._metadata) if one is None else one
             if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "
@@ -384,12 +386,6 @@ class ShardWriter:
             raise SpecError(
                 "is closed", field="writer", value=self._target.label, remedy="make another one"
             )
-
-    def _values(self, block: Any) -> npt.NDArray[Any]:
-        """Values of a block, which mean what equal values of the array mean."""
-        if type(block).__module__.startswith("xarray."):
-            check_meaning(known_of_xarray(block, "block"), self._metadata, "block")
-        return _unmasked(block)
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
         """Accept a block, and encode the layers that it completes."""

@@ -324,6 +324,17 @@ def test_filters_of_zarr_2_in_fortran_order_stay_right_in_other_chunks(tmp_path)
     assert shardwrite.verify(tmp_path / "b", against=tmp_path / "a").is_good
 
 
+@pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong, np.long, np.intc])
+def test_integers_of_each_name(tmp_path, dtype):
+    """numpy has two types of one size, and libraries such as tifffile give either."""
+    a = np.arange(24, dtype=dtype).reshape(4, 6)
+    shardwrite.to_sharded_zarr(a, tmp_path / "x", shards=4, chunks=2)
+    shardwrite.write_region(a[:2], tmp_path / "x", slice(2, 4))
+    got = zarr.open_array(tmp_path / "x", mode="r")
+    assert (got.dtype.kind, got.dtype.itemsize) == (a.dtype.kind, a.itemsize)
+    np.testing.assert_array_equal(got[...], np.concatenate([a[:2], a[:2]]))
+
+
 @pytest.mark.parametrize("dtype", [">i4", "S3"])
 def test_a_single_value_keeps_its_type(tmp_path, dtype):
     """A scalar of numpy loses the order of its bytes, and the length of its text."""
