@@ -46,7 +46,7 @@ __all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "ver
     shell_complete=files,
     metavar="SRC",
     help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have "
-    "been copied, and values otherwise.",
+    "been copied, and values otherwise. Of HDF5 files, values are compared.",
 )
 @click.option(
     "--accept",

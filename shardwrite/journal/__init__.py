@@ -12,6 +12,7 @@ from shardwrite.journal.begin import (
     interrupted_end,
     probe,
     refuse_other_run,
+    same_source_remedy,
     tidied_run,
 )
 from shardwrite.journal.bucket_fence import BucketFence, Fence
@@ -220,6 +221,7 @@ __all__ = [
     "replace_info",
     "replay",
     "require_trusted",
+    "same_source_remedy",
     "shard_claim",
     "shards_of",
     "shared_fence_of",

@@ -54,6 +54,7 @@ from shardwrite.stores import (
     fsync_directory,
     listed,
     make_directories,
+    pread_all,
     read_file,
     remove_state,
     write_all,
@@ -139,13 +140,35 @@ class Claim:
         """
         with self._telling("cannot record a change"):
             self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
-            for piece in pieces:
-                write_all(self._record_fd, piece)
+            try:
+                for piece in pieces:
+                    write_all(self._record_fd, piece)
+            except BaseException:  # on a full disk, nobody could take over a claim with a record
+                self._close_record()
+                os.unlink(f"{UNDO}{self._token}", dir_fd=self._fd)
+                raise
             self._is_durable = is_durable
             if is_durable:
                 os.fsync(self._record_fd)
                 os.fsync(self._fd)
                 fsync_directory(self.path.parent)
+
+    def recorded(self) -> bytes:
+        """Read the record of the change in progress.
+
+        Raises
+        ------
+        StoreError
+            With the number ``ESTALE`` if another process has taken the change back. With another
+            number if the record cannot be read.
+        """
+        with self._telling("cannot read the record of a change"):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(f"{UNDO}{self._token}", flags, dir_fd=self._fd)
+            try:
+                return pread_all(fd, 0, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
 
     def settle(self) -> None:
         """Remove the record of a change that is complete, or that was never begun.

@@ -41,6 +41,7 @@ from shardwrite.read.stored_array import check_names_of, stored_at
 from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.sources import as_dask
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import is_there
@@ -224,7 +225,8 @@ def verify(
     against : array_like, str or path, optional
         A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
-        they are, these are compared, and nothing is decoded. For a scale of a volume, the names of
+        they are, these are compared, and nothing is decoded. So is the path of a dataset in an HDF5
+        file, of which HDF5 reads the values. For a scale of a volume, the names of
         the source's dimensions tell its axes. If it has no such names, its axes have the order
         of the array that was written.
     accept : bool
@@ -377,6 +379,12 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     found = stored_at(place_of(against))
     check_names_of(found)
     given = found.array
+    known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
+    if found.told.values is not None:
+        # What is compared must not be read by the places of chunks, by which it was copied.
+        values = as_dask(found.told.values).astype(given.metadata.dtype, copy=False)
+        check_lossless(metadata, "against", str(against))
+        return None, take_written(Given(values, known), metadata, "against")
     passage = passage_between(given.metadata, metadata)
     # Where chunks are scattered, only one kind of array has them in the same places.
     is_alike = given.metadata.placed == metadata.placed
@@ -384,7 +392,6 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     is_other |= passage is not None and passage.n_encoded > 0
     if passage is None or is_other or not is_in_order(metadata, found.names):
         check_lossless(metadata, "against", str(against))
-        known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
         return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
 

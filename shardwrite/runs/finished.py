@@ -14,6 +14,7 @@ from shardwrite.journal import (
     enter_above,
     interrupted_end,
     read_receipt,
+    same_source_remedy,
     tidied_run,
     tidy,
 )
@@ -174,6 +175,9 @@ def refuse_another(job: Job) -> None:
         else "an array exists there, of another run"
     )
     receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
+    if receipt is not None and not changed:
+        now = intent_of(job.plan, job.options.mode).identity.to_dict()
+        what += same_source_remedy(differences(receipt.identity.to_dict(), now))
     if receipt is not None and receipt.digest == job.plan.digest:
         what += ". This call has made it, and another program has changed it since"
         remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"

@@ -29,7 +29,13 @@ from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import choose_dataset, identify, identity_text, mask_value
+from shardwrite.sources.common import (
+    choose_dataset,
+    identify,
+    identity_text,
+    mask_value,
+    unmasked_value,
+)
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import (
     check_regular,
@@ -195,7 +201,11 @@ def metadata_of(array: Any) -> SourceMetadata:
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
+    typed = {}
+    if "_FillValue" in attributes:
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     return SourceMetadata(
+        typed=typed,
         fill_value=array.fill_value,
         dimension_names=None if names is None else tuple(names),
         attributes=attributes,

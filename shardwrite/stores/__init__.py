@@ -1,5 +1,6 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
+from shardwrite.stores.allocation import NO_ROOM, give_room, keep_room, needing
 from shardwrite.stores.base import (
     DURABILITIES,
     Bounded,
@@ -95,6 +96,7 @@ __all__ = [
     "COPIED_FROM_BUCKET_NBYTES",
     "COPIED_NBYTES",
     "DURABILITIES",
+    "NO_ROOM",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
@@ -141,6 +143,7 @@ __all__ = [
     "exchange",
     "file_in_bucket",
     "fsync_directory",
+    "give_room",
     "is_bucket",
     "is_bucket_url",
     "is_file",
@@ -149,6 +152,7 @@ __all__ = [
     "is_session",
     "is_store_url",
     "is_there",
+    "keep_room",
     "listed",
     "local_path",
     "make_directories",
@@ -156,6 +160,7 @@ __all__ = [
     "mode_of",
     "mount_of",
     "open_bucket",
+    "needing",
     "open_plain",
     "open_store",
     "owner_of",

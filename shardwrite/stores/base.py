@@ -279,6 +279,18 @@ class ObjectEditor(Protocol):
             With `errno` ESTALE, if the object was replaced or modified.
         """
 
+    def reserve(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Reserve room for byte ranges, where the storage can; readers see no difference.
+
+        Raises
+        ------
+        StoreError
+            With `errno` ENOSPC, EDQUOT or EFBIG, if there is no room.
+        """
+
+    def cut(self, nbytes: int) -> None:
+        """Remove all bytes from byte `nbytes` on, and what is reserved there."""
+
     def sync(self) -> None:
         """Make all changes durable."""
 
@@ -295,6 +307,14 @@ class Readable(Protocol):
 
     def open(self, key: str) -> ObjectReader | None:
         """Open an object for reading; None if it is missing."""
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """Open an object whose bytes were wrong, and read them from the storage again.
+
+        What this machine has kept of the object is dropped first: pages of a file in the cache of
+        the system, or the answer to an earlier request.
+        """
+        return self.open(key)
 
     def version(self, key: str) -> Any:
         """Value that changes whenever an object is replaced or modified; None if it is missing."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from shardwrite.config.table import VIA
 from shardwrite.config.values import value_of
 from shardwrite.errors import StoreError
+from shardwrite.stores.base import ObjectReader
 from shardwrite.stores.bucket_errors import (
     as_bucket_error,
     is_missing_bucket,
@@ -380,6 +381,11 @@ class BucketStore(WholeStore):
             self._tails.keep(name, seen)
         look = self.version_of_object
         return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open_again`; the service is asked for every byte."""
+        self._tails.forget(self.prefix + check_key(key))
+        return self.open(key)
 
     def version_of_object(self, name: str) -> Version | None:
         """See :meth:`WholeStore.version_of_object`."""

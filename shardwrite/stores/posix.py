@@ -215,6 +215,13 @@ class PosixStore:
             except FileNotFoundError:
                 return None
 
+    def open_again(self, key: str) -> PosixReader | None:
+        """See :meth:`Readable.open_again`."""
+        reader = self.open(key)
+        if reader is not None:
+            reader.drop_cached()
+        return reader
+
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
         """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
         with as_store_error(key, "cannot read"):
@@ -535,6 +542,11 @@ class PosixWriter:
             os.rename(self._temporary, self.path)
         except IsADirectoryError as error:
             raise no_file(self.path) from error
+        except PermissionError as error:
+            if error.errno != errno.EPERM or not mode_of(self.path, follow=False):
+                raise
+            hint = "let it be replaced (chattr -a, if the system lets only append to it)"
+            raise PermissionError(error.errno, f"{error.strerror}; {hint}", self.path) from error
         except FileNotFoundError:
             if (
                 not mode_of(self.path, follow=False)
