@@ -128,7 +128,8 @@ layout_options = combined(
         "--compressors",
         type=Json(),
         default="auto",
-        help="A codec's name, a JSON list of codecs, none, or auto (zstd with a checksum).",
+        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, or "
+        "auto (zstd with a checksum).",
     ),
     click.option(
         "--filters",

@@ -51,6 +51,7 @@ from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
+    check_regular,
     is_file,
     is_there,
     listed,
@@ -132,6 +133,7 @@ __all__ = [
     "as_store_error",
     "can_copy_between",
     "check_key",
+    "check_regular",
     "copy_bytes",
     "copy_file",
     "copy_rights",
