@@ -90,7 +90,8 @@ source_options = combined(
     click.option(
         "--decode-cf",
         is_flag=True,
-        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf).",
+        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf). Give it "
+        "for each file of an array, or for none.",
     ),
 )
 manifest_option = click.option(

@@ -416,7 +416,8 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         remedy = 'give it one, for instance astype("datetime64[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
-        return dtype
+        # numpy has two types of integers of one size, and zarr knows one of them.
+        return np.dtype(dtype.str) if dtype.kind in "iu" else dtype
     name = serializer_name(serializer)
     if name in VLEN_DTYPES and dtype.fields is None:
         return zarr_dtype(VLEN_DTYPES[name])

@@ -74,6 +74,8 @@ class Given:
             left["dimension_names"] = known.dimension_names
         if options.attributes is None and known.attributes:
             left["attributes"] = known.attributes
+        if options.serializer == "auto" and known.serializer is not None:
+            left["serializer"] = known.serializer
         return replace(options, **left) if left else options
 
 

@@ -219,14 +219,16 @@ def _open(name: str, request: Request) -> Source:
         raise _refused_by_storage(request.path, error) from None
     except Exception as error:  # noqa: BLE001 (libraries raise many types; raised again)
         raise _unreadable(name, request.path, error) from None
-    if (
+    is_vlen = source.dtype.kind == "T" or source.metadata.serializer is not None
+    if not is_vlen and (
         source.dtype.hasobject
+        or source.dtype.subdtype is not None
         or source.dtype.itemsize == 0
         or source.dtype.kind not in "biufcmMSUV"
     ):
-        remedy = "give an array of numbers, dates or fixed-size text"
+        remedy = "give an array of numbers, dates, text or bytes"
         raise SpecError(
-            f"its elements have no fixed size ({source.dtype})",
+            f"its elements are none that Zarr stores ({source.dtype})",
             field="source",
             value=request.path,
             remedy=remedy,

@@ -204,7 +204,9 @@ def metadata_of(array: Any) -> SourceMetadata:
     typed = {}
     if "_FillValue" in attributes:
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
+    is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
     return SourceMetadata(
+        serializer="vlen-bytes" if is_bytes else None,
         typed=typed,
         fill_value=array.fill_value,
         dimension_names=None if names is None else tuple(names),
