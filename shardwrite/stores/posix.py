@@ -366,12 +366,18 @@ class PosixTransaction:
             mode = 0o666 if replaced is None else NARROW
             begin_temporary(temporary)
             try:
-                fd = os.open(temporary, flags, mode)
-            except FileNotFoundError:
-                self.store.make_parents(Path(path), self._known.plain)
-                fd = os.open(temporary, flags, mode)
-        writer = PosixWriter(self, key, path, temporary, fd, replaced)
-        self._open[key] = writer
+                try:
+                    fd = os.open(temporary, flags, mode)
+                except FileNotFoundError:
+                    self.store.make_parents(Path(path), self._known.plain)
+                    fd = os.open(temporary, flags, mode)
+                writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
+            except BaseException as error:  # an interrupt, too
+                if not isinstance(error, FileExistsError):
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+                forget_temporary(temporary)
+                raise
         return writer
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
