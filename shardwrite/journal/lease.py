@@ -33,6 +33,7 @@ from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import (
+    NO_ROOM,
     TEMPORARY_SUFFIX,
     as_store_error,
     is_open_temporary,
@@ -416,7 +417,8 @@ def _now(directory: Path, *, looking: bool) -> float:
 def file_system_time(directory: Path) -> float:
     """Current time in seconds, by the clock that stamps the files of a directory.
 
-    A file is created there for a moment.
+    A file is created there for a moment. Where a full disk has no room for it, the directory is
+    touched, which the creation of a file does, too.
 
     Raises
     ------
@@ -425,7 +427,13 @@ def file_system_time(directory: Path) -> float:
     """
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
-    fd = os.open(path, flags, 0o666)
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.utime(directory)
+        return directory.stat().st_mtime
     try:
         # The descriptor works even if another process has removed the file as a leftover.
         return os.fstat(fd).st_mtime
