@@ -174,6 +174,10 @@ class PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self
 
+    def whole(self) -> tuple[PosixStore, str]:
+        """See :meth:`Store.whole`; what lies above a directory is found by its path."""
+        return self, ""
+
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
         return os.path.join(self._root, check_key(key))
