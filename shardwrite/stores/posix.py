@@ -576,9 +576,11 @@ class PosixWriter:
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-            forget_temporary(self._temporary)
+            try:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._temporary)
+            finally:  # after an interrupt, too
+                forget_temporary(self._temporary)
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

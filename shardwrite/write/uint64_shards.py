@@ -173,10 +173,10 @@ def _remove_obsolete(
             for key in keys:
                 transaction.remove(key)
     finally:
+        forget_temporary(str(aside))
         if root is not None:
             with contextlib.suppress(OSError):  # `sweep` removes what is left
                 aside.rmdir()
-        forget_temporary(str(aside))
 
 
 def _proof(aside: Path, keys: Collection[str] = ()) -> Proof:
