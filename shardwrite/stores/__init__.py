@@ -87,7 +87,13 @@ from shardwrite.stores.removal import (
     set_aside,
 )
 from shardwrite.stores.rights import copy_rights, rights_of
-from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
+from shardwrite.stores.temporaries import (
+    TEMPORARY_SUFFIX,
+    begin_temporary,
+    discard_open_temporaries,
+    forget_temporary,
+    is_open_temporary,
+)
 from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
 
@@ -131,6 +137,7 @@ __all__ = [
     "WholeStore",
     "Writable",
     "as_store_error",
+    "begin_temporary",
     "can_copy_between",
     "check_key",
     "check_regular",
@@ -142,12 +149,14 @@ __all__ = [
     "discard_open_temporaries",
     "exchange",
     "file_in_bucket",
+    "forget_temporary",
     "fsync_directory",
     "give_room",
     "is_bucket",
     "is_bucket_url",
     "is_file",
     "is_icechunk",
+    "is_open_temporary",
     "is_plain_key",
     "is_session",
     "is_store_url",
