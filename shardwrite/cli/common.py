@@ -79,7 +79,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
-    """Open a source, and return it as a dask array, with its identity.
+    """Open a source, and return it as a dask array with what it says, and with its identity.
 
     The source options are removed from `options`.
 
@@ -94,7 +94,8 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
     """
     identity = options.pop("source_id")
     opened = _opened(source, options)
-    return _as_given(opened, options, as_source=as_source), identity or opened.identity
+    x = _as_given(opened, options, as_source=as_source)
+    return x if as_source else Given(x, opened.metadata), identity or opened.identity
 
 
 def open_written(source: str, options: dict[str, Any]) -> Given:

@@ -327,10 +327,10 @@ def _encoded_again(
     """Plan a conversion that decodes all chunks and encodes them again."""
     old = source.array.metadata
     told = source.told
-    if told.values is None:
-        x = to_reencode(source.array, wanted.check)
-    else:
+    if told.why_decoded:
         x = as_dask(told.values).astype(old.dtype, copy=False)
+    else:
+        x = to_reencode(source.array, wanted.check)
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,

@@ -104,6 +104,7 @@ class BucketStore(WholeStore):
         self._kind = KINDS[type(store).__name__]
         self._tails = Tails(keeps=is_read)
         self._probed = _Probed()
+        self._top: BucketStore | None = None
         self._via: str | None = None
         self._metadata: Mapping[str, str] = NOTHING
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
@@ -214,6 +215,18 @@ class BucketStore(WholeStore):
         made = self.at("")
         made._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
         return made
+
+    def whole(self) -> tuple[WholeStore, str]:
+        """See :meth:`Store.whole`; the bucket, with the options and keys of this store."""
+        if not self._prefix or not self.is_remote:
+            return super().whole()
+        if self._top is None:
+            arguments, keywords = self._obstore.__getnewargs_ex__()
+            self._top = BucketStore(type(self._obstore)(*arguments, **{**keywords, "prefix": None}))
+            self._top._probed = self._probed  # noqa: SLF001 (of this class)
+        top = self._top.at("")
+        top.is_exclusive = self.is_exclusive
+        return top, f"{self._prefix.strip('/')}/{self.prefix}".removesuffix("/")
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
         """See :meth:`Store.held_nbytes`."""

@@ -83,6 +83,7 @@ class Told:
         Why they are.
     values : object, optional
         Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed.
+        They are read in another way than chunks are, so that the two can be compared.
     """
 
     notes: tuple[str, ...] = ()
