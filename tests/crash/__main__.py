@@ -102,6 +102,8 @@ def run_tree(given, directory: Path, name: str, rng: random.Random, first: int, 
     outside, version = directory / "outside", 0
     shutil.rmtree(outside, ignore_errors=True)
     world = worlds.WORLDS[name](directory)
+    if given.faults:
+        world.faults = {kind: n for kind, n in world.faults.items() if kind in given.faults}
     with world.opened():
         campaign = Campaign(world, outside)
         campaign.begin(consolidated=rng.random() < 0.5)
@@ -170,6 +172,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="for trees, results and failures")
     parser.add_argument("--resume", type=Path, help="go on in this directory, with its seed")
     parser.add_argument("--worlds", nargs="+", choices=worlds, default=[*worlds])
+    parser.add_argument("--faults", nargs="+", help="of the worlds; all by default")
     parser.add_argument("--without", nargs="*", default=[], help="operations to leave out")
     parser.add_argument("--go-on", action="store_true", help="after failures, with a new tree")
     parser.add_argument("--shrink", action=argparse.BooleanOptionalAction, default=True)

@@ -106,6 +106,20 @@ def look(store, path: str) -> tuple[np.ndarray | None, np.ndarray | None, str]:
         return seen, blind, text
 
 
+def unlisted(root: Path) -> list[str]:
+    """How the consolidated metadata of a group, if it has such, differ from the documents below."""
+    consolidated = json.loads((root / "zarr.json").read_text()).get("consolidated_metadata")
+    if not consolidated:
+        return []
+    documents = {p.parent.name: json.loads(p.read_text()) for p in root.glob("*/zarr.json")}
+    listed = consolidated["metadata"]
+    return [
+        f"{name} in the list: {listed.get(name, {}).get('shape')}, not {document.get('shape')}"
+        for name, document in {**{key: {} for key in listed}, **documents}.items()
+        if any(listed.get(name, {}).get(k) != document.get(k) for k in ("shape", "chunk_grid"))
+    ]
+
+
 def torn_by(history: list[Change], shape) -> np.ndarray:
     """Where changes that were not acknowledged may have left what cannot be read."""
     mask = np.zeros(shape, bool)

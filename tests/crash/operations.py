@@ -182,7 +182,15 @@ class SkippedError(Exception):
 
 def _source(operation: Operation, box) -> da.Array:
     x = checker.values(operation["array"], box, operation["version"])
-    return da.from_array(x, chunks=operation["pieces"])
+    pieces = da.from_array(x, chunks=operation["pieces"])
+    if "slow" in operation:
+        return pieces.map_blocks(_slowly, operation["slow"], dtype=x.dtype, meta=x[:0])
+    return pieces
+
+
+def _slowly(block: np.ndarray, seconds: float) -> np.ndarray:
+    time.sleep(seconds)
+    return block
 
 
 def _options(operation: Operation) -> dict[str, Any]:

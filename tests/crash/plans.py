@@ -8,7 +8,7 @@ from typing import Any
 
 import operations
 from operations import Operation
-from rounds import NEW, Campaign
+from rounds import NEW, TTL, Campaign
 
 CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
@@ -47,7 +47,7 @@ def draw(
         clients = [[o for ops in clients for o in ops]]
     fault = draw_fault(rng, clients, campaign)
     plan = {"round": number, "clients": clients, "fault": fault}
-    if fault["kind"] == "freeze":
+    if fault["kind"] in ("freeze", "slow"):
         plan["clients"] = clients = [clients[fault["client"]]]
         fault["client"] = 0
         struck = clients[0][fault["op"]]
@@ -56,6 +56,10 @@ def draw(
         kind = rng.choice(sorted(kinds - set(without)) or ["copy"])
         taking = operations.draw(rng, kind, struck["array"], version, durabilities)
         plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
+        if fault["kind"] == "slow":  # a process that lives for longer than a lease without a sign
+            slow = {**struck, "slow": 3 * TTL, "pieces": 64, "scheduler": "sync"}
+            plan["clients"] = [[slow]]
+            plan["takeover"][0]["box"] = struck["box"]
     plan["settle"] = rng.choices(["same", "abandon", "nothing"], [5, 4, 2])[0]
     plan["version"] = version
     return plan
@@ -79,6 +83,17 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
             "left": rng.choice([0, 4096, rng.randrange(65536)]),
             "recovers": rng.random() < 0.5,
         }
+    if kind == "slow":
+        slow = [
+            (c, n)
+            for c, ops in enumerate(clients)
+            for n, o in enumerate(ops)
+            if o["kind"] in ("write", "update")
+        ]
+        if not slow:
+            return {"kind": "none"}
+        client, op = slow[0]
+        return {"kind": kind, "client": client, "op": op}
     if kind in ("kill at", "freeze"):
         return {"kind": kind, "client": client, "op": op, "k": rng.randint(1, most)}
     if kind == "fail":

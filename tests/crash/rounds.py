@@ -245,7 +245,7 @@ class Campaign:
     def _work(self, plan: dict[str, Any], outcome: Outcome) -> None:
         fault, logs, pids = plan["fault"], [], []
         config = {"shardwrite.retry-pauses": [0, 0, 0]}
-        if fault["kind"] == "freeze":
+        if fault["kind"] in ("freeze", "slow"):
             config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL}
         for number, ops in enumerate(plan["clients"]):
             logs.append(self.log())
@@ -261,6 +261,12 @@ class Campaign:
             time.sleep(fault["seconds"])
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
                 os.kill(pid, signal.SIGKILL)
+        elif fault["kind"] == "slow":
+            time.sleep(2 * TTL)
+            outcome.fired = (
+                os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            )
+            self._take_over(plan, outcome)
         elif fault["kind"] == "full":
             time.sleep(fault["seconds"])
             self.world.fill(fault["left"])
@@ -290,11 +296,14 @@ class Campaign:
         frozen = time.monotonic_ns()
         outcome.fired = True
         time.sleep(TTL + 0.2)
+        self._take_over(plan, outcome)
+        os.kill(pid, signal.SIGCONT)
+        return frozen
+
+    def _take_over(self, plan: dict[str, Any], outcome: Outcome) -> None:
         path = self.log()
         self.in_child(lambda: run_client(self.root, Log(path, "takeover"), plan["takeover"], {}))
         self._enter([path], outcome, {}, 0)
-        os.kill(pid, signal.SIGCONT)
-        return frozen
 
     def _enter(
         self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int
@@ -335,6 +344,8 @@ class Campaign:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
+        if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
+            outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
         if entry["outcome"] == "failed" and not fault:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
         is_torn = "torn" in operation and entry["outcome"] == "refused"
@@ -537,6 +548,7 @@ class Campaign:
                         texts.append(f"{name}: {[p.message for p in report.problems][:3]}")
             path.write_text(json.dumps(texts))
 
+        outcome.enter("unlisted", checker.unlisted(self.root))
         trouble = self.in_child(verify)
         outcome.enter("verify", [trouble] if trouble else json.loads(path.read_text()))
 
