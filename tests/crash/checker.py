@@ -23,6 +23,14 @@ import zarr
 MAX_VERSION = 2**12 - 1
 _BITS = np.uint32(20)
 Box = tuple[slice, ...]
+IDS = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "identity",
+    "preshift_bits": 3,
+    "minishard_bits": 1,
+    "shard_bits": 2,
+}
+"""Where chunks by id lie: shard n has the ids from 16 n on."""
 
 
 def _mixed(name: str, starts, shape, versions) -> np.ndarray:
@@ -104,6 +112,30 @@ def look(store, path: str) -> tuple[np.ndarray | None, np.ndarray | None, str]:
             except Exception as error:
                 blind[at], text = True, f"{_shown(at)}: {type(error).__name__}: {error}"[:200]
         return seen, blind, text
+
+
+def look_at_ids(directory: Path, n_ids: int) -> np.ndarray:
+    """Chunks 0 to `n_ids` of shards in Neuroglancer's format, with ids as they are and no codecs,
+    as the elements of an array; a chunk is its element, repeated as often as that says."""
+    seen = np.zeros(n_ids, np.uint32)
+    for path in directory.glob("*.shard"):
+        data, n = path.read_bytes(), IDS["minishard_bits"]
+        words = np.frombuffer(data, "<u8", 2 << n).reshape(-1, 2)
+        for begin, end in words + (16 << n):
+            entries = np.frombuffer(data[int(begin) : int(end)], "<u8").reshape(3, -1)
+            ids, at = np.cumsum(entries[0]), (16 << n)
+            for chunk, gap, nbytes in zip(ids, entries[1], entries[2], strict=True):
+                content = data[at + int(gap) : at + int(gap) + int(nbytes)]
+                element = np.frombuffer(content[:4], "<u4")[0]
+                is_right = content == chunk_of(element) and int(path.stem, 16) == chunk >> 4
+                seen[int(chunk)] = element if is_right else 2**32 - 1
+                at += int(gap) + int(nbytes)
+    return seen
+
+
+def chunk_of(element) -> bytes:
+    """The bytes of a chunk by id."""
+    return np.uint32(element).tobytes() * (1 + int(element) % 9)
 
 
 def unlisted(root: Path) -> list[str]:

@@ -12,7 +12,8 @@ from rounds import NEW, TTL, Campaign
 
 CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
-GROWING = {"append", "stream", "write"}
+GROWING = {"append", "stream", "write", "ids", "remove ids"}
+_WEIGHTS = (6, 3, 5, 2, 1, 1, 0.3, 1)  # of the arrays
 ALONE = {"copy", "consume", "repair"}
 """While these work, no other client does: an array must not change while it is copied or torn."""
 
@@ -28,16 +29,18 @@ def draw(
         ops: list[Operation] = []
         n = rng.choice([1, 2, 3])
         while len(ops) < n:
-            name = rng.choices([*operations.KINDS], [6, 3, 5, 2, 1, 1, 0.3])[0]
+            name = rng.choices([*operations.KINDS], _WEIGHTS)[0]
             kinds = {k: w for k, w in operations.KINDS[name].items() if k not in without}
-            is_there = campaign.states[name].versions is not None or name in {
-                o["array"] for o in ops
-            }
+            is_there = (
+                name == operations.IDS
+                or campaign.states[name].versions is not None
+                or name in {o["array"] for o in ops}
+            )
             kinds = {k: w for k, w in kinds.items() if is_there or k in NEW}
             if not kinds:
                 continue
             kind = rng.choices([*kinds], [*kinds.values()])[0]
-            is_growing = name in operations.STREAMED and kind in GROWING
+            is_growing = name in (*operations.STREAMED, operations.IDS) and kind in GROWING
             if is_growing and grower.setdefault(name, client) != client:
                 continue
             version += 1
@@ -94,8 +97,12 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
             return {"kind": "none"}
         client, op = slow[0]
         return {"kind": kind, "client": client, "op": op}
+    if kind == "freeze" and clients[client][op]["array"] == operations.IDS:
+        return {"kind": "none"}  # these are not to be written by two processes at a time
     if kind in ("kill at", "freeze"):
-        return {"kind": kind, "client": client, "op": op, "k": rng.randint(1, most)}
+        of = rng.choice(["*", "*", "rename *", "*write *", "unlink *"])
+        k = rng.randint(1, most if of == "*" else 6)
+        return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":
         error = rng.choice([0, *ERRORS])  # 0: a short write
         return {

@@ -19,7 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PLACES = (HERE / "bugs", HERE.parent / "faults" / "bugs")
-POWER, FREEZES = ["--worlds", "power"], ["--worlds", "directory", "--faults", "freeze"]
+POWER = ("--worlds", "power")
+DIRECTORY = ("--worlds", "directory")
+FREEZES = (*DIRECTORY, "--faults", "freeze")
+SLOW = (*DIRECTORY, "--faults", "slow", "none")
 BUGS = {
     "no-fsync": POWER,
     "no-directory-fsync": POWER,
@@ -27,8 +30,8 @@ BUGS = {
     "late-rename": FREEZES,
     "token-not-opened": FREEZES,
     "removed-by-path": FREEZES,
-    "lease-not-renewed": ["--worlds", "directory", "--faults", "slow", "none"],
-    "lease-ignored": ["--worlds", "directory", "--faults", "slow", "none"],
+    "lease-not-renewed": SLOW,
+    "lease-ignored": SLOW,
     **dict.fromkeys(
         (
             "journal-before-data",
@@ -42,7 +45,7 @@ BUGS = {
             "list-overwritten",
             "nothing-tidied",
         ),
-        ["--worlds", "directory"],
+        DIRECTORY,
     ),
 }
 """The faults that can show each bug, with all operations and options."""
