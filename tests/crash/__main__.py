@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "buckets")]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-import preloaded  # noqa: E402
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "faults"))
+import preloaded
 
 ROUNDS = 40  # of one tree
 
