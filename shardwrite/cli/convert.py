@@ -120,6 +120,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         if not has_jobs or dry_run:
             stack.enter_context(engine(threads, workers, address))
         if dry_run:
+            del options["source_id"]
             made = shardwrite.plan_reshard(src, strategy=strategy, dst=dst, **options)
             if (dst is None or run.get("consume")) and not drop_hdf5:
                 preview_loss(src, made, strategy, is_consumed=dst is not None)

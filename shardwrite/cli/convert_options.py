@@ -9,10 +9,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.cli.options import durability_option, manifest_option, restart_option
+from shardwrite.cli.options import (
+    accept_source_option,
+    durability_option,
+    manifest_option,
+    restart_option,
+    source_id_option,
+)
 from shardwrite.cli.values import Json, Names, Sizes
+from shardwrite.write.donor import TWICE
 
 __all__ = [
+    "accept_arguments",
     "begin_options",
     "codec_options",
     "conversion_arguments",
@@ -70,7 +78,21 @@ def conversion_options(function: _Command) -> _Command:
                 help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
                 "Default: as in SRC.",
             ),
-            click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
+            click.option(
+                "--check",
+                "check",
+                flag_value=True,
+                default=False,
+                type=click.UNPROCESSED,
+                help="Decode each chunk before it is copied.",
+            ),
+            click.option(
+                "--check-twice",
+                "check",
+                flag_value=TWICE,
+                type=click.UNPROCESSED,
+                help="The same, and read chunks that have no checksum twice, and compare.",
+            ),
             click.option(
                 "--drop-empty",
                 is_flag=True,
@@ -82,6 +104,7 @@ def conversion_options(function: _Command) -> _Command:
                 help="Names of the axes, such as time,y,x. Default: those of SRC.",
             ),
             manifest_option,
+            source_id_option,
             click.option(
                 "--include",
                 multiple=True,
@@ -117,6 +140,7 @@ def begin_options(function: _Command) -> _Command:
         (
             click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
             restart_option,
+            accept_source_option,
             durability_option,
         )
     ):
@@ -144,10 +168,19 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "include",
         "exclude",
         "min_chunks",
+        "source_id",
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
-            found += _words(f"--{key.replace('_', '-')}", options[key])
-    return tuple(found)
+            value = options[key]
+            name = f"--{key.replace('_', '-')}"
+            found += ["--check-twice"] if value == TWICE else _words(name, value)
+    return (*found, *accept_arguments())
+
+
+def accept_arguments() -> tuple[str, ...]:
+    """Arguments of a command line by which its source is accepted as it is, if the user does."""
+    source = click.get_current_context().get_parameter_source("accept_source")
+    return ("--accept-source",) if source is ParameterSource.COMMANDLINE else ()
 
 
 def _words(name: str, value: Any) -> list[str]:

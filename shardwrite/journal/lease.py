@@ -30,7 +30,15 @@ from shardwrite.config.values import refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
-from shardwrite.stores import as_store_error, is_there, listed, parse_json, read_file, write_new
+from shardwrite.stores import (
+    NO_ROOM,
+    as_store_error,
+    is_there,
+    listed,
+    parse_json,
+    read_file,
+    write_new,
+)
 
 __all__ = [
     "CLOCK",
@@ -371,7 +379,8 @@ def _now(directory: Path, *, looking: bool) -> float:
 def file_system_time(directory: Path) -> float:
     """Current time in seconds, by the clock that stamps the files of a directory.
 
-    A file is created there for a moment.
+    A file is created there for a moment. Where a full disk has no room for it, the directory is
+    touched, which the creation of a file does, too.
 
     Raises
     ------
@@ -380,7 +389,13 @@ def file_system_time(directory: Path) -> float:
     """
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
-    fd = os.open(path, flags, 0o666)
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.utime(directory)
+        return directory.stat().st_mtime
     try:
         # The descriptor works even if another process has removed the file as a leftover.
         return os.fstat(fd).st_mtime

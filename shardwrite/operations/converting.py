@@ -29,6 +29,7 @@ from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
+from shardwrite.write.donor import Check
 
 __all__ = [
     "HAS_LAYOUT",
@@ -125,7 +126,7 @@ def call_of(
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
     manifest: Manifest = None,
-    check: bool = False,
+    check: Check = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),

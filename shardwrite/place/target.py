@@ -387,7 +387,8 @@ def _check_name(name: Any) -> None:
         raise SpecError(
             "not a relative path of plain names",
             field="name",
-            value=name,
+            # Options of a store that stand in this place may be credentials.
+            value=name if isinstance(name, str) else type(name).__name__,
             remedy='give for instance "images/raw"',
         )
 

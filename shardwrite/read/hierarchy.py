@@ -24,7 +24,7 @@ from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.read.volume_paths import is_in_volume
 from shardwrite.stores import InsideStore, listed, mode_of
 
-__all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
+__all__ = ["Group", "Hierarchy", "documents_below", "group_at", "open_hierarchy"]
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
@@ -248,6 +248,25 @@ def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
         if kind == "array":
             arrays.append(name)
         yield name, kind
+
+
+def documents_below(place: Place) -> dict[str, Document]:
+    """Zarr v3 documents of the nodes below a group, by their paths in it, as they stand there.
+
+    Those of groups are without their consolidated metadata.
+
+    Raises
+    ------
+    SpecError
+        If a document is not valid.
+    """
+    documents = {}
+    for name, kind in _nodes(place):
+        node = place.member(name) if name else place
+        if name and kind in ("array", "group") and node.has(DOCUMENT):
+            document = dict(parsed_at(node, DOCUMENT))
+            documents[name] = group_at(node, name).document if kind == "group" else document
+    return documents
 
 
 def group_at(node: Place, name: str) -> Group:

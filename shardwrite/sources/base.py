@@ -32,11 +32,14 @@ class SourceMetadata:
         Name of each axis, or None.
     attributes : mapping
         Attributes of the array, as values that JSON can hold.
+    typed : mapping
+        Those by which xarray decodes values, as numbers of the types that the file has.
     """
 
     fill_value: Any = None
     dimension_names: tuple[str | None, ...] | None = None
     attributes: Mapping[str, JSON] = field(default_factory=dict)
+    typed: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Source(Protocol):

@@ -93,8 +93,8 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
 
     known = source.metadata
     names = [f"axis {axis}" for axis in range(values.ndim)]
-    attributes = {**known.attributes}
-    if "_FillValue" in attributes:  # in JSON it has another form
-        attributes["_FillValue"] = known.fill_value
-    packed = xarray.Variable(names, values, attributes)
-    return xarray.conventions.decode_cf_variable("values", packed).load()
+    # xarray takes a fill value in the other order of bytes for another number.
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    packed = xarray.Variable(names, native, {**known.attributes, **known.typed})
+    decode = xarray.conventions.decode_cf_variable
+    return decode("values", packed, concat_characters=False).load()

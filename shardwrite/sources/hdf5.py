@@ -30,6 +30,7 @@ from shardwrite.sources.common import (
     place_of,
     place_text,
     require,
+    typed_attributes,
 )
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import FileInBucket
@@ -169,7 +170,7 @@ def attributes_of(node: Any, path: str) -> dict[str, JSON]:
         name: value[0] if getattr(value, "shape", None) == (1,) else value
         for name, value in attributes.items()
     }
-    return as_attributes(single, path)
+    return as_attributes(single, path, getattr(node, "dtype", None))
 
 
 def metadata_of(dataset: Any, path: str) -> SourceMetadata:
@@ -181,6 +182,7 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
         fill_value=dataset.fillvalue,
         dimension_names=tuple(names) if any(names) else None,
         attributes=attributes_of(dataset, path),
+        typed=typed_attributes(dataset.attrs),
     )
 
 

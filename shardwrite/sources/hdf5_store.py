@@ -118,7 +118,8 @@ class DatasetArray:
         foreign = self.codecs.foreign
         note = f"codecs that not every reader of v3 knows: {', '.join(foreign)}"
         n_odd = 0 if self.table is None else int(self.table.is_odd.sum())
-        return Told((note,) if foreign else (), "", n_odd, _WHY_SOME if n_odd else "")
+        why_some = _WHY_SOME if n_odd else ""
+        return Told((note,) if foreign else (), "", n_odd, why_some, values=self.source)
 
 
 def _without_checksum(read: Callable[[], bytes]) -> bytes:

@@ -17,9 +17,16 @@ from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import choose_dataset, identify, identity_text, mask_value
+from shardwrite.sources.common import (
+    choose_dataset,
+    identify,
+    identity_text,
+    mask_value,
+    unmasked_value,
+)
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import is_bucket_url, open_bucket, open_store, parse_json, read_limit
 
@@ -142,7 +149,11 @@ def metadata_of(array: Any) -> SourceMetadata:
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
+    typed = {}
+    if "_FillValue" in attributes:
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     return SourceMetadata(
+        typed=typed,
         fill_value=array.fill_value,
         dimension_names=None if names is None else tuple(names),
         attributes=attributes,
@@ -183,6 +194,8 @@ def open_(request: Request) -> Source:
     except Exception:
         _refuse_scale(path, wanted)
         raise
+    if is_url or os.path.isdir(path):
+        check_names_in(path, dataset or None)
     return ZarrSource(
         path=path,
         shape=tuple(array.shape),

@@ -1,5 +1,6 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
+from shardwrite.stores.allocation import NO_ROOM, give_room, keep_room, needing
 from shardwrite.stores.base import (
     DURABILITIES,
     Bounded,
@@ -94,6 +95,7 @@ __all__ = [
     "COPIED_FROM_BUCKET_NBYTES",
     "COPIED_NBYTES",
     "DURABILITIES",
+    "NO_ROOM",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
@@ -139,6 +141,7 @@ __all__ = [
     "exchange",
     "file_in_bucket",
     "fsync_directory",
+    "give_room",
     "is_bucket",
     "is_bucket_url",
     "is_file",
@@ -147,6 +150,7 @@ __all__ = [
     "is_session",
     "is_store_url",
     "is_there",
+    "keep_room",
     "listed",
     "local_path",
     "make_directories",
@@ -154,6 +158,7 @@ __all__ = [
     "mode_of",
     "mount_of",
     "open_bucket",
+    "needing",
     "open_plain",
     "open_store",
     "owner_of",

@@ -194,7 +194,8 @@ class PosixStore:
         """See :meth:`Store.discard_scope`."""
         directory, name = os.path.split(self.path_of(key))
         with as_store_error(key, "cannot remove what is left of"):
-            for path in listed(directory, f".{name}.{scope}.", TEMPORARY_SUFFIX):
+            of_scope = f"{scope}." if scope else ""
+            for path in listed(directory, f".{name}.{of_scope}", TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
@@ -213,6 +214,13 @@ class PosixStore:
                 return PosixReader(key, path)
             except FileNotFoundError:
                 return None
+
+    def open_again(self, key: str) -> PosixReader | None:
+        """See :meth:`Readable.open_again`."""
+        reader = self.open(key)
+        if reader is not None:
+            reader.drop_cached()
+        return reader
 
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
         """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
@@ -534,6 +542,11 @@ class PosixWriter:
             os.rename(self._temporary, self.path)
         except IsADirectoryError as error:
             raise no_file(self.path) from error
+        except PermissionError as error:
+            if error.errno != errno.EPERM or not mode_of(self.path, follow=False):
+                raise
+            hint = "let it be replaced (chattr -a, if the system lets only append to it)"
+            raise PermissionError(error.errno, f"{error.strerror}; {hint}", self.path) from error
         except FileNotFoundError:
             if (
                 not mode_of(self.path, follow=False)

@@ -316,6 +316,10 @@ def rows() -> Iterator[Row]:
         name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
+    for disk in ("tmpfs", "ext4", "xfs"):
+        name = f"the disk becomes full under any operation, {disk}, and some processes are killed"
+        command = f"full_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}"
+        yield Row(name, 150, 50, command, of_cases)
     for what, options in {
         "a scale is added to a volume of Neuroglancer": "",
         "one call writes two scales of a volume of Neuroglancer": " --scales",
