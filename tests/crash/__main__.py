@@ -28,11 +28,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent / "faults"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 import preloaded
+
+HERE = Path(__file__).parent
 
 ROUNDS = 40  # of one tree
 

@@ -97,8 +97,8 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
             return {"kind": "none"}
         client, op = slow[0]
         return {"kind": kind, "client": client, "op": op}
-    if kind == "freeze" and clients[client][op]["array"] == operations.IDS:
-        return {"kind": "none"}  # these are not to be written by two processes at a time
+    if kind == "freeze" and clients[client][op]["kind"] in ("ids", "remove ids", "repair"):
+        return {"kind": "none"}  # no other process is to write what these write
     if kind in ("kill at", "freeze"):
         of = rng.choice(["*", "*", "rename *", "*write *", "unlink *"])
         k = rng.randint(1, most if of == "*" else 6)

@@ -348,7 +348,8 @@ class Campaign:
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
         if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
             outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
-        if entry["outcome"] == "failed" and not fault:
+        is_readable = not any("torn" in p for p in self.pending)
+        if entry["outcome"] == "failed" and not fault and is_readable:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
         is_torn = "torn" in operation and entry["outcome"] == "refused"
         if entry["outcome"] in ("failed", "killed") or is_torn:
@@ -432,7 +433,6 @@ class Campaign:
                 len(refused) == len(waiting),
                 [o for o in waiting if o["kind"] == "copy"],
             )
-            waiting = [o for o in refused if o in self.pending]
             if is_stuck and self.returned and "revive" in remedies:
                 remedies.remove("revive")  # a power cut may have brought back what had ended
                 for operation in self.returned:
@@ -452,6 +452,7 @@ class Campaign:
                 self._abandon(outcome)
             elif is_stuck:
                 outcome.enter("stuck", texts)
+            waiting = [o for o in refused if o in self.pending]
 
     def _call(self, operation: Operation, outcome: Outcome, *, is_revived: bool = False) -> str:
         """Make a call again; why it is refused, or an empty string."""

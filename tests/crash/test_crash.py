@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent / "faults"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 import checker
 import preloaded
 import seeds
 from checker import Change, State
 
+HERE = Path(__file__).parent
 needs_shim = pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
 OLD = State(np.full((8, 8), 1), "a")
 UPDATE = Change("a", "put", [[0, 8], [2, 6]], 2, [4, 4], begin=10, end=20)
