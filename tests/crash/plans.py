@@ -58,6 +58,8 @@ def draw(
         kinds = {"write", "update", "erase", "stream"} & set(operations.KINDS[struck["array"]])
         kind = rng.choice(sorted(kinds - set(without)) or ["copy"])
         taking = operations.draw(rng, kind, struck["array"], version, durabilities)
+        if rng.random() < 0.5 and struck["kind"] in kinds:  # in the same place
+            taking = {**struck, "version": version}
         plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
         if fault["kind"] == "slow":  # a process that lives for longer than a lease without a sign
             slow = {**struck, "slow": 3 * TTL, "pieces": 64, "scheduler": "sync"}
@@ -100,7 +102,7 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
     if kind == "freeze" and clients[client][op]["kind"] in ("ids", "remove ids", "repair"):
         return {"kind": "none"}  # no other process is to write what these write
     if kind in ("kill at", "freeze"):
-        of = rng.choice(["*", "*", "rename *", "*write *", "unlink *"])
+        of = rng.choice(["*", "*", "open *", "open */c/*", "rename *", "*write *", "unlink *"])
         k = rng.randint(1, most if of == "*" else 6)
         return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":
