@@ -155,6 +155,7 @@ def summary(files: list[Path]) -> dict[str, Any]:
         "restarts": len(lines),
         "vacuous": sum(not line["fired"] for line in lines),
         "acked": sum(line["acked"] for line in lines),
+        "readings": sum(line.get("readings", 0) for line in lines),
         "failed rounds": sum(bool(line["troubles"]) for line in lines),
         "troubles": words,
         "hours": round(sum(line["seconds"] for line in lines) / 3600, 2),

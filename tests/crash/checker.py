@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +175,30 @@ def judge(state: State, seen: np.ndarray | None, history: list[Change], blind=No
     ]
     verdicts = [_judge(state, born, seen, history, blind) for state, born in possible]
     return min(verdicts, key=len)
+
+
+def judge_reading(
+    state: State, seen, blind, history: list[Change], begin: int, end: int
+) -> list[str]:
+    """What is wrong with what was read meanwhile. Each element may be of any moment of the reading.
+
+    Where the array was replaced, converted or compacted meanwhile, a reader may see anything. Where
+    a shard was changed, a reader may find an inner chunk empty.
+    """
+    begun = [c for c in history if c.begin <= end]
+    meanwhile = [c for c in begun if c.end >= begin]
+    if any(c.kind in ("new", "gone", "same") for c in meanwhile):
+        return []
+    empty = torn_by([replace(c, tears=True, acked=False) for c in meanwhile], seen.shape)
+    as_read = [replace(c, acked=c.acked and c.end <= begin, unit=[]) for c in begun]
+    return judge(state, seen, as_read, blind | (empty & (seen == 0)))
+
+
+def is_checked(document: dict) -> bool:
+    """Whether inner chunks have checksums, or are files of their own, which appear whole."""
+    first = document["codecs"][0]
+    inner = first.get("configuration", {}).get("codecs", [])
+    return first["name"] != "sharding_indexed" or "crc32c" in [c["name"] for c in inner]
 
 
 def _born(change: Change) -> State:

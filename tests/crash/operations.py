@@ -372,6 +372,8 @@ def _consume(client: Client, operation: Operation) -> None:
     source = COPIES[operation["array"] == COPIES[0]]
     if "copied" not in operation:  # the same call again knows what it was
         client.shape(source)
+        if "consolidated_metadata" in json.loads((client.root / "zarr.json").read_text()):
+            raise SkippedError("it would still be listed, so it is refused")
         copied = _copied(client, source, operation["array"])
         with client.log.changing(Change(operation["array"], "gone")):
             shutil.rmtree(client.root / operation["array"], ignore_errors=True)

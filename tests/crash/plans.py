@@ -66,6 +66,7 @@ def draw(
             plan["clients"] = [[slow]]
             plan["takeover"][0]["box"] = struck["box"]
     plan["settle"] = rng.choices(["same", "abandon", "nothing"], [5, 4, 2])[0]
+    plan["reads"] = rng.random() < 0.3
     plan["version"] = version
     return plan
 

@@ -50,6 +50,7 @@ class Outcome:
     operations: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     acked: int = 0
+    readings: int = 0
     troubles: list[str] = field(default_factory=list)
 
     def enter(self, kind: str, texts) -> None:
@@ -258,6 +259,7 @@ class Campaign:
                     run_client(self.root, Log(path, f"client-{number}"), ops, own)
 
             pids.append(fork(work, self.outside / f"failed-{number}"))
+        reader = fork(self._read, self.outside / "failed-reader") if plan["reads"] else 0
         started, frozen = time.monotonic(), 0
         if fault["kind"] == "kill":
             time.sleep(fault["seconds"])
@@ -282,9 +284,43 @@ class Campaign:
             frozen = self._freeze(pids[fault["client"]], plan, outcome)
         if not wait(pids, TIMEOUT - (time.monotonic() - started)):
             outcome.enter("hang", ["a client did not end"])
+        if reader:
+            os.kill(reader, signal.SIGKILL)
+            os.waitpid(reader, 0)
         if fault["kind"] == "cut":
             self.world.restart()
         self._enter(logs, outcome, fault, frozen)
+        self._judge_readings(outcome)
+
+    def _read(self) -> None:
+        """Read arrays, one after the other, until the end of this process."""
+        store, directory = zarr.storage.LocalStore(self.root), self.outside / "readings"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        for number in range(200):
+            name = [*operations.PLAIN, *operations.STREAMED][number % 3]
+            path = self.root / name / "zarr.json"
+            with contextlib.suppress(OSError, ValueError):  # there is none yet, or no more
+                is_checked = checker.is_checked(json.loads(path.read_text()))
+                begin = time.monotonic_ns()
+                seen, blind, _ = checker.look(store, name)
+                if seen is not None and is_checked:
+                    fields = {"name": name, "times": [begin, time.monotonic_ns()]}
+                    np.savez(directory / "unfinished.npz", seen=seen, blind=blind, **fields)
+                    (directory / "unfinished.npz").rename(directory / f"{number}.npz")
+            time.sleep(0.02)
+
+    def _judge_readings(self, outcome: Outcome) -> None:
+        for path in (self.outside / "readings").glob("[0-9]*.npz"):
+            reading = np.load(path)
+            name, seen, blind = str(reading["name"]), reading["seen"], reading["blind"]
+            history = [c for c in self.history if c.array == name]
+            texts = checker.judge_reading(
+                self.states[name], seen, blind, history, *reading["times"].tolist()
+            )
+            outcome.enter("read", [f"{name}: {text}" for text in texts])
+            outcome.readings += 1
+            path.unlink()
 
     def _freeze(self, pid: int, plan: dict[str, Any], outcome: Outcome) -> int:
         """Wait until a client stands still, take over from it, and let it go on; when it stood."""

@@ -34,7 +34,7 @@ BUGS = {
     "lease-ignored": SLOW,
     **dict.fromkeys(
         (
-            "journal-before-data",
+            "entered-before-committed",
             "ack-before-rename",
             "index-before-data",
             "short-write-ignored",
