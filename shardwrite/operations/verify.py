@@ -29,13 +29,15 @@ from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, re
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
 from shardwrite.operations.scattered import refuse_waiting
+from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
 from shardwrite.picture import Census, ShardState
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import compare
+from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.read.stored_array import stored_at
+from shardwrite.read.stored_array import check_names_of, stored_at
 from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.reencoded import by_inner_chunks
@@ -205,7 +207,8 @@ def verify(
 ) -> Report:
     """Check every shard of an array, in parallel on the active engine.
 
-    The array may be unfinished.
+    The array may be unfinished. Of a group, the consolidated metadata are compared with the
+    documents of the nodes below it, and no shards are checked.
 
     Parameters
     ----------
@@ -235,13 +238,14 @@ def verify(
     Returns
     -------
     Report
-        The report; `is_good`, `is_complete` and `problems` sum it up.
+        The report; `is_good`, `is_complete` and `problems` sum it up. It warns if a group above
+        does not list the array as it is in its consolidated metadata.
 
     Raises
     ------
     SpecError
-        If there is no sharded array, it has too many shards to check, or `against` has another
-        shape or dtype.
+        If there is no sharded array or group, it has too many shards to check, or `against` has
+        another shape or dtype. Also if `deep`, `against` or `accept` is given with a group.
     JournalError
         If the files beside the array that describe a run are damaged. Also if they are not
         trusted and the array is not published. With `accept`, also if a run has not ended.
@@ -264,6 +268,9 @@ def verify(
     >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
     (True, True)
     """
+    place = resolve_place(store, name, is_read=True)
+    if is_group(place):
+        return verify_group(place, deep=deep, accept=accept, against=against is not None)
     changed = [resolve_target(store, name, run_dir, is_read=True)] if accept else []
     with holding(*changed):
         return verify_opened(
@@ -314,8 +321,28 @@ def verify_opened(
         deep=deep,
         against=donor is not None or against is not None,
     )
-    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table))
+    is_settled = target.is_published and beside.run is None and not beside.updates
+    unlisted = unlisted_in(target.place) if is_settled else ()
+    foreign = _named_otherwise(array, table, expected)
+    if foreign is not None and not foreign.n_own:
+        other_files = Problem(foreign.first, (), foreign.message, REMEDY)
+        report = replace(report, problems=(other_files, *report.problems))
+    elif foreign is not None:
+        unlisted = (f"{foreign.message}; {REMEDY}", *unlisted)
+    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table), *unlisted)
     return replace(report, is_encoded=donor is not None, changed=changed, warnings=warnings)
+
+
+def _named_otherwise(
+    array: ShardedArray, table: ShardTable, expected: _Expected
+) -> OtherNames | None:
+    """Files that are named like chunks of another array, where it is unknown why chunks are absent.
+
+    The array is listed then.
+    """
+    if table.is_present.all() or (expected.by and table.is_present.any()):
+        return None
+    return other_names(array.store.list_keys(), array.metadata, to_the_end=True)
 
 
 def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
@@ -350,6 +377,7 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         check_lossless(metadata, "against", type(against).__name__)
         return None, take_written(against, metadata, "against")
     found = stored_at(place_of(against))
+    check_names_of(found)
     given = found.array
     known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
     if found.told.values is not None:
@@ -510,5 +538,5 @@ def census(
         chunks_per_shard=opened.array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
-        warnings=report.warnings,
+        warnings=(*report.warnings, *(p.message for p in report.problems if not p.index)),
     )

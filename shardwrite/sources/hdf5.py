@@ -33,7 +33,7 @@ from shardwrite.sources.common import (
     typed_attributes,
 )
 from shardwrite.sources.handles import FILES
-from shardwrite.stores import FileInBucket
+from shardwrite.stores import FileInBucket, check_regular
 
 __all__ = [
     "Hdf5Source",
@@ -104,6 +104,7 @@ def open_file(path: str | FileInBucket) -> Any:
     if isinstance(path, FileInBucket):
         _close_at_exit(h5py)
         return h5py.File(path.stream(), "r")
+    check_regular(path)
     # Some parallel file systems support no locks, and a reader needs none. If the user has set the
     # variable, it decides.
     return h5py.File(

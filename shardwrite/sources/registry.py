@@ -25,7 +25,7 @@ from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url, local_path
+from shardwrite.stores import FileInBucket, check_regular, file_in_bucket, is_bucket_url, local_path
 
 __all__ = ["open_source"]
 
@@ -95,6 +95,8 @@ def open_source(
         if format not in (None, "zarr") or not _is_in_hierarchy(path):
             raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
         format = "zarr"  # noqa: A001
+    if not is_bucket_url(path) and os.path.exists(path) and not os.path.isdir(path):
+        check_regular(path)
     try:
         name, file = _format(path, format)
     except ShardwriteError:
