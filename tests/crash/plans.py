@@ -10,7 +10,8 @@ import operations
 from operations import Operation
 from rounds import NEW, TTL, Campaign
 
-CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
+COMMON = ("open", "write", "fsync", "rename", "unlink")
+CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
 GROWING = {"append", "stream", "write", "ids", "remove ids"}
 _WEIGHTS = (6, 3, 5, 2, 1, 1, 0.3, 1)  # of the arrays
