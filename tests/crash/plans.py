@@ -108,7 +108,7 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
         k = rng.randint(1, most if of == "*" else 6)
         return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":
-        error = rng.choice([0, *ERRORS])  # 0: a short write
+        error = rng.choice([0, 0, *ERRORS])  # 0: a short write
         return {
             "kind": kind,
             "client": client,
