@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -485,7 +485,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         how = {"seed": given.seed, "kinds": kinds, "follow_ups": given.follow_ups}
         cases = run(Path(directory), given.filesystem, given.cases, **how)
-    judging.tell({"filesystem": given.filesystem, "seed": given.seed, **summary(cases)}, cases, given.json)
+    judging.tell(
+        {"filesystem": given.filesystem, "seed": given.seed, **summary(cases)}, cases, given.json
+    )
 
 
 if __name__ == "__main__":
