@@ -175,7 +175,8 @@ def refuse_another(job: Job) -> None:
         else "an array exists there, of another run"
     )
     receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
-    if receipt is not None and not changed:
+    # The name of a dask array says what is computed, so another name stands for other data.
+    if receipt is not None and not changed and not job.plan.source.identity.startswith("dask:"):
         now = intent_of(job.plan, job.options.mode).identity.to_dict()
         what += same_source_remedy(differences(receipt.identity.to_dict(), now))
     if receipt is not None and receipt.digest == job.plan.digest:
