@@ -157,6 +157,14 @@ COVERED: dict[str, str] = {
     "Make the same call again (shardwrite finalize, if parts were written)": (
         f"{_REPORTS}::test_an_end_that_was_cut_off_after_the_report"
     ),
+    "anew takes {} bytes: free as many, and make the same call again": (
+        "tests/journal/test_changes_in_place.py::"
+        "test_a_recovery_that_finds_no_room_says_how_much_it_needs"
+    ),
+    "may be torn until the same call, or abandon, has given it its old content back": (
+        "tests/journal/test_changes_in_place.py::"
+        "test_where_the_old_content_cannot_be_put_back_the_message_says_what_to_do"
+    ),
     "Make room on the storage, and make the same call again": (
         "tests/faults/test_disk.py::test_the_disk_is_full"
     ),
