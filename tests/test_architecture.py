@@ -508,7 +508,7 @@ REMOVES_ITS_OWN = {
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
     "journal/jobs.py": {"write_note"},
-    "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
+    "journal/lock.py": {"settle", "release", "_make", "_succeed", "_remove_empty"},  # claims
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
     "place/directory.py": {
         "make_room",
@@ -532,7 +532,6 @@ REMOVES_ITS_OWN = {
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
     "write/uint64_shards.py": {"_remove_obsolete"},  # the directory by which it removes data
-    "journal/volume_info.py": {"_remove_empty"},  # where its claim was
     "runs/session.py": {"enter", "discard_parts"},
     "write/tasks.py": {"_splice_shard"},
     "write/copying.py": {"_assemble"},
