@@ -425,8 +425,6 @@ class RunDirectory:
     ) -> bool:
         """Write a document of a group, unless another process has changed it.
 
-        Other runs enter their arrays into the same document; see `replace_document`.
-
         Parameters
         ----------
         place : Place

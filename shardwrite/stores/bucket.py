@@ -584,7 +584,7 @@ def _rebuild(
     probed: Probed,
     prefix: str,
     via: str | None,
-    is_exclusive: bool,  # noqa: FBT001 (pickle gives it by its position)
+    is_exclusive: bool,
 ) -> BucketStore:
     made = BucketStore(store).at(prefix.removesuffix("/"))
     made.is_exclusive = is_exclusive
