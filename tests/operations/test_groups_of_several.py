@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli.main import main
@@ -201,7 +201,8 @@ SECOND_USER = """
         for what in ("new", "replace", "append", "shard"):
             print(what, attempt(what, path))
     for path in allow:
-        assert attempt("new", path) == "done", path
+        told = attempt("new", path)
+        assert told == "done", told
 """
 
 
@@ -226,7 +227,7 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
     tmp_path.chmod(0o755)
     before = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     told = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
+        [*python(), "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
         capture_output=True,
         text=True,
         check=False,
@@ -239,3 +240,38 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
     after = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     assert after == before
     assert "mine/new" in listed(groups[3])
+
+
+KILLED = """
+    import os, signal, sys
+    import dask.array as da, shardwrite
+    group, when = sys.argv[1:]
+    rename = os.rename
+
+    def late(source, to, **keywords):
+        if str(to) == group + "/zarr.json":
+            if when == "after":
+                rename(source, to, **keywords)
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, to, **keywords)
+
+    os.rename = late
+    da.ones((8, 8), dtype="u4", chunks=4).to_sharded_zarr(
+        group + "/a", shards=8, chunks=4, durability="none", source_id="x")
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("then", ["again", "another"])
+def test_a_process_that_is_killed_at_the_list_leaves_nothing(group, when, then):
+    program = textwrap.dedent(KILLED)
+    killed = subprocess.run([*python(), "-c", program, str(group), when], check=False)
+    assert killed.returncode != 0
+    assert list(group.glob("zarr.json.shardwrite")), "else it was not killed there"
+    if then == "another":
+        write(group / "b")
+    da.ones((8, 8), dtype="u4", chunks=4).to_sharded_zarr(group / "a", **GOOD, source_id="x")
+    assert "a" in listed(group)
+    assert shardwrite.verify(group).is_good
+    names = {path.name for path in group.iterdir()}
+    assert names == {"zarr.json", "a"} | ({"b"} if then == "another" else set())
