@@ -508,7 +508,7 @@ REMOVES_ITS_OWN = {
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
     "journal/jobs.py": {"write_note"},
-    "journal/lock.py": {"settle", "release", "record", "_make", "_succeed"},  # claims
+    "journal/lock.py": {"settle", "release", "record", "_make", "_succeed", "_remove_empty"},  # claims
     "stores/allocation.py": {"give_room"},  # cuts a file to the size that it has
     "stores/editing.py": {"cut"},  # what a change in place has appended
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
@@ -534,7 +534,6 @@ REMOVES_ITS_OWN = {
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
     "write/uint64_shards.py": {"_remove_obsolete"},  # the directory by which it removes data
-    "journal/volume_info.py": {"_remove_empty"},  # where its claim was
     "runs/session.py": {"enter", "discard_parts"},
     "write/tasks.py": {"_splice_shard"},
     "write/copying.py": {"_assemble"},

@@ -52,6 +52,7 @@ from shardwrite.format.node import DOCUMENT, group_document
 from shardwrite.journal.bucket_runs import confirm, ensure_held
 from shardwrite.journal.documents import (
     DocumentChange,
+    alone_in_store,
     consolidate,
     dump,
     replace_document,
@@ -424,9 +425,6 @@ class RunDirectory:
     ) -> bool:
         """Write a document of a group, unless another process has changed it.
 
-        Other runs enter their arrays into the same document. So it is compared right before the
-        new one becomes visible.
-
         Parameters
         ----------
         place : Place
@@ -443,8 +441,9 @@ class RunDirectory:
         bool
             False if the document is not `old` any more; nothing is written then.
         """
-        check, run_dir = partial(self._check_current, driver), self.target.beside.parent
-        return replace_document(place, old, new, durability, f"{driver}.end", check, run_dir)
+        check = partial(self._check_current, driver)
+        with alone_in_store(place, self.target.beside.parent):
+            return replace_document(place, old, new, durability, f"{driver}.end", check)
 
     def leave(
         self, receipt: Receipt, durability: str, driver: str, report: bytes | None = None

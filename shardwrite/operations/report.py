@@ -162,11 +162,11 @@ class Report:
         """Rows of the table about the array and the checks, or about the group."""
         problems = ("problems", "none" if self.is_good else str(len(self.problems)))
         if self.n_nodes is not None:
-            checked = "consolidated metadata, against the documents of all nodes"
+            against = "consolidated metadata, against the documents of all nodes"
             return [
                 ("group", self.path),
                 ("below", f"{self.n_nodes:,} arrays and groups"),
-                ("checked", checked if self.expected_by else "nothing: it lists no nodes"),
+                ("checked", against if self.expected_by else "nothing: it lists no nodes"),
                 problems,
             ]
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
