@@ -18,7 +18,6 @@ from shardwrite.cli.convert_options import (
     codec_options,
     conversion_options,
     index_option,
-    keep_codecs,
     shards_option,
 )
 from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
@@ -194,5 +193,4 @@ def reshard(src: str, dst: str | None, **options: Any) -> None:
     all are decoded and encoded again. If the command was interrupted, run it again: it continues
     where it stopped.
     """
-    keep_codecs(options)
     _convert(src, dst, **options)

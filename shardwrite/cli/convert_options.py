@@ -26,12 +26,10 @@ __all__ = [
     "conversion_arguments",
     "conversion_options",
     "index_option",
-    "keep_codecs",
     "shards_option",
 ]
 
 _Command = Callable[..., None]
-_KEEP = [{"name": "keep", "configuration": {}}]
 
 shards_option = click.option(
     "--shards",
@@ -53,19 +51,14 @@ def codec_options(function: _Command) -> _Command:
         "--compressors",
         type=Json(),
         default="keep",
-        help="A codec's name, a JSON list of codecs, none, auto (zstd with a checksum), or keep.",
+        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, "
+        "auto (zstd with a checksum), or keep.",
     )(function)
     return click.option(
         "--chunks",
         type=Sizes(),
         help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
     )(function)
-
-
-def keep_codecs(options: dict[str, Any]) -> None:
-    """Take the word `keep` for what it says, and for no codec of that name."""
-    if options["compressors"] == _KEEP:
-        options["compressors"] = "keep"
 
 
 def conversion_options(function: _Command) -> _Command:

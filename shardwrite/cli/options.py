@@ -90,7 +90,8 @@ source_options = combined(
     click.option(
         "--decode-cf",
         is_flag=True,
-        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf).",
+        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf). Give it "
+        "for each file of an array, or for none.",
     ),
 )
 manifest_option = click.option(
@@ -128,7 +129,8 @@ layout_options = combined(
         "--compressors",
         type=Json(),
         default="auto",
-        help="A codec's name, a JSON list of codecs, none, or auto (zstd with a checksum).",
+        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, or "
+        "auto (zstd with a checksum).",
     ),
     click.option(
         "--filters",

@@ -236,7 +236,8 @@ COMPRESSORS = Setting(
     "array.compressors",
     kinds.codecs,
     "auto",
-    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c.',
+    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c. '
+    "A name alone is followed by crc32c, too.",
     keyword="compressors",
 )
 HEARTBEAT = Setting(

@@ -162,7 +162,7 @@ class FixedOrder:
 
 
 def _room(old: Stored, end: int) -> Ranks:
-    """Bytes from the beginning of each inner chunk to whatever lies behind it, and -1 if it is empty.
+    """Bytes from the beginning of each inner chunk to what lies behind it, and -1 if it is empty.
 
     Behind it lies another inner chunk, or the end of them all.
     """

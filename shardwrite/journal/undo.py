@@ -11,9 +11,9 @@ crash after each step leaves behind:
 4. Write into the shard, and sync it. *A shard that may be torn.*
 5. Make the record void, durably, and remove it. *The new shard.*
 
-If a write fails all the same, the process itself puts the old content back at once, into the blocks
-that the file has, and cuts the file to its old size. That needs no room, and readers find the old
-shard. After a failed sync it does not: see below.
+If a write fails all the same, the process puts the old content back at once. It cuts the file to
+its old size, and writes the old bytes into the blocks that it has. That needs no room, and readers
+find the old shard. After a failed sync it does not do so; see below.
 
 A process that finds a record gives the shard its old content back, in a **new file** that is
 renamed over the old one. There are two reasons for a new file. First, after a failed sync the
@@ -433,8 +433,8 @@ def _restore(
 ) -> None:
     """Write the old content of a shard into a new file, and publish it if its record still exists.
 
-    Where there is no room for a new file, the shard itself gets its old content back, so that
-    readers find that, and the record stays until the next process finds room: one that was frozen
+    Where there is no room for a new file, the shard itself gets its old content back, for the sake
+    of its readers. The record stays until the next process finds room, because one that was frozen
     amid the change may yet go on.
 
     Parameters

@@ -281,8 +281,9 @@ def reshard(
         Shape of an inner chunk **in elements**, or its decoded size, such as ``"1MB"``. By default
         the inner chunks stay.
     compressors : codec, sequence of codec, "auto", "keep" or None
-        Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
-        they are. With others, an array of shards within shards gets a single level of shards.
+        Compressors of the inner chunks, as in :func:`to_sharded_zarr`: a name alone is followed by
+        crc32c, and a list is taken as it is. ``"keep"`` leaves them as they are. With others, an
+        array of shards within shards gets a single level of shards.
     checksum, index_location, dimension_names, manifest, check, drop_empty, include, exclude
         See :func:`shard`.
     min_chunks : int, optional

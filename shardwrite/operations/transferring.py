@@ -57,6 +57,7 @@ from shardwrite.place.target import (
     Target,
     document_if_there,
     document_of,
+    refuse_names,
     resolve_place,
     target_at,
 )
@@ -166,6 +167,8 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
         If a run on an array of the source has not ended.
     """
     tree = open_hierarchy(place_of(src), lambda _: True)
+    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
+    refuse_names(names, tree.place.label, as_text=True, as_it_is=True)
     for _, source in tree.arrays:
         _check_source(source)
     place = resolve_place(dst, None, asks=False)

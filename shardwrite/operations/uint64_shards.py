@@ -38,7 +38,7 @@ from shardwrite.stores import (
     require,
     to_write,
 )
-from shardwrite.write.uint64_shards import Change, ValueOf, commit_changes
+from shardwrite.write.uint64_shards import Change, ValueOf, commit_changes, sweep
 
 __all__ = ["UInt64Shards"]
 
@@ -83,8 +83,9 @@ class UInt64Shards(Mapping[int, bytes]):
     -----
     Shards are written whole. Each appears when it is complete, and is synced as `durability` says.
     So a call that was killed has left whole shards, and perhaps hidden temporaries that end in
-    ``.swtmp``. No two processes may write the same shard at a time; one that notices a change by
-    another stops. `shards_of` helps to share the ids among processes.
+    ``.swtmp``. The next call of the same user removes them, once the process is gone. If that was
+    on another host, it does so after a day. No two processes may write the same shard at a time;
+    one that notices a change by another stops. `shards_of` helps to share the ids among processes.
 
     Examples
     --------
@@ -477,6 +478,7 @@ class UInt64Shards(Mapping[int, bytes]):
         if changes and store.local_root is not None:
             with as_store_error(str(store.local_root), "cannot make"):
                 make_directories(store.local_root, level)
+        sweep(store)
         size = _BATCH if level == "batch" else 1
         batches = [changes[i : i + size] for i in range(0, len(changes), size)]
 

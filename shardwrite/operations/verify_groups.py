@@ -11,6 +11,7 @@ from shardwrite.journal import has_consolidated
 from shardwrite.operations.report import Problem, Report
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_if_there, document_of
+from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import documents_below
 
 __all__ = ["is_group", "unlisted_in", "verify_group"]
@@ -24,7 +25,7 @@ _LIST = "consolidated_metadata"
 
 def is_group(place: Place) -> bool:
     """Whether a group of Zarr v3 stands at a place."""
-    return place.kind() == "group"
+    return not isinstance(place, TransformerPlace) and place.kind() == "group"
 
 
 def verify_group(place: Place, **others: bool) -> Report:

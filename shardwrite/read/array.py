@@ -358,8 +358,10 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
     if isinstance(item, slice):
         start, stop, step = item.indices(n)
         numbers = range(start, stop, step)
-        if step == 1 or not numbers:
-            return (start, max(start, stop)), slice(None)
+        if not numbers:
+            return (0, 0), slice(None)
+        if step == 1:
+            return (start, stop), slice(None)
         low, high = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
         end = numbers[-1] - low + (1 if step > 0 else -1)
         return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
@@ -374,6 +376,7 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
         raise IndexError(f"{item!r} is no integer, slice, or array of integers or booleans")
     elif (wanted < -n).any() or (wanted >= n).any():
         raise IndexError(f"{item!r} is out of bounds for an axis of {n} elements")
+    wanted = wanted.astype(np.int64)  # small integers may not hold n
     wanted = np.where(wanted < 0, wanted + n, wanted)
     if wanted.size == 0:
         return (0, 0), wanted.astype(np.int64)

@@ -188,7 +188,10 @@ def _ranks(positions: npt.NDArray[np.int64], counts: Shape) -> npt.NDArray[np.in
     """Row-major ranks of positions in a grid; None if some are outside."""
     if (positions >= np.array(counts, np.int64)).any():
         return None
-    return positions @ np.array([math.prod(counts[n:]) for n in range(1, len(counts) + 1)])
+    ranks: npt.NDArray[np.int64] = positions @ np.array(
+        [math.prod(counts[n:]) for n in range(1, len(counts) + 1)], np.int64
+    )
+    return ranks
 
 
 def _is_read(

@@ -301,7 +301,7 @@ def _unwrapped(store: Any) -> Any:
     return store
 
 
-def _service(kind: str, given: Mapping[str, Any]) -> str:
+def _service(kind: str, given: Mapping[str, object]) -> str:
     """Service that has a bucket: its kind, and its address and account as far as they are given."""
     account = given.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     address = given_address(kind, given).rstrip("/")

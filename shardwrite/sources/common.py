@@ -213,7 +213,7 @@ def as_attributes(
     return kept
 
 
-def typed_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
     """Attributes by which xarray decodes values: single numbers with their types, and text.
 
     The result of decoding has a type that depends on theirs.
@@ -223,7 +223,7 @@ def typed_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     attributes : mapping
         Attributes as a library gives them.
     """
-    found = {}
+    found: dict[str, object] = {}
     for name in _OF_DECODING & set(attributes):
         value = attributes[name]
         if np.size(value) == 1:

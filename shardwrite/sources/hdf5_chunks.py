@@ -21,7 +21,7 @@ __all__ = ["ChunkTable", "locate"]
 _SHUFFLE = 2  # number of this filter of HDF5
 # chunks of which the library's bytes are compared with those at the place that it tells
 _N_COMPARED = 32
-_N_COMPARED_FAR = 2  # in a bucket, where each is a request
+_N_COMPARED_FAR = 1  # in a bucket, where each is a request
 
 
 @dataclass(frozen=True, slots=True)

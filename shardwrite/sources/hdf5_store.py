@@ -382,7 +382,7 @@ def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:
             f"its elements {'are arrays' if is_array else 'have no fixed size'} ({dataset.dtype})",
             field="src",
             value=name,
-            remedy="leave it out, or write its values from Python",
+            remedy="leave it out, or write its values by themselves, if they are text",
         )
     if dtype.names is None:
         return np.dtype(dtype.str)

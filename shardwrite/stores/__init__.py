@@ -51,6 +51,7 @@ from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
+    check_regular,
     is_file,
     is_there,
     listed,
@@ -86,7 +87,13 @@ from shardwrite.stores.removal import (
     set_aside,
 )
 from shardwrite.stores.rights import copy_rights, rights_of
-from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
+from shardwrite.stores.temporaries import (
+    TEMPORARY_SUFFIX,
+    begin_temporary,
+    discard_open_temporaries,
+    forget_temporary,
+    is_open_temporary,
+)
 from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
 
@@ -130,8 +137,10 @@ __all__ = [
     "WholeStore",
     "Writable",
     "as_store_error",
+    "begin_temporary",
     "can_copy_between",
     "check_key",
+    "check_regular",
     "copy_bytes",
     "copy_file",
     "copy_rights",
@@ -140,12 +149,14 @@ __all__ = [
     "discard_open_temporaries",
     "exchange",
     "file_in_bucket",
+    "forget_temporary",
     "fsync_directory",
     "give_room",
     "is_bucket",
     "is_bucket_url",
     "is_file",
     "is_icechunk",
+    "is_open_temporary",
     "is_plain_key",
     "is_session",
     "is_store_url",
@@ -157,8 +168,8 @@ __all__ = [
     "make_directory",
     "mode_of",
     "mount_of",
-    "open_bucket",
     "needing",
+    "open_bucket",
     "open_plain",
     "open_store",
     "owner_of",

@@ -12,7 +12,7 @@ To add a store, derive from `WholeStore` (in `whole`) if it puts each object in 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 

@@ -34,7 +34,7 @@ class PosixEditor:
                 self._only_appends = True
 
     def write_at(self, offset: int, data: Any) -> None:
-        """See :meth:`ObjectEditor.write_at`; where the system only appends, that must be the end."""
+        """See :meth:`ObjectEditor.write_at`; where the system only appends, it must be the end."""
         with as_store_error(self._key, "cannot write"):
             if self._only_appends and offset != os.fstat(self._fd).st_size:
                 raise self._no_append()
@@ -55,11 +55,12 @@ class PosixEditor:
         """See :meth:`ObjectEditor.reserve`."""
         with as_store_error(self._key, "cannot reserve room in"):
             nbytes = os.fstat(self._fd).st_size
+            sequence = sorted(spans)
+            if self._only_appends and sequence and sequence[0][0] < nbytes:
+                raise self._no_append()
             begun = end = 0
             try:
-                for start, stop in sorted(spans):
-                    if self._only_appends and start < nbytes:
-                        raise self._no_append()
+                for start, stop in sequence:
                     if start > end:
                         reserve_blocks(self._fd, begun, end)
                         begun = start
@@ -78,9 +79,9 @@ class PosixEditor:
 
     def _no_append(self) -> StoreError:
         return StoreError(
-            f"the system lets only append to {self._key!r}, and this would write into it: give "
-            "strategy=AppendOnly(in_place=True) for an array whose index lies at the end, or let "
-            "the file be written to (chattr -a)",
+            f"the system lets only append to {self._key!r}, and this would write into it. Give "
+            "strategy=AppendOnly(in_place=True) if the index lies at the end, or let the file be "
+            "written to (chattr -a)",
             key=self._key,
             errno=errno.EPERM,
         )

@@ -174,6 +174,10 @@ class PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self
 
+    def whole(self) -> tuple[PosixStore, str]:
+        """See :meth:`Store.whole`; what lies above a directory is found by its path."""
+        return self, ""
+
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
         return os.path.join(self._root, check_key(key))
@@ -374,12 +378,18 @@ class PosixTransaction:
             mode = 0o666 if replaced is None else NARROW
             begin_temporary(temporary)
             try:
-                fd = os.open(temporary, flags, mode)
-            except FileNotFoundError:
-                self.store.make_parents(Path(path), self._known.plain)
-                fd = os.open(temporary, flags, mode)
-        writer = PosixWriter(self, key, path, temporary, fd, replaced)
-        self._open[key] = writer
+                try:
+                    fd = os.open(temporary, flags, mode)
+                except FileNotFoundError:
+                    self.store.make_parents(Path(path), self._known.plain)
+                    fd = os.open(temporary, flags, mode)
+                writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
+            except BaseException as error:  # an interrupt, too
+                if not isinstance(error, FileExistsError):
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+                forget_temporary(temporary)
+                raise
         return writer
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
@@ -566,9 +576,11 @@ class PosixWriter:
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-            forget_temporary(self._temporary)
+            try:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._temporary)
+            finally:  # after an interrupt, too
+                forget_temporary(self._temporary)
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

@@ -79,17 +79,20 @@ class _Accepted:
             )
 
 
-def _as_array(block: Any, target: Target) -> npt.NDArray[Any]:
+def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArray[Any]:
     """The block as an array.
 
     Raises
     ------
     SpecError
-        If elements of the block are masked, or it is read from the array that is written. Which of
-        the earlier blocks it saw would depend on what was flushed.
+        If elements of the block are masked, or would mean something else in the array. If it is
+        read from the array that is written: which of the earlier blocks it saw would depend on what
+        was flushed.
     """
     if type(block) is not np.ndarray:
         refuse_reading(block, target.store, target.label)
+    if type(block).__module__.startswith("xarray."):
+        check_meaning(known_of_xarray(block, "block"), metadata, "block")
     if np.ma.is_masked(block):
         raise SpecError(
             "holds masked elements",
@@ -260,7 +263,7 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            array = self._values(block)
+            array = _values_of(block, self._metadata, self._target)
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
@@ -308,7 +311,7 @@ class ShardWriter:
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
             box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
-            array = self._values(block) if one is None else one
+            array = _values_of(block, self._metadata, self._target) if one is None else one
             if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "
@@ -388,12 +391,6 @@ class ShardWriter:
             raise SpecError(
                 "is closed", field="writer", value=self._target.label, remedy="make another one"
             )
-
-    def _values(self, block: Any) -> npt.NDArray[Any]:
-        """Values of a block, which mean what equal values of the array mean."""
-        if type(block).__module__.startswith("xarray."):
-            check_meaning(known_of_xarray(block, "block"), self._metadata, "block")
-        return _as_array(block, self._target)
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
         """Accept a block, and encode the layers that it completes."""

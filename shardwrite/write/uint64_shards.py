@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,26 @@ from shardwrite.format.precomputed.shard import (
     sequence,
     stage_of,
 )
+from shardwrite.journal.lease import is_abandoned, signature
+from shardwrite.place.directory import remove_temporaries
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
     ObjectWriter,
     Proof,
+    Store,
     Transaction,
     as_store_error,
+    begin_temporary,
+    data_in,
+    forget_temporary,
+    listed,
+    mode_of,
+    remove_data,
+    remove_state,
 )
 
-__all__ = ["Change", "ValueOf", "commit_changes"]
+__all__ = ["Change", "ValueOf", "commit_changes", "sweep"]
 
 ValueOf = Callable[[int], tuple[Any, int | None]]
 """From an id to a value, and how many bytes at its end are the chunk; all of them if None."""
@@ -97,7 +109,7 @@ def commit_changes(
     CorruptShardError
         If chunks are to be kept, and an index of the shard is damaged, or bytes belong to nothing.
     """
-    nbytes, attempt = 0, f"{uuid.uuid4().hex}.0"
+    nbytes, attempt = 0, f"{uuid.uuid4().hex},{signature()}"
     with files.store.transaction(durability, attempt) as transaction:
         for change in changes:
             nbytes += _write_shard(files, change, value_of, transaction)
@@ -149,9 +161,10 @@ def _remove_obsolete(
     if not keys:
         return
     root = store.local_root
-    # Data are removed by way of a directory of the run; a call that was killed leaves it hidden.
-    aside = Path(root or "", f".{attempt}{TEMPORARY_SUFFIX}")
-    proof = Proof(aside, {"attempt": attempt}, lambda: keys)
+    # Data are removed by way of a directory; the next call removes what a killed one has left.
+    aside = Path(root or "", f".obsolete-{attempt}{TEMPORARY_SUFFIX}")
+    proof = _proof(aside, keys)
+    begin_temporary(str(aside))
     try:
         if root is not None:
             with as_store_error(str(aside), "cannot make"):
@@ -160,9 +173,39 @@ def _remove_obsolete(
             for key in keys:
                 transaction.remove(key)
     finally:
+        forget_temporary(str(aside))
         if root is not None:
-            with contextlib.suppress(OSError):  # what is left there is found hidden
+            with contextlib.suppress(OSError):  # `sweep` removes what is left
                 aside.rmdir()
+
+
+def _proof(aside: Path, keys: Collection[str] = ()) -> Proof:
+    """Proof for the objects of the obsolete format, and for those that were moved aside."""
+    return Proof(aside, {"run": aside.name.partition("-")[2]}, lambda: keys)
+
+
+def sweep(store: Store) -> None:
+    """Remove what this user's calls have left in a directory whose processes are gone.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be removed.
+    """
+    root = store.local_root
+    for path in () if root is None else listed(root, ".", TEMPORARY_SUFFIX):
+        with (
+            as_store_error(str(path), "cannot remove the temporary"),
+            contextlib.suppress(FileNotFoundError),  # another call was faster
+        ):
+            if path.lstat().st_uid != os.geteuid() or not is_abandoned(path):
+                continue
+            if stat.S_ISDIR(mode_of(path, follow=False)):
+                for name in data_in(path):
+                    remove_data(path, name, _proof(path))
+                remove_state(path)
+            else:
+                remove_temporaries([str(path)])
 
 
 def _refusal(key: str, what: str, number: int) -> StoreError:

@@ -28,10 +28,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "buckets")]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-import preloaded  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+import preloaded
+
+HERE = Path(__file__).parent
 
 ROUNDS = 40  # of one tree
 
@@ -102,6 +104,8 @@ def run_tree(given, directory: Path, name: str, rng: random.Random, first: int, 
     outside, version = directory / "outside", 0
     shutil.rmtree(outside, ignore_errors=True)
     world = worlds.WORLDS[name](directory)
+    if given.faults:
+        world.faults = {kind: n for kind, n in world.faults.items() if kind in given.faults}
     with world.opened():
         campaign = Campaign(world, outside)
         campaign.begin(consolidated=rng.random() < 0.5)
@@ -151,6 +155,7 @@ def summary(files: list[Path]) -> dict[str, Any]:
         "restarts": len(lines),
         "vacuous": sum(not line["fired"] for line in lines),
         "acked": sum(line["acked"] for line in lines),
+        "readings": sum(line.get("readings", 0) for line in lines),
         "failed rounds": sum(bool(line["troubles"]) for line in lines),
         "troubles": words,
         "hours": round(sum(line["seconds"] for line in lines) / 3600, 2),
@@ -170,6 +175,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="for trees, results and failures")
     parser.add_argument("--resume", type=Path, help="go on in this directory, with its seed")
     parser.add_argument("--worlds", nargs="+", choices=worlds, default=[*worlds])
+    parser.add_argument("--faults", nargs="+", help="of the worlds; all by default")
     parser.add_argument("--without", nargs="*", default=[], help="operations to leave out")
     parser.add_argument("--go-on", action="store_true", help="after failures, with a new tree")
     parser.add_argument("--shrink", action=argparse.BooleanOptionalAction, default=True)

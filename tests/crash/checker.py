@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,14 @@ import zarr
 MAX_VERSION = 2**12 - 1
 _BITS = np.uint32(20)
 Box = tuple[slice, ...]
+IDS = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "identity",
+    "preshift_bits": 3,
+    "minishard_bits": 1,
+    "shard_bits": 2,
+}
+"""Where chunks by id lie: shard n has the ids from 16 n on."""
 
 
 def _mixed(name: str, starts, shape, versions) -> np.ndarray:
@@ -106,6 +114,44 @@ def look(store, path: str) -> tuple[np.ndarray | None, np.ndarray | None, str]:
         return seen, blind, text
 
 
+def look_at_ids(directory: Path, n_ids: int) -> np.ndarray:
+    """Chunks 0 to `n_ids` of shards in Neuroglancer's format, with ids as they are and no codecs,
+    as the elements of an array; a chunk is its element, repeated as often as that says."""
+    seen = np.zeros(n_ids, np.uint32)
+    for path in directory.glob("*.shard"):
+        data, n = path.read_bytes(), IDS["minishard_bits"]
+        words = np.frombuffer(data, "<u8", 2 << n).reshape(-1, 2)
+        for begin, end in words + (16 << n):
+            entries = np.frombuffer(data[int(begin) : int(end)], "<u8").reshape(3, -1)
+            ids, at = np.cumsum(entries[0]), (16 << n)
+            for chunk, gap, nbytes in zip(ids, entries[1], entries[2], strict=True):
+                content = data[at + int(gap) : at + int(gap) + int(nbytes)]
+                element = np.frombuffer(content[:4], "<u4")[0]
+                is_right = content == chunk_of(element) and int(path.stem, 16) == chunk >> 4
+                seen[int(chunk)] = element if is_right else 2**32 - 1
+                at += int(gap) + int(nbytes)
+    return seen
+
+
+def chunk_of(element) -> bytes:
+    """The bytes of a chunk by id."""
+    return np.uint32(element).tobytes() * (1 + int(element) % 9)
+
+
+def unlisted(root: Path) -> list[str]:
+    """How the consolidated metadata of a group, if it has such, differ from the documents below."""
+    consolidated = json.loads((root / "zarr.json").read_text()).get("consolidated_metadata")
+    if not consolidated:
+        return []
+    documents = {p.parent.name: json.loads(p.read_text()) for p in root.glob("*/zarr.json")}
+    listed = consolidated["metadata"]
+    return [
+        f"{name} in the list: {listed.get(name, {}).get('shape')}, not {document.get('shape')}"
+        for name, document in {**{key: {} for key in listed}, **documents}.items()
+        if any(listed.get(name, {}).get(k) != document.get(k) for k in ("shape", "chunk_grid"))
+    ]
+
+
 def torn_by(history: list[Change], shape) -> np.ndarray:
     """Where changes that were not acknowledged may have left what cannot be read."""
     mask = np.zeros(shape, bool)
@@ -129,6 +175,30 @@ def judge(state: State, seen: np.ndarray | None, history: list[Change], blind=No
     ]
     verdicts = [_judge(state, born, seen, history, blind) for state, born in possible]
     return min(verdicts, key=len)
+
+
+def judge_reading(
+    state: State, seen, blind, history: list[Change], begin: int, end: int
+) -> list[str]:
+    """What is wrong with what was read meanwhile. Each element may be of any moment of the reading.
+
+    Where the array was replaced, converted or compacted meanwhile, a reader may see anything. Where
+    a shard was changed, a reader may find an inner chunk empty.
+    """
+    begun = [c for c in history if c.begin <= end]
+    meanwhile = [c for c in begun if c.end >= begin]
+    if any(c.kind in ("new", "gone", "same") for c in meanwhile):
+        return []
+    empty = torn_by([replace(c, tears=True, acked=False) for c in meanwhile], seen.shape)
+    as_read = [replace(c, acked=c.acked and c.end <= begin, unit=[]) for c in begun]
+    return judge(state, seen, as_read, blind | (empty & (seen == 0)))
+
+
+def is_checked(document: dict) -> bool:
+    """Whether inner chunks have checksums, or are files of their own, which appear whole."""
+    first = document["codecs"][0]
+    inner = first.get("configuration", {}).get("codecs", [])
+    return first["name"] != "sharding_indexed" or "crc32c" in [c["name"] for c in inner]
 
 
 def _born(change: Change) -> State:

@@ -35,14 +35,16 @@ STRATEGIES = {
     "append in place": AppendOnly(in_place=True),
     "auto": "auto",
 }
-SHAPES = {2: [(16, 24), (20, 30), (24, 16)], 3: [(4, 8, 8)]}
+SHAPES = {1: [(64,)], 2: [(16, 24), (20, 30), (24, 16)], 3: [(4, 8, 8)]}
 LAYOUTS = {
+    1: [(None, 8)],
     2: [(8, 4), (8, 8), ((8, 12), (4, 6)), (None, 8)],
     3: [((4, 8, 8), (2, 4, 4)), ((6, 4, 4), (1, 4, 4))],
 }
 ROWS = 3  # of a stream, for each flush
 PLAIN, STREAMED, COPIES, PAIR = ("a", "b"), ("s",), ("c", "d"), ("p", "q")
-ARRAYS = {**dict.fromkeys((*PLAIN, *COPIES, *PAIR), 2), **dict.fromkeys(STREAMED, 3)}
+IDS = "ids"  # no array, but chunks by id
+ARRAYS = {IDS: 1, **dict.fromkeys((*PLAIN, *COPIES, *PAIR), 2), **dict.fromkeys(STREAMED, 3)}
 Operation = dict[str, Any]
 
 
@@ -64,15 +66,19 @@ class Log:
         os.close(self._fd)
 
     @contextlib.contextmanager
-    def changing(self, *changes: Change) -> Iterator[None]:
-        """What is changed in the block, which acknowledges it by its end."""
+    def changing(self, *changes: Change, is_ours: bool = True) -> Iterator[None]:
+        """What is changed in the block, which acknowledges it by its end.
+
+        What is not ours is done by the user, and no fault is meant for it.
+        """
         self._n += 1
         name = f"{self._client}-{self._n}"
         plain = [asdict(c) for c in changes]
         for change in plain:
             del change["begin"], change["end"], change["acked"]
         self.note(event="begin", id=name, changes=plain)
-        self.on_change()
+        if is_ours:
+            self.on_change()
         try:
             yield
         except BaseException:
@@ -119,6 +125,7 @@ KINDS = {
     **{name: {"copy": 3, "consume": 1} for name in COPIES},
     "p": {"pair": 2, "update": 1},
     "q": {"update": 1},
+    IDS: {"ids": 3, "remove ids": 1},
 }
 
 
@@ -182,7 +189,15 @@ class SkippedError(Exception):
 
 def _source(operation: Operation, box) -> da.Array:
     x = checker.values(operation["array"], box, operation["version"])
-    return da.from_array(x, chunks=operation["pieces"])
+    pieces = da.from_array(x, chunks=operation["pieces"])
+    if "slow" in operation:
+        return pieces.map_blocks(_slowly, operation["slow"], dtype=x.dtype, meta=x[:0])
+    return pieces
+
+
+def _slowly(block: np.ndarray, seconds: float) -> np.ndarray:
+    time.sleep(seconds)
+    return block
 
 
 def _options(operation: Operation) -> dict[str, Any]:
@@ -361,8 +376,10 @@ def _consume(client: Client, operation: Operation) -> None:
     source = COPIES[operation["array"] == COPIES[0]]
     if "copied" not in operation:  # the same call again knows what it was
         client.shape(source)
+        if "consolidated_metadata" in json.loads((client.root / "zarr.json").read_text()):
+            raise SkippedError("it would still be listed, so it is refused")
         copied = _copied(client, source, operation["array"])
-        with client.log.changing(Change(operation["array"], "gone")):
+        with client.log.changing(Change(operation["array"], "gone"), is_ours=False):
             shutil.rmtree(client.root / operation["array"], ignore_errors=True)
         operation["copied"] = asdict(copied)
         client.log.note(event="start", operation=operation)
@@ -404,7 +421,6 @@ def _write_again(client: Client, operation: Operation) -> None:
     x = checker.values_of_versions(np.load(operation["source"]), operation["array"])
     pieces = da.from_array(x, chunks=operation["pieces"])
     shardwrite.repair(store, pieces, **name, durability=operation["durability"])
-    shutil.rmtree(client.root / f"{operation['array']}.quarantine", ignore_errors=True)
 
 
 def _pair(client: Client, operation: Operation) -> None:
@@ -427,7 +443,24 @@ def _pair(client: Client, operation: Operation) -> None:
         )
 
 
+def _ids(client: Client, operation: Operation) -> None:
+    """Chunks by id are put or removed."""
+    ((start, stop),) = [[8 * a, 8 * b] for a, b in operation["box"]]
+    version = 0 if operation["kind"] == "remove ids" else operation["version"]
+    shards = shardwrite.UInt64Shards(client.root / IDS, checker.IDS)
+    with client.log.changing(Change(IDS, "put", [[start, stop]], version, [16])):
+        if version == 0:
+            shards.remove(range(start, stop), durability=operation["durability"])
+            return
+        elements = checker.values(IDS, [[start, stop]], version)
+        chunks = {i: checker.chunk_of(e) for i, e in enumerate(elements, start)}
+        threads = 1 if operation["scheduler"] == "sync" else 2
+        shards.write(chunks, existing="update", durability=operation["durability"], threads=threads)
+
+
 PERFORMED = {
+    "ids": _ids,
+    "remove ids": _ids,
     "write": _write,
     "update": _update,
     "erase": _erase,

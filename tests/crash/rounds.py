@@ -27,7 +27,7 @@ import operations
 import power_cut
 import zarr
 from checker import Change, State
-from operations import ARRAYS, Client, Log, Operation, SkippedError
+from operations import ARRAYS, IDS, Client, Log, Operation, SkippedError
 from worlds import World
 
 import shardwrite
@@ -37,7 +37,7 @@ HEARTBEAT, TTL = 0.2, 1.0
 NEW = {"write", "copy", "consume", "pair"}
 GIVEN_UP_BY = {"append": {"append", "stream"}}
 """Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
-COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair"}
+COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair", "ids", "remove ids"}
 """Operations that only the same call ends."""
 _PR_SET_PDEATHSIG = 1
 
@@ -50,6 +50,7 @@ class Outcome:
     operations: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     acked: int = 0
+    readings: int = 0
     troubles: list[str] = field(default_factory=list)
 
     def enter(self, kind: str, texts) -> None:
@@ -111,7 +112,8 @@ def run_client(root: Path, log: Log, ops: list[Operation], fault: dict[str, Any]
                 library.shim_arm(*where, fault["k"], fault["error"], fault["lasts"])
             elif strikes and fault["kind"] in ("kill at", "freeze"):
                 strike = signal.SIGKILL if fault["kind"] == "kill at" else signal.SIGSTOP
-                library.shim_watch(str(root).encode(), b"*", fault["k"], strike, nowhere, -1)
+                of = fault["of"].encode()
+                library.shim_watch(str(root).encode(), of, fault["k"], strike, nowhere, -1)
             else:
                 library.shim_watch(str(root).encode(), b"*", 0, 0, nowhere, -1)
 
@@ -187,6 +189,7 @@ class Campaign:
         self.pending: list[Operation] = []
         self.returned: list[Operation] = []
         self.states = {name: State(None, name) for name in ARRAYS}
+        self.states[IDS] = State(np.zeros(operations.SHAPES[1][0], np.int32), IDS)
         self.effects: Counter[str] = Counter()
         self.n_logs = 0
 
@@ -230,6 +233,8 @@ class Campaign:
             self.check(outcome, "after abandon", recovered=not self.pending)
         self._call_again(outcome)
         self.check(outcome, "after the same calls", recovered=True)
+        for path in self.root.glob("*.quarantine"):  # is for the user, who needs it no more
+            shutil.rmtree(path)
         if plan["fault"]["kind"] in ("fail", "full", "cut") and self._left_over():
             # The removal of what a call that returned had left has failed, or came to nothing.
             self._abandon(outcome)
@@ -245,7 +250,7 @@ class Campaign:
     def _work(self, plan: dict[str, Any], outcome: Outcome) -> None:
         fault, logs, pids = plan["fault"], [], []
         config = {"shardwrite.retry-pauses": [0, 0, 0]}
-        if fault["kind"] == "freeze":
+        if fault["kind"] in ("freeze", "slow"):
             config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL}
         for number, ops in enumerate(plan["clients"]):
             logs.append(self.log())
@@ -256,11 +261,18 @@ class Campaign:
                     run_client(self.root, Log(path, f"client-{number}"), ops, own)
 
             pids.append(fork(work, self.outside / f"failed-{number}"))
+        reader = fork(self._read, self.outside / "failed-reader") if plan["reads"] else 0
         started, frozen = time.monotonic(), 0
         if fault["kind"] == "kill":
             time.sleep(fault["seconds"])
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
                 os.kill(pid, signal.SIGKILL)
+        elif fault["kind"] == "slow":
+            time.sleep(2 * TTL)
+            outcome.fired = (
+                os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            )
+            self._take_over(plan, outcome)
         elif fault["kind"] == "full":
             time.sleep(fault["seconds"])
             self.world.fill(fault["left"])
@@ -274,9 +286,43 @@ class Campaign:
             frozen = self._freeze(pids[fault["client"]], plan, outcome)
         if not wait(pids, TIMEOUT - (time.monotonic() - started)):
             outcome.enter("hang", ["a client did not end"])
+        if reader:
+            os.kill(reader, signal.SIGKILL)
+            os.waitpid(reader, 0)
         if fault["kind"] == "cut":
             self.world.restart()
         self._enter(logs, outcome, fault, frozen)
+        self._judge_readings(outcome)
+
+    def _read(self) -> None:
+        """Read arrays, one after the other, until the end of this process."""
+        store, directory = zarr.storage.LocalStore(self.root), self.outside / "readings"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        for number in range(200):
+            name = [*operations.PLAIN, *operations.STREAMED][number % 3]
+            path = self.root / name / "zarr.json"
+            with contextlib.suppress(OSError, ValueError):  # there is none yet, or no more
+                is_checked = checker.is_checked(json.loads(path.read_text()))
+                begin = time.monotonic_ns()
+                seen, blind, _ = checker.look(store, name)
+                if seen is not None and is_checked:
+                    fields = {"name": name, "times": [begin, time.monotonic_ns()]}
+                    np.savez(directory / "unfinished.npz", seen=seen, blind=blind, **fields)
+                    (directory / "unfinished.npz").rename(directory / f"{number}.npz")
+            time.sleep(0.02)
+
+    def _judge_readings(self, outcome: Outcome) -> None:
+        for path in (self.outside / "readings").glob("[0-9]*.npz"):
+            reading = np.load(path)
+            name, seen, blind = str(reading["name"]), reading["seen"], reading["blind"]
+            history = [c for c in self.history if c.array == name]
+            texts = checker.judge_reading(
+                self.states[name], seen, blind, history, *reading["times"].tolist()
+            )
+            outcome.enter("read", [f"{name}: {text}" for text in texts])
+            outcome.readings += 1
+            path.unlink()
 
     def _freeze(self, pid: int, plan: dict[str, Any], outcome: Outcome) -> int:
         """Wait until a client stands still, take over from it, and let it go on; when it stood."""
@@ -290,11 +336,14 @@ class Campaign:
         frozen = time.monotonic_ns()
         outcome.fired = True
         time.sleep(TTL + 0.2)
+        self._take_over(plan, outcome)
+        os.kill(pid, signal.SIGCONT)
+        return frozen
+
+    def _take_over(self, plan: dict[str, Any], outcome: Outcome) -> None:
         path = self.log()
         self.in_child(lambda: run_client(self.root, Log(path, "takeover"), plan["takeover"], {}))
         self._enter([path], outcome, {}, 0)
-        os.kill(pid, signal.SIGCONT)
-        return frozen
 
     def _enter(
         self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int
@@ -335,13 +384,17 @@ class Campaign:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
-        if entry["outcome"] == "failed" and not fault:
+        if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
+            outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
+        is_readable = not any("torn" in p for p in self.pending)
+        if entry["outcome"] == "failed" and not fault and is_readable:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
         is_torn = "torn" in operation and entry["outcome"] == "refused"
         if entry["outcome"] in ("failed", "killed") or is_torn:
             self._await(operation)
         elif entry["outcome"] == "done":
-            self.returned[:0] = [operation] if operation["kind"] in COMES_FIRST else []
+            if fault.get("kind") == "cut" and operation["kind"] in COMES_FIRST:
+                self.returned.insert(0, operation)
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
             self._give_up(operation)
 
@@ -367,7 +420,7 @@ class Campaign:
             refusals = {}
             for name in ARRAYS:
                 try:
-                    if (self.root / name).exists():
+                    if name != IDS and (self.root / name).exists():
                         shardwrite.abandon(self.root / name)
                 except (shardwrite.SpecError, shardwrite.JournalError) as error:
                     refusals[name] = str(error)
@@ -395,7 +448,7 @@ class Campaign:
                     Client(self.root, log).perform(self.pending[0])
                 else:
                     for name in ARRAYS:
-                        if (self.root / name).exists():
+                        if name != IDS and (self.root / name).exists():
                             shardwrite.abandon(self.root / name)
             except (shardwrite.ShardwriteError, SkippedError):
                 return
@@ -409,50 +462,62 @@ class Campaign:
 
     def _call_again(self, outcome: Outcome) -> None:
         """Make the calls again that were interrupted; those that others refuse wait for these."""
-        waiting, is_given_up = list(self.pending), False
+        waiting, remedies = list(self.pending), {"revive", "restart", "abandon"}
         while waiting and not outcome.troubles:
-            refused, texts = [], []
-            for operation in waiting:
-                path = self.log()
-
-                def again(operation=operation, path=path) -> None:
-                    log = Log(path, "again")
-                    log.note(event="start", operation=operation)
-                    attempt(Client(self.root, log), operation)
-
-                trouble = self.in_child(again)
-                changes = checker.load([path], time.monotonic_ns())
-                self.history += changes
-                last = json.loads(path.read_text().splitlines()[-1])
-                ended = last.get("outcome", "hang" if trouble else "nothing")
-                if (
-                    ended == "refused"
-                    and "torn" not in operation
-                    and not self._has_state(operation)
-                ):
-                    self.pending = [p for p in self.pending if p is not operation]
-                elif ended in ("refused", "failed"):
-                    refused.append(operation)
-                    texts.append(f"{operation['kind']}: {last['text']}")
-                elif ended not in ("done", "skipped"):
-                    outcome.enter("stuck", [f"{operation['kind']}: {last.get('text', trouble)}"])
-                else:
-                    self.pending = [p for p in self.pending if p is not operation]
-                    self._give_up(operation)
-                if last.get("open_files"):
-                    outcome.enter("left open", [f"{operation['kind']}: {last['open_files'][:3]}"])
-            copies = [p for p in waiting if p["kind"] == "copy"]
-            # A repair waits for what stands in its way, and what can never have begun is no remedy.
-            needs_way = any("torn" in p for p in waiting) or all("SpecError" in t for t in texts)
-            if len(refused) == len(waiting) and needs_way and not is_given_up:
-                is_given_up = True
-                self._abandon(outcome)
-            elif len(refused) == len(waiting) and any(not p["restart"] for p in copies):
-                for operation in copies:  # what is copied is no longer what it was
+            refusals = [self._call(operation, outcome) for operation in waiting]
+            refused = [o for o, text in zip(waiting, refusals, strict=True) if text]
+            texts = [f"{o['kind']}: {t}" for o, t in zip(waiting, refusals, strict=True) if t]
+            is_stuck, copies = (
+                len(refused) == len(waiting),
+                [o for o in waiting if o["kind"] == "copy"],
+            )
+            if is_stuck and self.returned and "revive" in remedies:
+                remedies.remove("revive")  # a power cut may have brought back what had ended
+                for operation in self.returned:
+                    self._call(operation, outcome, is_revived=True)
+            elif is_stuck and copies and "restart" in remedies:
+                remedies.remove("restart")  # what is copied is no longer what it was
+                for operation in copies:
                     operation["restart"] = True
-            elif len(refused) == len(waiting):
+            elif (
+                is_stuck
+                and "abandon" in remedies
+                and (
+                    any("torn" in o for o in waiting) or all("SpecError" in text for text in texts)
+                )
+            ):
+                remedies.remove("abandon")  # what stands in the way of a repair, or has never begun
+                self._abandon(outcome)
+            elif is_stuck:
                 outcome.enter("stuck", texts)
-            waiting = [operation for operation in refused if operation in self.pending]
+            waiting = [o for o in refused if o in self.pending]
+
+    def _call(self, operation: Operation, outcome: Outcome, *, is_revived: bool = False) -> str:
+        """Make a call again; why it is refused, or an empty string."""
+        path, kind = self.log(), operation["kind"]
+
+        def call() -> None:
+            log = Log(path, "again")
+            log.note(event="start", operation=operation)
+            attempt(Client(self.root, log), operation)
+
+        trouble = self.in_child(call)
+        last = json.loads(path.read_text().splitlines()[-1])
+        ended = last.get("outcome", "hang" if trouble else "nothing")
+        text = last.get("text", trouble)
+        if not is_revived:  # that changes nothing
+            self.history += checker.load([path], time.monotonic_ns())
+        if last.get("open_files"):
+            outcome.enter("left open", [f"{kind}: {last['open_files'][:3]}"])
+        can_have_begun = "torn" in operation or self._has_state(operation)
+        if ended == "failed" or (ended == "refused" and can_have_begun):
+            return text
+        if ended not in ("done", "skipped", "refused"):
+            outcome.enter("stuck", [f"{kind}: {text}"])
+        self.pending = [p for p in self.pending if p is not operation]
+        if ended == "done":
+            self._give_up(operation)
+        return ""
 
     def _has_state(self, operation: Operation) -> bool:
         """Whether an operation can have left anything to be ended."""
@@ -471,6 +536,9 @@ class Campaign:
             store = zarr.storage.LocalStore(self.root)
             for name in ARRAYS:
                 seen, blind, text = checker.look(store, name)
+                if name == IDS:
+                    seen = checker.look_at_ids(self.root / IDS, *operations.SHAPES[1][0])
+                    blind = np.zeros(seen.shape, bool)
                 if seen is not None:
                     np.savez(out / f"{name}.npz", seen=seen, blind=blind, text=text)
                 elif text:
@@ -531,12 +599,16 @@ class Campaign:
         def verify() -> None:
             texts = []
             for name, state in self.states.items():
-                if state.versions is not None:
+                if name == IDS:
+                    shards = shardwrite.UInt64Shards(self.root / IDS, checker.IDS)
+                    texts += [] if shards.verify(deep=True).is_good else ["chunks by id"]
+                elif state.versions is not None:
                     report = shardwrite.verify(self.root / name, deep=True)
                     if not report.is_good:
                         texts.append(f"{name}: {[p.message for p in report.problems][:3]}")
             path.write_text(json.dumps(texts))
 
+        outcome.enter("unlisted", checker.unlisted(self.root))
         trouble = self.in_child(verify)
         outcome.enter("verify", [trouble] if trouble else json.loads(path.read_text()))
 
@@ -548,7 +620,9 @@ class Campaign:
             at = Path(directory).relative_to(self.root)
             depth = len(at.parts)
             is_chunk = depth > 1 and at.parts[1] == "c"
-            left += [str(at / f) for f in files if f not in own and not (is_chunk and f.isdigit())]
+            chunks = [f for f in files if is_chunk and f.isdigit()]
+            chunks += [f for f in files if str(at) == IDS and f.endswith(".shard") and f[0] != "."]
+            left += [str(at / f) for f in files if f not in own and f not in chunks]
             left += [
                 str(at / d) for d in names
                 if not (d in ARRAYS if depth == 0 else d == "c" if depth == 1 else d.isdigit())

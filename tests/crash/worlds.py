@@ -23,7 +23,7 @@ _SMALL_NBYTES = 4 * 2**20
 class World:
     """A directory of a file system that holds many trees."""
 
-    faults: ClassVar = {"none": 1, "kill": 4, "kill at": 6, "fail": 4, "freeze": 1}
+    faults: ClassVar = {"none": 1, "kill": 4, "kill at": 6, "fail": 4, "freeze": 1, "slow": 0.3}
     durabilities = ("full", "batch", "none")
 
     def __init__(self, directory: Path) -> None:

@@ -280,7 +280,7 @@ class Disk:
             with self._image.open("wb") as file:
                 file.truncate(nbytes)
             # No blocks are kept for root, who runs this.
-            extra = {"ext4": ["-m", "0"], "ext2": ["-m", "0", "-O", "^extents"], "xfs": []}
+            extra = {"ext4": ["-m", "0"], "ext2": ["-m", "0", "-O", "^extents,^64bit"], "xfs": []}
             kind = self._filesystem.replace("ext2", "ext4")
             make = [*power_cut.MKFS[kind], *extra[self._filesystem], self._image]
             subprocess.run(make, check=True, capture_output=True)
@@ -290,7 +290,9 @@ class Disk:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        subprocess.run(["umount", "--lazy", self.root], check=True)
+        power_cut.close_all_in(self.root)  # what the traceback of an error still holds
+        if trouble := power_cut.unmount(self.root, 60):
+            raise OSError(trouble)
         if self._device:
             loop_devices.detach(self._device, self._image)
 

@@ -126,6 +126,8 @@ def check_changed(home: Path, case: Case) -> None:
     shards = shards_in(home, case.hash)
     assert dict(shards) == wanted(case)
     assert shards.verify(deep=True).is_good
+    left = [path.name for path in (home / "x").iterdir() if path.suffix != ".shard"]
+    assert not left, f"left over: {left}"
 
 
 class Bench:

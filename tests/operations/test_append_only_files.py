@@ -69,7 +69,9 @@ def test_a_stream_goes_on_in_a_shard(path):
 
 @pytest.mark.parametrize("strategy", [FixedOrder(in_place=True, max_unused=1.0), FixedOrder()])
 def test_whatever_is_no_append_says_what_to_do_and_changes_nothing(path, strategy):
-    with pytest.raises(StoreError, match="only append.*chattr -a|chattr -a.*only append") as caught:
+    with pytest.raises(
+        StoreError, match=r"only append.*chattr -a|chattr -a.*only append"
+    ) as caught:
         update(path, strategy)
     assert caught.value.errno == errno.EPERM
     np.testing.assert_array_equal(read(path), OLD)

@@ -276,7 +276,9 @@ def test_a_larger_chunk_takes_the_unused_bytes_behind_the_old_one(tmp_path, loca
     da.from_array(now, chunks=-1).to_sharded_zarr(path, **layout)
     shard = path / "c/0/0"
     nbytes = shard.stat().st_size
-    for number, (row, size) in enumerate([(1, 300), (1, 890), (3, 100), (3, 895), (0, 10), (0, 500)]):
+    for number, (row, size) in enumerate(
+        [(1, 300), (1, 890), (3, 100), (3, 895), (0, 10), (0, 500)]
+    ):
         now[row] = of_sizes([size] * 4, number)[row]
         shardwrite.write_region(now[row : row + 1], path, slice(row, row + 1), strategy=ANYWAY)
         assert shard.stat().st_size == nbytes

@@ -161,9 +161,7 @@ def test_a_path_with_dots_concerns_only_the_groups_above_it(tmp_path, x):
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["group is made", "group is there"])
-def test_another_program_that_changes_the_group_at_once(
-    tmp_path, x, monkeypatch, is_new
-):
+def test_another_program_that_changes_the_group_at_once(tmp_path, x, monkeypatch, is_new):
     path = tmp_path / "g"
     if not is_new:
         zarr.create_group(path)
