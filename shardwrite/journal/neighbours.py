@@ -26,7 +26,7 @@ from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
 from shardwrite.plan.identity import Bounds
-from shardwrite.stores import is_there
+from shardwrite.stores import as_store_error, is_there
 
 __all__ = [
     "Beside",
@@ -79,13 +79,21 @@ def tidy(target: Target) -> None:
 
     Removals of runs that were interrupted are finished, and drafts of runs that never began are
     removed.
+
+    Raises
+    ------
+    JournalError, UntrustedStateError
+        See `neighbours`.
+    StoreError
+        If the storage refuses.
     """
     require_trusted(target)
     whole = replace(target, update="")
     for place in (whole, *whole.others):
-        tidied_run(place)
-        discard_drafts(place)
-        remove_empty(place)
+        with as_store_error(str(place.run_path), "cannot remove what is left in"):
+            tidied_run(place)
+            discard_drafts(place)
+            remove_empty(place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,7 @@ def looked_at(
 
 def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     table = inspect_shards(active_engine(), array, ranks, deep=False)
+    table.refuse_unread(target.label)
     if table.problems:
         rank, message = table.problems[0]
         remedy = how_to_mend(look_beside(target))

@@ -109,6 +109,13 @@ class ShardTable:
         self.problems += part.problems
         self.errnos |= part.errnos
 
+    def refuse_unread(self, label: str) -> None:
+        """Raise StoreError if the storage has refused to read a shard, which need not be bad."""
+        for rank, message in self.problems:
+            if rank in self.errnos:
+                text = f"shards of {label} cannot be looked at: {message}"
+                raise StoreError(text, key=label, errno=self.errnos[rank])
+
 
 def _order_of(
     offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape
