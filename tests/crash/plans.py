@@ -8,7 +8,7 @@ from typing import Any
 
 import operations
 from operations import Operation
-from rounds import NEW, TTL, Campaign
+from rounds import NEW, SLOW_TTL, Campaign
 
 COMMON = ("open", "write", "fsync", "rename", "unlink")
 CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
@@ -63,7 +63,7 @@ def draw(
             taking = {**struck, "version": version}
         plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
         if fault["kind"] == "slow":  # a process that lives for longer than a lease without a sign
-            slow = {**struck, "slow": 3 * TTL, "pieces": 64, "scheduler": "sync"}
+            slow = {**struck, "slow": 3 * SLOW_TTL, "pieces": 64, "scheduler": "sync"}
             plan["clients"] = [[slow]]
             plan["takeover"][0]["box"] = struck["box"]
     plan["settle"] = rng.choices(["same", "abandon", "nothing"], [5, 4, 2])[0]

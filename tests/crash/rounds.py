@@ -32,8 +32,9 @@ from worlds import World
 
 import shardwrite
 
-TIMEOUT = 120.0
-HEARTBEAT, TTL = 0.2, 1.0
+TIMEOUT = 300.0
+HEARTBEAT, TTL = 0.2, 1.0  # of processes that are frozen
+SLOW_TTL = 4.0  # of those that are slow, which must not starve where a machine is busy
 NEW = {"write", "copy", "consume", "pair"}
 GIVEN_UP_BY = {"append": {"append", "stream"}}
 """Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
@@ -251,7 +252,8 @@ class Campaign:
         fault, logs, pids = plan["fault"], [], []
         config = {"shardwrite.retry-pauses": [0, 0, 0]}
         if fault["kind"] in ("freeze", "slow"):
-            config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL}
+            ttl = TTL if fault["kind"] == "freeze" else SLOW_TTL
+            config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": ttl}
         for number, ops in enumerate(plan["clients"]):
             logs.append(self.log())
             own = fault if fault.get("client") == number else {}
@@ -268,7 +270,7 @@ class Campaign:
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
                 os.kill(pid, signal.SIGKILL)
         elif fault["kind"] == "slow":
-            time.sleep(2 * TTL)
+            time.sleep(2 * SLOW_TTL)
             outcome.fired = (
                 os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
             )
@@ -326,12 +328,11 @@ class Campaign:
 
     def _freeze(self, pid: int, plan: dict[str, Any], outcome: Outcome) -> int:
         """Wait until a client stands still, take over from it, and let it go on; when it stood."""
-        while True:
+        deadline, state = time.monotonic() + TIMEOUT, ""
+        while state not in ("T", "Z") and time.monotonic() < deadline:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state in "TZ":
-                break
             time.sleep(0.005)
-        if state == "Z":
+        if state != "T":
             return 0
         frozen = time.monotonic_ns()
         outcome.fired = True
@@ -343,7 +344,7 @@ class Campaign:
     def _take_over(self, plan: dict[str, Any], outcome: Outcome) -> None:
         path = self.log()
         self.in_child(lambda: run_client(self.root, Log(path, "takeover"), plan["takeover"], {}))
-        self._enter([path], outcome, {}, 0)
+        self._enter([path], outcome, {"kind": "none"}, 0)
 
     def _enter(
         self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int
@@ -370,10 +371,19 @@ class Campaign:
                     last = None
             if last is not None:
                 ends.append((2**63, last, {"outcome": "killed", **_NOTHING}))
+        is_alone = len(logs) == 1
         for _, operation, entry in sorted(ends, key=lambda end: end[0]):
-            self._end(operation, entry, outcome, fault)
+            self._end(operation, entry, outcome, fault, is_alone=is_alone)
 
-    def _end(self, operation: Operation, entry, outcome: Outcome, fault: dict[str, Any]) -> None:
+    def _end(
+        self,
+        operation: Operation,
+        entry: dict[str, Any],
+        outcome: Outcome,
+        fault: dict[str, Any],
+        *,
+        is_alone: bool,
+    ) -> None:
         kind = operation["kind"]
         outcome.operations[kind] += 1
         outcome.ends[entry["outcome"]] += 1
@@ -387,7 +397,7 @@ class Campaign:
         if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
             outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
         is_readable = not any("torn" in p for p in self.pending)
-        if entry["outcome"] == "failed" and not fault and is_readable:
+        if entry["outcome"] == "failed" and fault == {"kind": "none"} and is_readable and is_alone:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
         is_torn = "torn" in operation and entry["outcome"] == "refused"
         if entry["outcome"] in ("failed", "killed") or is_torn:
