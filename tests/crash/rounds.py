@@ -389,7 +389,8 @@ class Campaign:
         outcome.ends[entry["outcome"]] += 1
         is_struck = entry["outcome"] == "killed" and fault.get("kind") in ("kill", "kill at", "cut")
         outcome.fired |= entry["fired"] > 0 or is_struck
-        self.effects[kind] = max(self.effects[kind], entry["effects"])
+        if entry["effects"]:
+            self.effects[kind] = (self.effects[kind] + entry["effects"]) // 2
         if entry["open_files"]:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
