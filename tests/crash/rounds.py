@@ -295,6 +295,9 @@ class Campaign:
             self.world.restart()
         self._enter(logs, outcome, fault, frozen)
         self._judge_readings(outcome)
+        for path in self.outside.glob("failed-*"):  # what a client or a reader did not expect
+            outcome.enter("bare", [path.read_text()[-1500:]])
+            path.unlink()
 
     def _read(self) -> None:
         """Read arrays, one after the other, until the end of this process."""
