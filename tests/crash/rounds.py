@@ -398,7 +398,9 @@ class Campaign:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
-        if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
+        was_wrong = entry["text"].startswith(("SpecError", "PlanError"))  # from the beginning
+        is_ended = entry["outcome"] not in ("done", "skipped")
+        if fault.get("kind") == "slow" and is_ended and not was_wrong:
             outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
         is_readable = not any("torn" in p for p in self.pending)
         if entry["outcome"] == "failed" and fault == {"kind": "none"} and is_readable and is_alone:
