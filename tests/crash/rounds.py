@@ -179,8 +179,8 @@ class Campaign:
     history : list of Change
         What was done since.
     pending, returned : list
-        Operations that have begun, and neither returned nor been refused; and those of this round
-        that have returned, the last first.
+        Operations that have begun, and neither returned nor been refused; and those
+        before a power cut that have returned, the last first.
     """
 
     def __init__(self, world: World, outside: Path) -> None:
@@ -219,7 +219,7 @@ class Campaign:
 
     def run(self, plan: dict[str, Any]) -> Outcome:
         """A round."""
-        outcome, self.returned = Outcome(), []
+        outcome = Outcome()
         self._work(plan, outcome)
         self.check(outcome, "right after the fault", recovered=False)
         if plan["fault"]["kind"] == "full":
@@ -598,7 +598,7 @@ class Campaign:
         if recovered and len(outcome.troubles) == before and not self.pending:
             for name, (seen, _, _) in views.items():
                 self.states[name] = self._settled(name, seen)
-            self.history = []
+            self.history, self.returned = [], []
 
     def _settled(self, name: str, seen) -> State:
         if seen is None:
