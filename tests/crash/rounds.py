@@ -244,6 +244,7 @@ class Campaign:
         if not outcome.troubles:
             self._verify(outcome)
             outcome.enter("left over", self._left_over())
+        self.returned = []
         return outcome
 
     # What clients do, and the fault.
@@ -598,7 +599,7 @@ class Campaign:
         if recovered and len(outcome.troubles) == before and not self.pending:
             for name, (seen, _, _) in views.items():
                 self.states[name] = self._settled(name, seen)
-            self.history, self.returned = [], []
+            self.history = []
 
     def _settled(self, name: str, seen) -> State:
         if seen is None:
