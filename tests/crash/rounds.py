@@ -40,6 +40,12 @@ GIVEN_UP_BY = {"append": {"append", "stream"}}
 """Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
 COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair", "ids", "remove ids"}
 """Operations that only the same call ends."""
+REFUSALS = (
+    shardwrite.JournalError,
+    shardwrite.SpecError,
+    shardwrite.PlanError,
+    shardwrite.ConflictError,
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -134,10 +140,7 @@ def attempt(
     except SkippedError:
         outcome = "skipped"
     except shardwrite.ShardwriteError as error:
-        is_refused = isinstance(
-            error,
-            (shardwrite.JournalError, shardwrite.SpecError, shardwrite.PlanError, shardwrite.ConflictError),
-        )  # fmt: skip
+        is_refused = isinstance(error, REFUSALS) and not isinstance(error, shardwrite.RunEndedError)
         outcome, text = "refused" if is_refused else "failed", f"{type(error).__name__}: {error}"
     except Exception:
         outcome, text = "bare", traceback.format_exc()
@@ -179,8 +182,8 @@ class Campaign:
     history : list of Change
         What was done since.
     pending, returned : list
-        Operations that have begun, and neither returned nor been refused; and those
-        before a power cut that have returned, the last first.
+        Operations that have begun, and neither returned nor been refused; and, where a power
+        cut can bring back what they have removed, those that have returned, the last first.
     """
 
     def __init__(self, world: World, outside: Path) -> None:
@@ -244,7 +247,6 @@ class Campaign:
         if not outcome.troubles:
             self._verify(outcome)
             outcome.enter("left over", self._left_over())
-        self.returned = []
         return outcome
 
     # What clients do, and the fault.
@@ -406,12 +408,12 @@ class Campaign:
         is_readable = not any("torn" in p for p in self.pending)
         if entry["outcome"] == "failed" and fault == {"kind": "none"} and is_readable and is_alone:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
-        is_torn = "torn" in operation and entry["outcome"] == "refused"
+        # A repair has to be made, and the other of two arrays may have been begun.
+        is_torn = ("torn" in operation or kind == "pair") and entry["outcome"] == "refused"
         if entry["outcome"] in ("failed", "killed") or is_torn:
             self._await(operation)
         elif entry["outcome"] == "done":
-            if fault.get("kind") == "cut" and operation["kind"] in COMES_FIRST:
-                self.returned.insert(0, operation)
+            self._return(operation)
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
             self._give_up(operation)
 
@@ -490,8 +492,10 @@ class Campaign:
             )
             if is_stuck and self.returned and "revive" in remedies:
                 remedies.remove("revive")  # a power cut may have brought back what had ended
-                for operation in self.returned:
-                    self._call(operation, outcome, is_revived=True)
+                for array in set().union(*map(operations.changed_by, refused)):
+                    calls = [o for o in self.returned if array in operations.changed_by(o)]
+                    if calls:
+                        self._call(calls[0], outcome, is_revived=True)
             elif is_stuck and copies and "restart" in remedies:
                 remedies.remove("restart")  # what is copied is no longer what it was
                 for operation in copies:
@@ -533,8 +537,13 @@ class Campaign:
             outcome.enter("stuck", [f"{kind}: {text}"])
         self.pending = [p for p in self.pending if p is not operation]
         if ended == "done":
+            self._return(operation)
             self._give_up(operation)
         return ""
+
+    def _return(self, operation: Operation) -> None:
+        if self.world.forgets and operation["kind"] in COMES_FIRST:
+            self.returned.insert(0, operation)
 
     def _has_state(self, operation: Operation) -> bool:
         """Whether an operation can have left anything to be ended."""
