@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.consuming import CONSUMES
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
 from shardwrite.journal.lost import has_lost_array
@@ -42,6 +43,7 @@ from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     is_there,
+    keep_room,
     listed,
     make_directories,
     parse_json,
@@ -60,6 +62,7 @@ __all__ = [
     "look_at_run",
     "probe",
     "record_of",
+    "same_source_remedy",
     "tidied_run",
 ]
 
@@ -278,6 +281,7 @@ def begin_run(
         if found is None:
             try:
                 check_target(target, intent.mode)
+                _check_groups(target, intent)
             except SpecError:
                 if tidied_run(target) is None:
                     raise
@@ -364,6 +368,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
+        keep_room(draft / "plan.json")
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.
@@ -449,9 +454,28 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     )
     raise JournalError(
         f"another plan was begun for {found.target.label} and has not ended; it differs in "
-        f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}",
+        f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}"
+        f"{same_source_remedy(changed)}",
         path=str(found.target.run_path),
         differences=changed,
+    )
+
+
+def _check_groups(target: Target, intent: Intent) -> None:
+    """Check that the groups above can be changed, if the run changes what they list."""
+    identity = intent.identity
+    if intent.makes_array or identity.append_axis is not None or identity.stream:
+        check_groups_above(target.place)
+
+
+def same_source_remedy(changed: Sequence[str]) -> str:
+    """What to do if a run differs only in its source, as the end of a sentence; else nothing."""
+    if len(changed) != 1 or not changed[0].startswith("source: "):
+        return ""
+    return (
+        ". If only the name or the time of the source has changed, and its data are the same, say "
+        "so with the setting shardwrite.source.accept=True (--accept-source), or give source_id "
+        "(--source-id) what it was"
     )
 
 

@@ -50,7 +50,7 @@ def patch_dask() -> DaskPatch:
     A call that writes shards then differs from dask's own in five ways:
 
     - The chunks of the dask array need not fit the shards, and it is never rechunked.
-    - Inner chunks carry a crc32c, unless `compressors` are given.
+    - Inner chunks carry a crc32c, unless `compressors` are given as a list or as codecs.
     - With ``compute=True``, the call returns a `WriteResult`; `dask.array.store` returns a tuple of
       them if there are several arrays.
     - A cast that loses more than precision is an error, unless ``casting="unsafe"`` is given.

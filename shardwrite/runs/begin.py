@@ -34,6 +34,7 @@ from shardwrite.journal import (
     make_way,
     probe,
     read_receipt,
+    same_source_remedy,
     take_back,
     taking_part,
     tidied_run,
@@ -198,7 +199,8 @@ def join(
     if directory.digest != job.plan.digest:
         changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
         raise JournalError(
-            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}",
+            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}"
+            f"{same_source_remedy(changed)}",
             path=str(directory.target.run_path),
             differences=changed,
         )

@@ -20,21 +20,26 @@ from dask.delayed import delayed
 
 import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
+from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
+from shardwrite.format.joined import changed_meaning
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
 from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import as_attributes
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
-__all__ = ["Given", "take", "take_for", "take_written"]
+__all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
+
+_MASKS = ("_FillValue", "missing_value")
 
 _OF_PATHS = (
     "give the array first, and the path of the store second; a file is opened with "
@@ -92,6 +97,8 @@ class Given:
             layout = replace(layout, dimension_names=known.dimension_names)
         if options.attributes is None and known.attributes:
             layout = replace(layout, attributes=known.attributes)
+        if options.serializer == "auto" and known.serializer is not None:
+            layout = replace(layout, serializer=known.serializer)
         return layout
 
 
@@ -129,6 +136,46 @@ def take(x: Any, field: str = "x") -> Given:
     if meta is not None:
         _refuse_other_blocks(meta, field)
     return given
+
+
+def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) -> None:
+    """Refuse values that mean something else than equal values of the array that they go to.
+
+    The array's attributes tell how its values are packed, and in which units. So a file that is
+    packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
+    object without any attributes says nothing. An array of floats has NaN for missing values, and
+    takes them from a source that has no other value for these.
+
+    Parameters
+    ----------
+    known : SourceMetadata
+        What the source says besides its values.
+    metadata : ArrayMetadata
+        The array.
+    field : str
+        Name of the argument, for the error.
+
+    Raises
+    ------
+    SpecError
+        If attributes of the conventions of CF, such as ``scale_factor``, differ.
+    """
+    kept, own = attributes_of(metadata.document), known.attributes
+    if not own:
+        return
+    if metadata.dtype.kind == "f":
+        own = {**{name: kept[name] for name in _MASKS if name in kept}, **own}
+    name = changed_meaning(kept, own)
+    if name is not None:
+        raise SpecError(
+            f"the source has {own.get(name)!r}, and the array {kept.get(name)!r}, so equal values "
+            "would mean different things",
+            field=f"{field}.attributes[{name!r}]",
+            value=own.get(name),
+            remedy="convert its values to those of the array first (--decode-cf if the array was "
+            "written with it); if they mean the same, give the values alone, as an array of dask "
+            "or numpy",
+        )
 
 
 def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
@@ -267,13 +314,18 @@ def _of_xarray(x: Any, field: str) -> Given:
         variable = variable.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
-    names = tuple(name if isinstance(name, str) else None for name in variable.dims)
     return Given(
         variable.data,
-        SourceMetadata(dimension_names=names, attributes=as_attributes(variable.attrs, field)),
+        known_of_xarray(variable, field),
         _layout_of(variable),
         _not_applied(variable),
     )
+
+
+def known_of_xarray(x: Any, field: str) -> SourceMetadata:
+    """What a `DataArray` or `Variable` says besides its values."""
+    names = tuple(name if isinstance(name, str) else None for name in x.dims)
+    return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
 
 
 def _layout_of(variable: Any) -> ArrayOptions:
@@ -321,6 +373,7 @@ def _of_zarr(x: Any, field: str) -> Given:
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
+    check_names_in(x)
     dtype = np.dtype(x.dtype)
     array = dask.array.from_array(
         x,
