@@ -85,8 +85,7 @@ def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArr
     Raises
     ------
     SpecError
-        If elements of the block are masked, would mean something else in the array, or are read
-        from the array that is written.
+        If elements of it are masked, mean something else there, or are read from the array itself.
     """
     if type(block) is not np.ndarray:
         refuse_reading(block, target.store, target.label)
