@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
@@ -244,7 +245,7 @@ class Report:
     def __repr__(self) -> str:
         found = counted(len(self.problems), "problem") if self.problems else "no problems"
         told = " ".join(self._headline[0])
-        return f"<Report of {self.path}: {told}, {found}>"
+        return f"<Report of {printable(self.path)}: {told}, {found}>"
 
     def _repr_html_(self) -> str:
         return card_html(

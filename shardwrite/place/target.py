@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -426,7 +426,7 @@ def _check_name(name: Any) -> None:
             "not a relative path of plain names",
             field="name",
             # Options of a store that stand in this place may be credentials.
-            value=name if isinstance(name, str) else type(name).__name__,
+            value=type(name).__name__ if isinstance(name, Mapping) else name,
             remedy='give for instance "images/raw"',
         )
 
