@@ -21,7 +21,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
-from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
 from shardwrite.journal.lost import has_lost_array
@@ -32,6 +31,7 @@ from shardwrite.journal.takeover import (
     TAKEN,
     forget,
     make_end,
+    refuse_consuming,
     remove_orphans,
     settle,
     take_away,
@@ -293,7 +293,8 @@ def begin_run(
                 # Another run has ended since the target was checked.
                 take_back(made, is_claimed=True)
         elif restart and found.makes_array == intent.makes_array:
-            _refuse_consuming(found)
+            refuse_consuming(found)
+            _refuse_losing(found, intent)
             take_away(found)
             restart = False
         elif found.digest == intent.digest:
@@ -306,14 +307,18 @@ def begin_run(
     )
 
 
-def _refuse_consuming(found: RunDirectory) -> None:
-    """Refuse to take away shards that hold what was removed elsewhere."""
-    if is_there(found.path / CONSUMES):
+def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
+    """Refuse to start over a run that replaces an array, with a call that replaces none.
+
+    The old array would be put back, and then be in the way.
+    """
+    if found.can_put_back and intent.mode != "w":
         raise JournalError(
-            f"shards of {found.target.label} hold data that a conversion with consume=True has "
-            "removed from its source. They are not taken away. Make that call again, without "
-            "restart, to finish it",
-            path=str(found.path),
+            f"an unfinished run replaces the array at {found.target.label}, and this call says "
+            "nothing of replacing one. To put the old array back, call abandon (shardwrite "
+            'abandon). To replace it by this one, give mode="w" and restart=True '
+            "(--overwrite --restart)",
+            path=str(found.target.run_path),
         )
 
 
@@ -442,7 +447,10 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
         raise held(found, holders[0])
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
-        "start over with restart=True (--restart), which takes its shards away"
+        'start over with mode="w" and restart=True (--overwrite --restart), which takes its shards '
+        "away; or call abandon (shardwrite abandon), which puts the old array back"
+        if found.can_put_back
+        else "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array
         else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it "
         "is, old or new"

@@ -29,8 +29,9 @@ The steps of a run in order, and in italics what a crash after each step leaves 
    the same command does the rest of this step.*
 
 Starting over removes the run and its shards instead: ``run-<run>/`` becomes ``taken-<run>/``, the
-unpublished array and ``plan.json`` are moved into it, and it is removed. The steps of both ends are
-listed in :mod:`shardwrite.journal.takeover`.
+unpublished array and ``plan.json`` are moved into it, and it is removed. An old array in
+``replaced/`` gets its name back before. The steps of both ends are listed in
+:mod:`shardwrite.journal.takeover`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
+from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
 from shardwrite.stores import (
@@ -126,6 +128,15 @@ class RunDirectory:
     def makes_array(self) -> bool:
         """Whether the run makes the array, rather than updating or repairing an existing one."""
         return self.record.makes_array
+
+    @property
+    def can_put_back(self) -> bool:
+        """Whether the run replaces an array (``mode="w"``) that can be as it was before.
+
+        Where the store cannot rename, the new array is written over the old one.
+        """
+        is_whole = isinstance(self.target.place, Directory) or not is_there(self.path / "replaced")
+        return self.record.mode == "w" and self.record.replaces and is_whole
 
     @property
     def keeps_values(self) -> bool:
@@ -248,6 +259,25 @@ class RunDirectory:
         """See :meth:`Owner.check_held`."""
         self._check_there("")
         ensure_held(self.target)
+
+    def clear(self, keys: Collection[str]) -> None:
+        """Remove what is left of an old array in a store that cannot rename; see `Place.clear`.
+
+        Parameters
+        ----------
+        keys : collection of str
+            Keys of what the new array has.
+
+        Raises
+        ------
+        RunEndedError
+            If another process has taken the run over.
+        JournalError
+            If somebody has removed what this run has written.
+        """
+        if self.record.replaces:
+            self.check_mark()
+            self.target.place.clear(self, keys)
 
     def check_mark(self) -> None:
         """Verify that what stands at the target is still what this run has written.

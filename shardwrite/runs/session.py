@@ -357,6 +357,8 @@ class Session:
                 contextlib.ExitStack() as stack,
             ):
                 metadata = self.job.plan.metadata
+                if directory.record.replaces:
+                    self._clear()
                 listed = present_listed(metadata, self.job.target.store)
                 if self.job.makes_array:
                     directory.publish(self.job.durability, self.driver, listed)
@@ -378,6 +380,13 @@ class Session:
                     "another run has taken this one's place", path=str(directory.path)
                 ) from error
         return result
+
+    def _clear(self) -> None:
+        """Remove objects of an old array in a bucket that the new one does not have."""
+        metadata, stored = self.job.plan.metadata, np.flatnonzero(self.ledger.nbytes > 0).tolist()
+        keys = {metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in stored}
+        keys |= {REPORT_NAME} if self.job.options.keep_report else set()
+        self.directory.clear(keys)
 
     def _change_document(self, listed: DocumentChange) -> None:
         """Enlarge the array by what an update has appended, and make its manifest exact."""
@@ -431,6 +440,7 @@ class Session:
             If the storage refuses.
         """
         metadata = self.job.plan.metadata
+        self.directory.clear(())
         listed = partial(all_listed, metadata, metadata.grid.whole)
         self.directory.publish(self.job.durability, self.driver, listed)
 
@@ -484,7 +494,10 @@ class Session:
         sweep(self.directory, metadata, found, may_list=may_list)
         if may_list:
             abort_uploads(self.job.target, metadata, {self.driver})
-        if self.job.makes_array and is_resumed(self.directory.target, self.directory.run):
+        directory = self.directory
+        # Where the run replaces an array, some objects may still be those of the old one.
+        is_own = self.job.makes_array and not directory.record.replaces
+        if is_own and is_resumed(directory.target, directory.run):
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
@@ -494,7 +507,7 @@ class Session:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
 
         They were put after the journals were put there last. All objects of the array are the
-        run's own, as the old ones were removed before the first one was written.
+        run's own.
         """
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         if array.metadata.is_sharded:
