@@ -67,6 +67,7 @@ _HDF5_FAULTS = "tests/operations/test_hdf5_faults.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 _COMPARED = "tests/operations/test_repair_compare.py"
+_REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
     "copy its chunks into plain shards": f"{_ADOPT}::test_remedies_of_datasets_that_are_no_shards",
@@ -121,7 +122,31 @@ COVERED: dict[str, str] = {
         f"{_ADOPT}::test_files_and_places_that_are_refused"
     ),
     "--strategy is for copies": f"{_HDF5}::test_the_name_on_the_command_line",
-    "--drop-hdf5 is for a call without DST": f"{_HDF5}::test_conversions_on_the_command_line",
+    "With --in-place, the new data take the name of SRC": (
+        "tests/cli/test_convert_commands.py::test_in_place"
+    ),
+    "--in-place goes without DST: give one of the two": (
+        "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
+    ),
+    "or give --in-place, so that the new data take the name of SRC": (
+        "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
+    ),
+    "or call abandon (shardwrite abandon), which puts the old array back": (
+        f"{_REPLACEMENTS}::test_messages_name_both_ways"
+    ),
+    "To replace it by this one, give mode": (
+        f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
+    ),
+    "or give it up with abandon (shardwrite abandon), which puts the old array back": (
+        f"{_REPLACEMENTS}::test_messages_name_both_ways"
+    ),
+    "It overwrites the objects of the old array, so nothing can be put back": (
+        "tests/buckets/test_late_requests.py::test_a_replacement_in_two_calls"
+    ),
+    "the old array cannot go back to": (
+        f"{_REPLACEMENTS}::test_what_stands_in_the_way_is_named"
+    ),
+    "--drop-hdf5 is for a call with --in-place": f"{_HDF5}::test_conversions_on_the_command_line",
     "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",
     "Repair it with the source (--source)": (
         f"{_HDF5_FAULTS}::test_a_file_that_hdf5_does_not_open_is_not_cut"

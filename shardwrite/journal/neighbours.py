@@ -202,7 +202,7 @@ def unfinished(
             "restart=True (--overwrite --restart) takes its shards away and starts over",
             path=str(run.target.run_path),
         )
-    if run.record.replaces and run.record.mode == "w":
+    if run.replaces_array:
         return JournalError(
             f"the run that replaces {path} has not ended. It overwrites the objects of the old "
             "array, so nothing can be put back. Make the same call again to finish it (shardwrite "

@@ -130,13 +130,18 @@ class RunDirectory:
         return self.record.makes_array
 
     @property
+    def replaces_array(self) -> bool:
+        """Whether the run replaces an array, as ``mode="w"`` asks for it."""
+        return self.record.mode == "w" and self.record.replaces
+
+    @property
     def can_put_back(self) -> bool:
-        """Whether the run replaces an array (``mode="w"``) that can be as it was before.
+        """Whether the run replaces an array that can be as it was before.
 
         Where the store cannot rename, the new array is written over the old one.
         """
         is_whole = isinstance(self.target.place, Directory) or not is_there(self.path / "replaced")
-        return self.record.mode == "w" and self.record.replaces and is_whole
+        return self.replaces_array and is_whole
 
     @property
     def keeps_values(self) -> bool:

@@ -388,9 +388,9 @@ def abandon(
         return []
     with holding(target):
         whole = tidied_run(target)
-        if whole is None or not whole.makes_array:
+        if whole is None or not whole.replaces_array:
             open_at(target.place)
-        elif not whole.can_put_back:
+        if whole is not None and whole.makes_array and not whole.can_put_back:
             raise unfinished(whole)
         runs = [*tidied_neighbours(target), *([] if whole is None else [whole])]
         regions = [region_of(run) for run in runs]

@@ -54,8 +54,12 @@ def recorded(service, environment):
         environment(server)
         yield sent
     environment(service)
-    assert sent
-    proxy.repeat(service, sent)
+    proxy.repeat(service, [request for request in sent if is_late(*request)])
+
+
+def is_late(method, path, *_):
+    """Whether a request is repeated: removals, and whatever puts a document."""
+    return method == "DELETE" or path.endswith(("?delete", "zarr.json", "receipt.json"))
 
 
 @on("moto", long=["seaweed", "azurite"])
@@ -70,7 +74,7 @@ def test_a_replacement(service, environment, url, layout):
     there = {key for key in service.contents(url) if "/c/" in f"/{key}"}
     assert len(there) == (15 if layout is LAYOUT else 4)
     assert there < old
-    assert any(method == "DELETE" or path.endswith("?delete") for method, path, *_ in sent)
+    assert any(is_late(*request) for request in sent)
 
 
 @on("moto", long=["seaweed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from forks import python
 
 import shardwrite
-from shardwrite import JournalError, SpecError
+from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
 
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
@@ -146,11 +147,31 @@ def test_what_was_written_meanwhile_is_not_lost(tmp_path):
     assert files_of(tmp_path / "x") == old
 
 
+def test_what_stands_in_the_way_is_named(tmp_path, monkeypatch):
+    """Another program makes something there just when the old array goes back."""
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    mkdir = os.mkdir
+
+    def make_and_disturb(path, *arguments, **keywords):
+        mkdir(path, *arguments, **keywords)
+        if Path(path).name == "was-there":
+            (tmp_path / "x/c").mkdir(parents=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "mkdir", make_and_disturb)
+        with pytest.raises(StoreError, match=r"Move that away, and make the same call again"):
+            shardwrite.abandon(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "away")
+    shardwrite.abandon(tmp_path / "x")
+    assert files_of(tmp_path / "x") == old
+
+
 def test_an_empty_directory_is_no_array(tmp_path):
     """A first write that fails is started over by ``restart=True`` alone."""
     (tmp_path / "x").mkdir()
     fail(tmp_path / "x", mode="w-")
-    with pytest.raises(JournalError, match="the same call again to finish it"):
+    with pytest.raises(SpecError, match="the same call again to finish it"):
         shardwrite.abandon(tmp_path / "x")
     write(tmp_path / "x", n_good=99, mode="w-", restart=True)
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
