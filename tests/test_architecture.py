@@ -510,8 +510,10 @@ REMOVES_ITS_OWN = {
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
     "place/directory.py": {
         "make_room",
+        "take_away",
         "remove_temporaries",
-    },  # a new directory is renamed; temporaries
+    },  # a new directory is renamed, an old one goes back; temporaries
+    "stores/exchange.py": {"check_movable"},  # it only asks whether a directory can be renamed
     "operations/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},

@@ -143,9 +143,10 @@ COVERED: dict[str, str] = {
     "It overwrites the objects of the old array, so nothing can be put back": (
         "tests/buckets/test_late_requests.py::test_a_replacement_in_two_calls"
     ),
-    "the old array cannot go back to": (
-        f"{_REPLACEMENTS}::test_what_stands_in_the_way_is_named"
+    "give another path, or copy the directory, remove it, and give the copy its": (
+        "tests/operations/test_overlayfs.py::test_refused_before_anything_changes"
     ),
+    "the old array cannot go back to": (f"{_REPLACEMENTS}::test_what_stands_in_the_way_is_named"),
     "--drop-hdf5 is for a call with --in-place": f"{_HDF5}::test_conversions_on_the_command_line",
     "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",
     "Repair it with the source (--source)": (

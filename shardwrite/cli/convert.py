@@ -81,9 +81,9 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
 
 
 _IN_PLACE = (
-    "With --in-place, the new data take the name of SRC once they are complete and were compared with "
-    "the old data, which are then removed. This needs room for both. Where the file system cannot "
-    "exchange two names, nothing stands at SRC for a moment."
+    "With --in-place, the new data take the name of SRC once they are complete and were compared "
+    "with the old data, which are then removed. This needs room for both. Where the file system "
+    "cannot exchange two names, nothing stands at SRC for a moment."
 )
 _CONSUMED = (
     "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "

@@ -39,8 +39,10 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
+    check_movable,
     is_there,
     listed,
     make_directories,
@@ -369,6 +371,9 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
+        directory = target.place.path if isinstance(target.place, Directory) else None
+        if directory is not None and record.replaces:
+            check_movable(directory, draft)
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.

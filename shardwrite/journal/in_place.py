@@ -49,6 +49,7 @@ from shardwrite.stores import (
     WORK_PREFIX,
     Proof,
     as_store_error,
+    check_movable,
     data_in,
     exchange,
     fsync_directory,
@@ -299,6 +300,19 @@ class InPlace:
             f"at it and at {home}, and move that directory away, which deletes nothing",
             path=str(home),
         )
+
+    def check_movable(self) -> None:
+        """Refuse to go on if the system cannot rename the old tree.
+
+        Raises
+        ------
+        SpecError
+            If it cannot.
+        StoreError
+            If the storage refuses.
+        """
+        with as_store_error(str(self.path), "cannot exchange"):
+            check_movable(self.path, self.work)
 
     def exchange(self, withdraw: Callable[[], None]) -> None:
         """Give the name of the old tree to the new one (steps 3 and 4).

@@ -266,20 +266,7 @@ class RunDirectory:
         ensure_held(self.target)
 
     def clear(self, keys: Collection[str]) -> None:
-        """Remove what is left of an old array in a store that cannot rename; see `Place.clear`.
-
-        Parameters
-        ----------
-        keys : collection of str
-            Keys of what the new array has.
-
-        Raises
-        ------
-        RunEndedError
-            If another process has taken the run over.
-        JournalError
-            If somebody has removed what this run has written.
-        """
+        """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""
         if self.record.replaces:
             self.check_mark()
             self.target.place.clear(self, keys)
@@ -411,24 +398,7 @@ class RunDirectory:
         return exclusive(self.target.beside / "claim-end", self.path)
 
     def consolidate(self, document: Document, durability: str, driver: str) -> None:
-        """Add the array to the consolidated metadata of each group above that has such metadata.
-
-        Parameters
-        ----------
-        document : dict
-            Document of the array.
-        durability : str
-            Durability level of the documents.
-        driver : str
-            Name of the driver that does it.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        SpecError
-            If consolidated metadata are not valid.
-        """
+        """Add the array to the consolidated metadata of each group above that has such metadata."""
         put = partial(self._replace, durability=durability, driver=driver)
         consolidate(self.target.place, {"": document}.copy, put)
 
@@ -437,19 +407,7 @@ class RunDirectory:
     ) -> None:
         """Take the array out of the consolidated metadata of all groups above.
 
-        Parameters
-        ----------
-        durability, driver
-            See `consolidate`.
-        is_due : callable
-            Whether the array must go, looked at right before.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        SpecError
-            If consolidated metadata are not valid.
+        `is_due` says whether it must go, and is asked right before.
         """
         put = partial(self._replace, durability=durability, driver=driver)
         withdraw(self.target.place, put, is_due)

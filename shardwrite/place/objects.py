@@ -268,8 +268,9 @@ class InStore(Place):
         cleared = run.path / "cleared"
         if is_there(run.path / "replaced") and not is_there(cleared):
             with run.alone() as check:
-                self._remove_all(run, check, but={*_HIDEABLE, MARK_NAME, *keys})
-                cleared.mkdir(exist_ok=True)
+                if not is_there(cleared):
+                    self._remove_all(run, check, but={*_HIDEABLE, MARK_NAME, *keys})
+                    cleared.mkdir()
 
     def take_away(self, run: Owner) -> None:
         """See :meth:`Place.take_away`; without the mark of the run, everything stays."""

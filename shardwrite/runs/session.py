@@ -49,6 +49,7 @@ from shardwrite.journal import (
     sweep,
     timeline_of,
 )
+from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
@@ -236,15 +237,7 @@ class Session:
         note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
-        """Result of the session.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration of the session.
-        n_tasks : int, optional
-            Number of tasks. All tasks of the plan by default.
-        """
+        """Result of the session; its number of tasks is that of the plan by default."""
         plan = self.job.plan
         effort = Effort(
             seconds=seconds,
@@ -431,13 +424,6 @@ class Session:
         """Publish the document of a new array before anything is written.
 
         Its manifest, if it keeps one, lists all chunks until the run ends.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        StoreError
-            If the storage refuses.
         """
         metadata = self.job.plan.metadata
         self.directory.clear(())

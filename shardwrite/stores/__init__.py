@@ -36,7 +36,7 @@ from shardwrite.stores.directories import (
     make_directory,
     walk,
 )
-from shardwrite.stores.exchange import exchange
+from shardwrite.stores.exchange import check_movable, exchange
 from shardwrite.stores.files import (
     COPIED_NBYTES,
     can_copy_between,
@@ -130,6 +130,7 @@ __all__ = [
     "as_store_error",
     "can_copy_between",
     "check_key",
+    "check_movable",
     "copy_bytes",
     "copy_file",
     "copy_rights",

@@ -106,6 +106,15 @@ def test_a_reader_finds_no_array_meanwhile(moto, url):
     assert list(group.arrays()) == []
 
 
+def test_a_report_goes_with_its_array(moto, url):
+    keys = []
+    for keep_report in (True, True, False):
+        x = da.from_array(OLD, chunks=8)
+        x.to_sharded_zarr(url, mode="w", keep_report=keep_report, **LAYOUT)
+        keys.append([key for key in moto.contents(url) if "report" in key])
+    assert [len(each) for each in keys] == [1, 1, 0]
+
+
 def test_published_first(moto, url):
     """Readers never see old shards by the new document."""
     da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)
