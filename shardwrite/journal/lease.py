@@ -5,9 +5,12 @@ that `lease_times` gives. File locks are not used, because some cluster file sys
 everybody.
 
 A holder counts as alive as long as its lease is touched. On its own host, a process that is gone is
-known to be dead at once. Ages are measured by the file system's clock, so that the clocks of hosts
-need not agree. Each lease or claim states the age in seconds at which its holder counts as dead.
-Processes with other settings therefore judge it as its holder does.
+known to be dead at once. That a machine has started anew is believed only if its identifier is the
+same, because two machines may have one host name. Ages are measured by the file system's clock, so
+that the clocks of hosts need not agree. Each lease or claim states the age in seconds at which its
+holder counts as dead. Processes with other settings therefore judge it as its holder does. Where
+the time of a lease lies so far in the future that its age says nothing, it is watched for that many
+seconds: a holder that lives touches it meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import getpass
+import hashlib
 import json
+import logging
 import os
 import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -28,6 +34,7 @@ from urllib.parse import quote, unquote
 from shardwrite.config.table import HEARTBEAT, TTL
 from shardwrite.config.values import refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import as_store_error, is_there, listed, parse_json, read_file, write_new
@@ -94,6 +101,16 @@ def boot_id() -> str:
     return _read("/proc/sys/kernel/random/boot_id")
 
 
+@cache
+def machine_id() -> str:
+    """Digest of this machine's identifier; empty where it has none, as in many containers."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        found = _read(path)
+        if found:
+            return hashlib.sha256(b"shardwrite " + found.encode()).hexdigest()[:12]
+    return ""
+
+
 def _pid_namespace() -> str:
     """Name of this process's pid namespace; empty where it cannot be read."""
     with contextlib.suppress(OSError):
@@ -127,6 +144,7 @@ def this_process() -> Process:
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot_id(),
+        machine=machine_id(),
         pids=pids,
         started=started,
         ttl=lease_times()[1],
@@ -240,7 +258,7 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
         If the leases cannot be read.
     """
     leases = listed(run_path, "lease-", ".json")
-    found = []
+    found, ahead = [], {}
     now, me = None, this_process()
     for path in leases:
         with (
@@ -254,8 +272,35 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
                 continue  # it was given back meanwhile
             process = process_in(data) or Process()
             if (path in _held or not process.is_same(me)) and lives(process, me, age):
-                found.append(Holder(process, path.stem.removeprefix("lease-"), age))
+                holder = Holder(process, path.stem.removeprefix("lease-"), age)
+                found.append(holder)
+                if age < -_ttl_of(process):
+                    ahead[path] = holder
+    if ahead and not looking and len(ahead) == len(found):
+        return _touched(ahead)
     return found
+
+
+def _touched(ahead: Mapping[Path, Holder]) -> list[Holder]:
+    """Watch leases whose times lie in the future; the holders of those that are touched."""
+    seconds = max(_ttl_of(holder.process) for holder in ahead.values())
+    told = f"waiting for {seconds:.0f} s at most, to see whether a lease from the future is renewed"
+    tell(TAKEOVERS, logging.INFO, told, run=next(iter(ahead)).parent)
+    before = {path: _touched_at(path) for path in ahead}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(seconds / 20, 1.0))
+        now = {path: _touched_at(path) for path in ahead}
+        if any(now[path] not in (None, before[path]) for path in ahead):
+            return [ahead[path] for path in ahead if now[path] not in (None, before[path])]
+    return []
+
+
+def _touched_at(path: Path) -> int | None:
+    """Time of a file in nanoseconds; None if it is gone."""
+    with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return None
 
 
 def is_alive(path: Path, data: bytes) -> bool:
@@ -280,7 +325,9 @@ def is_alive(path: Path, data: bytes) -> bool:
     if holder is None:
         return False
     age = _age(path)
-    return age is not None and lives(holder, this_process(), age)
+    if age is None or not lives(holder, this_process(), age):
+        return False
+    return age >= -_ttl_of(holder) or bool(_touched({path: Holder(holder, "", age)}))
 
 
 def is_this_process(process: Process) -> bool:
@@ -291,9 +338,9 @@ def is_this_process(process: Process) -> bool:
 def lives(holder: Process, me: Process, age: float) -> bool:
     """Whether a holder is alive, or may be, by its identity and the age of its file in seconds."""
     if holder.host == me.host and me.boot:
-        if holder.boot != me.boot:
-            return False
-        if holder.pids == me.pids and holder.pid is not None:
+        if holder.boot != me.boot and holder.machine and holder.machine == me.machine:
+            return False  # the machine has started anew since then
+        if (holder.boot, holder.pids) == (me.boot, me.pids) and holder.pid is not None:
             is_running = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
             return is_running and age < _ttl_of(holder)
@@ -315,9 +362,8 @@ def signature() -> str:
     """
     me = this_process()
     namespace = "".join(filter(str.isdigit, me.pids or ""))
-    return ",".join(
-        (quote(me.host or "", safe=""), me.boot or "", namespace, str(me.pid), me.started or "")
-    )
+    machine = (me.boot or "", namespace, str(me.pid), me.started or "", me.machine or "")
+    return ",".join((quote(me.host or "", safe=""), *machine))
 
 
 def is_left_behind(path: Path) -> bool:
@@ -339,14 +385,15 @@ def is_left_behind(path: Path) -> bool:
 def _maker(path: Path) -> Process:
     """Identity of the process that made a directory; all fields are None where it is unknown."""
     _, *signed = path.name.split(",")
-    if len(signed) == 5:
-        host, boot, namespace, pid, started = signed
+    if len(signed) in (5, 6):  # older versions named no machine
+        host, boot, namespace, pid, started = signed[:5]
         return Process(
             host=unquote(host),
             boot=boot,
             pids=f"pid:[{namespace}]" if namespace else "",
             pid=int(pid) if pid.isdigit() else None,
             started=started,
+            machine="".join(signed[5:]),
         )
     try:
         plan = parse_json(read_file(path / "plan.json") or b"{}")
