@@ -22,7 +22,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.in_place import refuse_in_place
-from shardwrite.journal.lease import live_holders, signature, this_process
+from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
 from shardwrite.journal.rundir import RunDirectory, held, later_version
@@ -385,6 +385,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         if durability != "none":
             sync_entry(target.run_path / "plan.json")
     except BaseException as error:
+        note_failed(draft, made.path)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
         take_back(made, is_claimed=is_claimed)

@@ -43,7 +43,7 @@ from pathlib import Path
 from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
 from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
-from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
+from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
     WORK_PREFIX,
@@ -487,6 +487,7 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
         sync_entry(home / _RECORD)
     finally:
         if not is_first:
+            note_failed(draft)
             with contextlib.suppress(OSError):  # an error from above is the one to report
                 remove_state(draft)
                 os.rmdir(home)

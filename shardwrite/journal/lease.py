@@ -48,6 +48,7 @@ __all__ = [
     "lease_times",
     "live_holders",
     "lives",
+    "note_failed",
     "release_all",
     "signature",
     "this_process",
@@ -56,6 +57,7 @@ __all__ = [
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _held: set[Path] = set()
+_failed: set[Path] = set()
 
 
 def lease_times() -> tuple[float, float]:
@@ -366,8 +368,16 @@ def signature() -> str:
     return ",".join((quote(me.host or "", safe=""), *machine))
 
 
+def note_failed(*drafts: Path) -> None:
+    """Note that this process has failed to make something of its drafts.
+
+    They could not even be removed, maybe, and are left behind although the process lives.
+    """
+    _failed.update(drafts)
+
+
 def is_left_behind(path: Path) -> bool:
-    """Whether a directory still exists but the process that made it is gone.
+    """Whether a directory still exists but the process that made it is gone, or has failed.
 
     The name of the directory, or the plan in it, identifies the process. A process on another host
     counts as gone once nothing was created, renamed or removed in the directory for the lifetime
@@ -379,6 +389,8 @@ def is_left_behind(path: Path) -> bool:
         If the directory cannot be looked at.
     """
     age = _age(path)
+    if path in _failed:
+        return age is not None
     return age is not None and not lives(_maker(path), this_process(), age)
 
 

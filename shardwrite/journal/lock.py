@@ -44,6 +44,7 @@ from shardwrite.journal.lease import (
     is_alive,
     is_left_behind,
     is_this_process,
+    note_failed,
     signature,
     this_process,
 )
@@ -339,6 +340,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
         write_new(f"{_OWNER}0", _me(token), dir_fd=fd)
         os.rename(draft, path)
     except BaseException as error:
+        note_failed(draft)
         with contextlib.suppress(OSError):  # a draft that stays is removed with the run
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{_OWNER}0", dir_fd=fd)
@@ -360,6 +362,7 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
         except (FileExistsError, FileNotFoundError):
             return False  # another process was first, or the claim was given back
     finally:
+        note_failed(draft)  # if it stays
         with contextlib.suppress(FileNotFoundError):  # the draft could not be made
             os.unlink(draft)
     with contextlib.suppress(FileNotFoundError):  # there is none if the owner had failed
