@@ -482,7 +482,9 @@ def _can_be_a_path(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return b"\0" not in encoded and all(
-        len(part) <= _MAX_NAME_NBYTES for part in encoded.split(b"/")
+        # A directory of this suffix is one of those beside the array.
+        len(part.removesuffix(CONVERSION_SUFFIX.encode())) <= _MAX_NAME_NBYTES
+        for part in encoded.split(b"/")
     )
 
 

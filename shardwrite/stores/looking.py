@@ -37,6 +37,7 @@ __all__ = [
     "read_there",
 ]
 
+_PATH_MAX = 4096
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
 _NBYTES_PER_VALUE = 16
@@ -53,6 +54,11 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
             return call()
         except (FileNotFoundError, NotADirectoryError):
             return nothing
+        except OSError as error:
+            # Nothing can have a name that is too long. A path may be too long, and there for others.
+            if error.errno == errno.ENAMETOOLONG and len(os.fsencode(path)) < _PATH_MAX:
+                return nothing
+            raise
 
 
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:
