@@ -458,6 +458,7 @@ REMOVES_DATA = {
     "journal/consuming.py": {"remove"},  # what was copied, by a line that was synced
     "stores/posix.py": {"remove"},  # a shard, by the line of the journal that its task began with
     "journal/takeover.py": {"_remove"},  # what a run has set aside, by its plan
+    "write/uint64_shards.py": {"sweep"},  # obsolete objects that a call was removing that is gone
     "journal/in_place.py": {
         "_remove_data"
     },  # an old tree after the exchange, or a new one given up
@@ -472,6 +473,7 @@ REMOVES_ITS_OWN = {
     "stores/removal.py": {"set_aside", "_remove"},
     "stores/temporaries.py": {"discard_open_temporaries"},
     "stores/posix.py": {
+        "create",
         "discard_scope",
         "discard_temporary",
         "publish",

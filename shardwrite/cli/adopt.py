@@ -13,7 +13,13 @@ import shardwrite
 from shardwrite.cli.common import command, engine
 from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import dry_run_option, engine_options, json_option, restart_option
+from shardwrite.cli.options import (
+    accept_source_option,
+    dry_run_option,
+    engine_options,
+    json_option,
+    restart_option,
+)
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Extents
 from shardwrite.operations.adopt import preview_adopt
@@ -51,6 +57,7 @@ __all__ = ["adopt"]
     "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
 )
 @restart_option
+@accept_source_option
 @dry_run_option
 @engine_options
 @json_option

@@ -27,7 +27,9 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.operations.verify import open_begun, verify_opened
+from shardwrite.operations.verify_groups import is_group, verify_group
 from shardwrite.picture import html, terminal_picture, write_png
+from shardwrite.place.target import resolve_place
 from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.sources.opening import place_of
@@ -44,7 +46,7 @@ __all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "ver
     shell_complete=files,
     metavar="SRC",
     help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have "
-    "been copied, and values otherwise.",
+    "been copied, and values otherwise. Of HDF5 files, values are compared.",
 )
 @click.option(
     "--accept",
@@ -69,7 +71,7 @@ def verify(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Check every shard of ARRAY.
+    """Check every shard of ARRAY, or what a group lists in its consolidated metadata.
 
     By default this reads only the index of each shard: its checksum, and where inner chunks lie.
     --deep decodes every inner chunk, too. The exit code is 0 if all is good, 1 if anything is
@@ -107,6 +109,9 @@ def check(
     accept: bool = False,
 ) -> shardwrite.Report:
     """Verify an array, and show a progress bar if standard error is a terminal."""
+    place = resolve_place(array, name, is_read=True)
+    if is_group(place):
+        return verify_group(place, deep=deep, accept=accept, against=against is not None)
     console, opened = Console(stderr=True), open_begun(array, name)
     if quiet or not console.is_terminal:
         # Older versions of rich print a line break even if the bar is disabled.

@@ -79,7 +79,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
-    """Open a source, and return it as a dask array, with its identity.
+    """Open a source, and return it as a dask array with what it says, and with its identity.
 
     The source options are removed from `options`.
 
@@ -92,8 +92,10 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
     as_source : bool
         Return the source itself, and not a dask array, unless the user has given chunks.
     """
+    identity = options.pop("source_id")
     opened = _opened(source, options)
-    return _as_given(opened, options, as_source=as_source), opened.identity
+    x = _as_given(opened, options, as_source=as_source)
+    return x if as_source else Given(x, opened.metadata), identity or opened.identity
 
 
 def open_written(source: str, options: dict[str, Any]) -> Given:
@@ -101,6 +103,7 @@ def open_written(source: str, options: dict[str, Any]) -> Given:
 
     The source options are removed from `options`.
     """
+    del options["source_id"]
     opened = _opened(source, options)
     return Given(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
 
@@ -120,6 +123,7 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
     as_source : bool
         See `open_as_dask`.
     """
+    identity = options.pop("source_id")
     opened = _opened(source, options)
     known = opened.metadata
     if options["fill_value"] is not None:
@@ -127,8 +131,10 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
     for field in ("fill_value", "dimension_names"):
         if options[field] is None:
             options[field] = getattr(known, field)
+    if options["serializer"] == "auto" and known.serializer is not None:
+        options["serializer"] = known.serializer
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
-    return _as_given(opened, options, as_source=as_source), opened.identity
+    return _as_given(opened, options, as_source=as_source), identity or opened.identity
 
 
 def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> Any:

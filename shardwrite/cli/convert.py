@@ -18,7 +18,6 @@ from shardwrite.cli.convert_options import (
     codec_options,
     conversion_options,
     index_option,
-    keep_codecs,
     shards_option,
 )
 from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
@@ -144,6 +143,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         if not has_jobs or dry_run:
             stack.enter_context(engine(threads, workers, address))
         if dry_run:
+            del options["source_id"]
             made = shardwrite.plan_reshard(src, strategy=strategy, dst=dst, **options)
             if (dst is None or run.get("consume")) and not drop_hdf5:
                 preview_loss(src, made, strategy, is_consumed=dst is not None)
@@ -217,5 +217,4 @@ def reshard(src: str, dst: str | None, **options: Any) -> None:
     are copied. Otherwise all are decoded and encoded again. If the command was interrupted, run it
     again: it continues where it stopped.
     """
-    keep_codecs(options)
     _convert(src, dst, **options)

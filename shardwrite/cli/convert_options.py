@@ -9,21 +9,27 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardwrite.cli.options import durability_option, manifest_option, restart_option
+from shardwrite.cli.options import (
+    accept_source_option,
+    durability_option,
+    manifest_option,
+    restart_option,
+    source_id_option,
+)
 from shardwrite.cli.values import Json, Names, Sizes
+from shardwrite.write.donor import TWICE
 
 __all__ = [
+    "accept_arguments",
     "begin_options",
     "codec_options",
     "conversion_arguments",
     "conversion_options",
     "index_option",
-    "keep_codecs",
     "shards_option",
 ]
 
 _Command = Callable[..., None]
-_KEEP = [{"name": "keep", "configuration": {}}]
 
 shards_option = click.option(
     "--shards",
@@ -45,19 +51,14 @@ def codec_options(function: _Command) -> _Command:
         "--compressors",
         type=Json(),
         default="keep",
-        help="A codec's name, a JSON list of codecs, none, auto (zstd with a checksum), or keep.",
+        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, "
+        "auto (zstd with a checksum), or keep.",
     )(function)
     return click.option(
         "--chunks",
         type=Sizes(),
         help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
     )(function)
-
-
-def keep_codecs(options: dict[str, Any]) -> None:
-    """Take the word `keep` for what it says, and for no codec of that name."""
-    if options["compressors"] == _KEEP:
-        options["compressors"] = "keep"
 
 
 def conversion_options(function: _Command) -> _Command:
@@ -70,7 +71,21 @@ def conversion_options(function: _Command) -> _Command:
                 help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
                 "Default: as in SRC.",
             ),
-            click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
+            click.option(
+                "--check",
+                "check",
+                flag_value=True,
+                default=False,
+                type=click.UNPROCESSED,
+                help="Decode each chunk before it is copied.",
+            ),
+            click.option(
+                "--check-twice",
+                "check",
+                flag_value=TWICE,
+                type=click.UNPROCESSED,
+                help="The same, and read chunks that have no checksum twice, and compare.",
+            ),
             click.option(
                 "--drop-empty",
                 is_flag=True,
@@ -82,6 +97,7 @@ def conversion_options(function: _Command) -> _Command:
                 help="Names of the axes, such as time,y,x. Default: those of SRC.",
             ),
             manifest_option,
+            source_id_option,
             click.option(
                 "--include",
                 multiple=True,
@@ -117,6 +133,7 @@ def begin_options(function: _Command) -> _Command:
         (
             click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
             restart_option,
+            accept_source_option,
             durability_option,
         )
     ):
@@ -144,10 +161,19 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "include",
         "exclude",
         "min_chunks",
+        "source_id",
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
-            found += _words(f"--{key.replace('_', '-')}", options[key])
-    return tuple(found)
+            value = options[key]
+            name = f"--{key.replace('_', '-')}"
+            found += ["--check-twice"] if value == TWICE else _words(name, value)
+    return (*found, *accept_arguments())
+
+
+def accept_arguments() -> tuple[str, ...]:
+    """Arguments of a command line by which its source is accepted as it is, if the user does."""
+    source = click.get_current_context().get_parameter_source("accept_source")
+    return ("--accept-source",) if source is ParameterSource.COMMANDLINE else ()
 
 
 def _words(name: str, value: Any) -> list[str]:

@@ -192,7 +192,7 @@ def convert_with_jobs(given: dict[str, Any]) -> Callable[..., Conversion]:
                 shardwrite.prepare_conversion(src, dst, restart=restart, **options)
                 is_done, restart = not runs_at(target), False
             else:
-                of_run = ("mode", "durability", "drop_hdf5")
+                of_run = ("mode", "durability", "drop_hdf5", "source_id")
                 layout = {k: v for k, v in options.items() if k not in of_run}
                 made = shardwrite.plan_reshard(src, **layout)
                 is_done = all(array.how == "skipped" for array in made.arrays)

@@ -12,7 +12,7 @@ __all__ = ["Grouped", "write_commands"]
 _FEW = 8  # options of a command that need no groups
 _REST = "Options"
 _SECTIONS = {
-    "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf",
+    "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf --source-id",
     "Array": (
         "--name --shards --chunks --compressors --filters --serializer --fill-value "
         "--dimension-names --attributes --index-location --array-format --manifest --strategy "
@@ -22,8 +22,9 @@ _SECTIONS = {
     ),
     "Which arrays": "--include --exclude --min-chunks",
     "Run": (
-        "--overwrite --restart --recheck --publish --durability --dry-run --drop-empty --check "
-        "--in-place --drop-hdf5 --casting --requeue --keep-report --run-dir"
+        "--overwrite --restart --accept-source --recheck --publish --durability --dry-run "
+        "--drop-empty --check --check-twice --in-place --drop-hdf5 --casting --requeue "
+        "--keep-report --run-dir"
     ),
     "Parts, for job arrays": "--init --part --finalize --parts --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",

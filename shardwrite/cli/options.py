@@ -9,8 +9,10 @@ import click
 
 from shardwrite.cli.completion import files, formats, one_of
 from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Sizes
+from shardwrite.config.table import ACCEPT_SOURCE
 
 __all__ = [
+    "accept_source_option",
     "combined",
     "drop_hdf5_option",
     "dry_run_option",
@@ -27,6 +29,7 @@ __all__ = [
     "requeue_option",
     "restart_option",
     "scheduler_option",
+    "source_id_option",
     "source_options",
     "via_option",
 ]
@@ -43,7 +46,30 @@ def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+def _accept(context: click.Context, _: Any, value: bool) -> None:
+    if value:
+        import dask
+
+        context.with_resource(dask.config.set({ACCEPT_SOURCE.path: True}))
+
+
+accept_source_option = click.option(
+    "--accept-source",
+    is_flag=True,
+    expose_value=False,
+    callback=_accept,
+    help="Go on with a run although the name or the time of SRC has changed. You say by this that "
+    "its data are the same.",
+)
+source_id_option = click.option(
+    "--source-id",
+    metavar="NAME",
+    help="Name of the data of SRC. Where it is the same, a run goes on. Default: made of its "
+    "place, size and time.",
+)
 source_options = combined(
+    source_id_option,
+    accept_source_option,
     click.option(
         "--format",
         "source_format",
@@ -64,7 +90,8 @@ source_options = combined(
     click.option(
         "--decode-cf",
         is_flag=True,
-        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf).",
+        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf). Give it "
+        "for each file of an array, or for none.",
     ),
 )
 manifest_option = click.option(
@@ -102,7 +129,8 @@ layout_options = combined(
         "--compressors",
         type=Json(),
         default="auto",
-        help="A codec's name, a JSON list of codecs, none, or auto (zstd with a checksum).",
+        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, or "
+        "auto (zstd with a checksum).",
     ),
     click.option(
         "--filters",

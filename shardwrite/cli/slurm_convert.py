@@ -14,7 +14,6 @@ from shardwrite.cli.convert_options import (
     conversion_arguments,
     conversion_options,
     index_option,
-    keep_codecs,
     shards_option,
 )
 from shardwrite.cli.helping import Grouped
@@ -144,5 +143,4 @@ def reshard(src: str, dst: str, **options: Any) -> None:
 
     The jobs, and what happens after an interruption, are the same as for `slurm shard`.
     """
-    keep_codecs(options)
     _submit("reshard", src, dst, conversion_arguments(options), options)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from shardwrite.cli.convert_options import accept_arguments
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.config.values import value_of
 from shardwrite.journal import refuse_in_store
@@ -27,7 +28,11 @@ __all__ = [
 
 _LAYOUT_OPTIONS = {"format": "array-format"}
 _JSON = ("compressors", "filters", "serializer", "attributes")
-_SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
+_SOURCE_OPTIONS = {
+    "source_format": "format",
+    "source_chunks": "source-chunks",
+    "source_id": "source-id",
+}
 
 
 def settings_options(function: Any) -> Any:
@@ -138,12 +143,21 @@ def need_directory(target: Target) -> None:
 def source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     """Arguments of a command line for the source options, which stay in `options`."""
     found = []
-    for key in ("source_format", "dataset", "shape", "dtype", "offset", "source_chunks"):
+    for key in (
+        "source_format",
+        "dataset",
+        "shape",
+        "dtype",
+        "offset",
+        "source_chunks",
+        "source_id",
+    ):
         value = options[key]
         if value not in (None, 0):
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             found += [f"--{_SOURCE_OPTIONS.get(key, key)}", text]
-    return (*found, *(["--decode-cf"] if options["decode_cf"] else []))
+    decoded = ["--decode-cf"] if options["decode_cf"] else []
+    return (*found, *decoded, *accept_arguments())
 
 
 def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ class Json(Value):
         self._example = example
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of JSON, None for ``none``, ``auto`` itself, or a list of one codec."""
+        """Return the value of JSON, None for ``none``, or the name itself."""
         if not isinstance(value, str):
             return value
         try:
@@ -109,9 +109,7 @@ class Json(Value):
             if value.lstrip().startswith(("[", "{", '"')):
                 example = f"give for instance '{self._example}'"
                 self.fail(f"{value!r} is no JSON: {error}; {example}", param, ctx)
-        if value in ("none", "auto"):
-            return None if value == "none" else value
-        return [{"name": value, "configuration": {}}]
+        return None if value == "none" else value
 
 
 class OneCodec(Json):

@@ -42,6 +42,8 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"with verify and accept=True \(shardwrite verify --accept\)",
         "with shardwrite verify --accept",
     ),
+    (r"the setting shardwrite\.source\.accept=True \(--accept-source\)", "--accept-source"),
+    (r"give source_id \(--source-id\) what it was", "give --source-id what it was"),
     (r'mode="w"', "--overwrite"),
     (r"restart=True \(--restart\)", "--restart"),
     (r'region="append"', "--append AXIS"),

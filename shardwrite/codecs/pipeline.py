@@ -224,6 +224,10 @@ class ForeignPipeline:
 
     Each thread has a one-chunk zarr array in memory, which encodes and decodes. Bytes-to-bytes
     codecs at the end that have a stage of their own use that stage, since its decoding is bounded.
+
+    Some codecs of numcodecs take elements in the order in which they lie in memory. In a transposed
+    view, this is another one. So transpositions at the beginning are done here, and the rest of the
+    codecs get an array in C order.
     """
 
     encoded_nbytes: int | None = None
@@ -235,8 +239,10 @@ class ForeignPipeline:
         dtype: np.dtype[Any],
         document: Document,
         stages: Sequence[BytesStage],
+        axes: tuple[int, ...],
     ) -> None:
         self._chunk_shape = chunk_shape
+        self._axes = axes
         self.stored_dtype = dtype
         codecs = document["codecs"]
         self._stages = tuple(stages)
@@ -270,7 +276,7 @@ class ForeignPipeline:
     def _encoded_by(self, array: zarr.Array[Any], memory: dict[str, Any], chunk: Array) -> bytes:
         """One chunk after the codecs, and before the stages."""
         try:
-            array[...] = chunk
+            array[...] = np.ascontiguousarray(chunk.transpose(self._axes))
         except (TypeError, ValueError, RuntimeError) as error:
             raise CodecError(
                 f"codecs {self.names} failed to encode: {error}", codec=self.names
@@ -318,7 +324,8 @@ class ForeignPipeline:
         array, memory = self.open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:
-            return np.asarray(array[...]).reshape(self._chunk_shape)
+            stored = np.asarray(array[...]).reshape(array.shape)
+            return stored.transpose(np.argsort(self._axes))
         # Codecs of third parties may raise anything; each exception means wrong bytes here.
         except Exception as error:
             raise CorruptShardError(f"codecs {self.names}: {error}") from error
@@ -354,16 +361,19 @@ def build_pipeline(
     native = _native(codecs, chunk_shape, dtype)
     if native is not None:
         return native
+    axes, rest = _transposed(codecs, len(chunk_shape))
+    stored_shape = [chunk_shape[axis] for axis in axes]
     inner = {
         **{k: document[k] for k in ("zarr_format", "node_type", "data_type", "fill_value")},
-        "shape": list(chunk_shape),
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+        "shape": stored_shape,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": stored_shape}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [dict(codec) for codec in codecs],
+        "codecs": [dict(codec) for codec in rest],
         "attributes": {},
     }
     try:
-        pipeline = ForeignPipeline(chunk_shape, dtype, inner, _stages_at_the_end(codecs, dtype))
+        stages = _stages_at_the_end(rest, dtype)
+        pipeline = ForeignPipeline(chunk_shape, dtype, inner, stages, axes)
         pipeline.open()
     # An unknown codec raises KeyError. For a bad configuration each class raises its own errors.
     except Exception as error:
@@ -383,20 +393,26 @@ def _stages_at_the_end(codecs: Sequence[Codec], dtype: np.dtype[Any]) -> list[By
     return stages
 
 
-def _native(
-    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> NativePipeline | None:
-    axes = tuple(range(len(chunk_shape)))
+def _transposed(codecs: Sequence[Codec], ndim: int) -> tuple[tuple[int, ...], list[Codec]]:
+    """Axes of a chunk after the transpositions at the beginning, and the codecs after these."""
+    axes = tuple(range(ndim))
     rest = list(codecs)
     while rest and rest[0]["name"] == "transpose":
         order = rest.pop(0).get("configuration", {}).get("order")
         is_axes = isinstance(order, list) and all(type(i) is int for i in order)
-        if not is_axes or sorted(order) != list(range(len(chunk_shape))):
+        if not is_axes or sorted(order) != list(range(ndim)):
             raise CodecError(
-                f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes",
+                f"transpose order {order!r} is no permutation of {ndim} axes",
                 codec="transpose",
             )
         axes = tuple(axes[i] for i in order)
+    return axes, rest
+
+
+def _native(
+    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NativePipeline | None:
+    axes, rest = _transposed(codecs, len(chunk_shape))
     if not rest:
         return None
     serializer = rest.pop(0)

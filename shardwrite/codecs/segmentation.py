@@ -81,15 +81,18 @@ class CompressedSegmentation:
     def _encode_channel(self, labels: Labels) -> bytes:
         counts = _counts(labels.shape, self._block)
         n_labels, tables, bits = [], [], list[tuple[Numbers, Words]]()
-        number, size = 0, math.prod(self._block)
+        # Of a block that is larger than the chunk, only the part in it is looked at.
+        extent = tuple(min(b, n) for b, n in zip(self._block, labels.shape, strict=True))
+        number, size = 0, math.prod(extent)
+        positions = None if extent == self._block else _positions(extent, self._block)
         for slab in self._slabs(counts):
             part = labels[slab]
             inside = None
-            if any(n % b for n, b in zip(part.shape, self._block, strict=True)):
-                inside = _inside(part.shape, _counts(part.shape, self._block), self._block)
-                part = _padded(part, self._block)
+            if any(n % b for n, b in zip(part.shape, extent, strict=True)):
+                inside = _inside(part.shape, _counts(part.shape, extent), extent)
+                part = _padded(part, extent)
             blocks = kept("blocks", (part.size // size, size), self._dtype)
-            _apart(part, self._block, blocks)
+            _apart(part, extent, blocks)
             for first, stop in _batches(len(blocks), blocks.shape[1]):
                 found = rank(blocks[first:stop])
                 n_labels.append(found.n_labels)
@@ -97,6 +100,10 @@ class CompressedSegmentation:
                 for rows, codes in found.groups:
                     if inside is not None:
                         codes[~inside[first + rows]] = 0
+                    if positions is not None:
+                        whole = np.zeros((len(codes), math.prod(self._block)), codes.dtype)
+                        whole[:, positions] = codes
+                        codes = whole
                     bits += _packed_groups(number + first, rows, codes, found.n_labels[rows])
             number += len(blocks)
         return self._joined(np.concatenate(n_labels), np.concatenate(tables), bits)

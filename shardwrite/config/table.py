@@ -13,6 +13,7 @@ from shardwrite.config import kinds
 from shardwrite.config.kinds import Kind
 
 __all__ = [
+    "ACCEPT_SOURCE",
     "CHUNK_LIMIT",
     "CLAIM_WAIT",
     "CLUSTER_ATTEMPTS",
@@ -235,7 +236,8 @@ COMPRESSORS = Setting(
     "array.compressors",
     kinds.codecs,
     "auto",
-    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c.',
+    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c. '
+    "A name alone is followed by crc32c, too.",
     keyword="compressors",
 )
 HEARTBEAT = Setting(
@@ -296,6 +298,13 @@ SOURCE_CHUNKS = Setting(
     "Size up to which a file is read at a time, if nobody gives the chunks.",
     keyword="source_chunks",
 )
+ACCEPT_SOURCE = Setting(
+    "source.accept",
+    kinds.flag,
+    False,
+    "Whether to go on with a run although the name or the time of its source has changed. You say "
+    "by it that the data are the same. Set it for one call, and not for good.",
+)
 CLUSTER_ATTEMPTS = Setting(
     "cluster.attempts",
     kinds.count,
@@ -351,6 +360,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     CHUNK_LIMIT,
     INDEX_LIMIT,
     SOURCE_CHUNKS,
+    ACCEPT_SOURCE,
     CLUSTER_ATTEMPTS,
     SLURM_TIMEOUT,
     SLURM_START,

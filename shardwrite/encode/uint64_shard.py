@@ -6,11 +6,11 @@ read, and what is decoded has a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer
@@ -19,9 +19,11 @@ from shardwrite.errors import CorruptShardError
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import (
     ENTRY_NBYTES,
+    Contents,
     Minishard,
     check_ranges,
     check_shard_index,
+    contents_of,
     decode_minishard,
     most_gzip_nbytes,
     parse_entries,
@@ -31,8 +33,8 @@ from shardwrite.format.precomputed.shard import (
 __all__ = ["Joined", "UInt64ShardReader"]
 
 _PIECE_NBYTES = 2**20
-Load = Callable[[], Minishard]
-Cached = Callable[[int, Load], Minishard]
+_ALL = -1  # in place of the number of a minishard
+Cached = Callable[[int, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ class UInt64ShardReader:
     limit_nbytes : int
         Largest size of the shard index and of a decoded index of a minishard.
     cached : callable, optional
-        Called with the number of a minishard and a function that reads its index. It returns the
-        index, from a cache if it has one.
+        Called with the number of a minishard, or -1 for all of them, and a function that reads
+        the index. It returns the index, from a cache if it has one.
 
     Raises
     ------
@@ -120,7 +122,46 @@ class UInt64ShardReader:
             (entry,) = parse_entries(self.source.read(ENTRY_NBYTES * number, ENTRY_NBYTES))
             return self._load(number, int(entry[0]), int(entry[1]))
 
-        return load() if self._cached is None else self._cached(number, load)
+        found: Minishard = load() if self._cached is None else self._cached(number, load)
+        return found
+
+    def contents(self) -> Contents:
+        """All chunks, and the bytes that no index names; read anew, and not from the cache.
+
+        Raises
+        ------
+        SpecError
+            If the shard index is too large to be read as a whole.
+        CorruptShardError
+            If an index is damaged, or the indexes of two minishards overlap.
+        """
+        entries, base = self._entries(), self.sharding.shard_index_nbytes
+        indexes = np.array([[base + a, base + b] for _, a, b in entries], np.uint64)
+        minishards = [self._load(*entry) for entry in entries]
+        return contents_of(minishards, indexes.reshape(-1, 2), base, self.source.nbytes)
+
+    def owned_contents(self) -> Contents:
+        """See :meth:`contents`; each byte must be one of an index or a chunk, or lie before one.
+
+        Raises
+        ------
+        SpecError, CorruptShardError
+            As :meth:`contents` does, or if chunks or indexes overlap, or bytes lie elsewhere.
+        """
+        contents = self.contents()
+        try:
+            check_ranges(contents.ranges, self.source.nbytes, "chunk or index")
+        except CorruptShardError as error:
+            raise error.located(key=self.key) from error
+        n_unowned, offset = contents.unowned
+        if n_unowned:
+            raise CorruptShardError(
+                f"{n_unowned} bytes, the first at {offset}, belong to no chunk and to no index, as "
+                "if a part of the index was lost. A change of this shard would lose them, and is "
+                'refused; existing="replace" makes it anew from the chunks that you give',
+                key=self.key,
+            )
+        return contents
 
     def _load(self, number: int, start: int, end: int) -> Minishard:
         what = f"index of minishard {number}"
@@ -144,19 +185,6 @@ class UInt64ShardReader:
             )
         except CorruptShardError as error:
             raise error.located(key=self.key) from error
-
-    def minishards(self) -> Iterator[Minishard]:
-        """Chunks of all minishards that have some, one minishard after the other.
-
-        Raises
-        ------
-        SpecError
-            If the shard index is too large to be read as a whole.
-        CorruptShardError
-            If an index is damaged, or the indexes of two minishards overlap.
-        """
-        for number, start, end in self._entries():
-            yield self._load(number, start, end)
 
     def _entries(self) -> list[tuple[int, int, int]]:
         """Number, start and end of the index of each minishard that has one."""
@@ -219,15 +247,39 @@ class UInt64ShardReader:
                     raise CorruptShardError(  # noqa: TRY301
                         f"takes {nbytes} bytes where at most {most} can be"
                     )
-            if nbytes > allowed:
-                raise CorruptShardError(  # noqa: TRY301
-                    f"takes {nbytes} bytes, and {allowed} are allowed; if that is right, raise "
-                    "shardwrite.read.chunk-limit in dask's configuration"
-                )
-            data = self.source.read(offset, nbytes)
+            data = self._limited(offset, nbytes)
             return bytes(data if self._stage is None else self._stage.decode(data, limit))
         except CorruptShardError as error:
             raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
+
+    def fragments(self, chunk_id: int) -> bytes | None:
+        """Bytes that lie immediately before a chunk; None if the shard does not have the chunk.
+
+        Raises
+        ------
+        SpecError, CorruptShardError
+            As :meth:`contents` does, or if these are more bytes than
+            ``shardwrite.read.chunk-limit`` in dask's configuration allows.
+        """
+        load = self.contents
+        contents: Contents = load() if self._cached is None else self._cached(_ALL, load)
+        position = contents.position(chunk_id)
+        if position is None:
+            return None
+        nbytes = int(contents.before[position])
+        offset = int(contents.offsets[position]) - nbytes
+        try:
+            return bytes(self._limited(offset, nbytes))
+        except CorruptShardError as error:
+            raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
+
+    def _limited(self, offset: int, nbytes: int) -> Buffer:
+        if nbytes > (allowed := chunk_limit()):
+            raise CorruptShardError(
+                f"takes {nbytes} bytes, and {allowed} are allowed; if that is right, raise "
+                "shardwrite.read.chunk-limit in dask's configuration"
+            )
+        return self.source.read(offset, nbytes)
 
     def check(self, *, deep: bool = False) -> tuple[int, int]:
         """Check all indexes, and that no two chunks overlap. Several may have the same bytes.
@@ -239,35 +291,19 @@ class UInt64ShardReader:
 
         Returns
         -------
-        n_chunks, used_nbytes : int
-            Number of chunks, and of the bytes that chunks and indexes take.
+        n_chunks, before_nbytes : int
+            Number of chunks, and of the bytes that lie before chunks and are named by no index.
 
         Raises
         ------
         SpecError, CorruptShardError
-            At the first fault, as :meth:`minishards` and :meth:`chunk` do.
+            At the first fault, as :meth:`owned_contents` and :meth:`chunk` do.
         """
-        entries = self._entries()
-        base = self.sharding.shard_index_nbytes
-        n_chunks = 0
-        taken = [np.array([[base + a, base + b] for _, a, b in entries], np.uint64).reshape(-1, 2)]
-        for entry in entries:
-            minishard = self._load(*entry)
-            n_chunks += len(minishard.ids)
-            taken.append(_ranges_of(minishard))
-            if deep:
-                for offset, nbytes in zip(minishard.offsets, minishard.nbytes, strict=True):
-                    self.value(int(offset), int(nbytes))
-        try:
-            chunks = np.unique(np.concatenate([taken[0][:0], *taken[1:]]), axis=0)
-            everything = np.concatenate([taken[0], chunks])
-            solid = check_ranges(everything, self.source.nbytes, "chunk or index")
-        except CorruptShardError as error:
-            raise error.located(key=self.key) from error
-        return n_chunks, base + int((solid[:, 1] - solid[:, 0]).sum())
-
-
-def _ranges_of(minishard: Minishard) -> npt.NDArray[np.uint64]:
-    """Start and end of each chunk, shape (n, 2); chunks with the same bytes count once."""
-    ranges = np.stack([minishard.offsets, minishard.offsets + minishard.nbytes], axis=1)
-    return np.unique(ranges, axis=0)
+        contents = self.owned_contents()
+        if deep:
+            for position in np.argsort(contents.offsets, kind="stable").tolist():
+                self.value(int(contents.offsets[position]), int(contents.nbytes[position]))
+        # Chunks that have the same bytes have the same bytes before them.
+        has_some = contents.before > 0
+        _, first = np.unique(contents.offsets[has_some], return_index=True)
+        return len(contents.ids), int(contents.before[has_some][first].sum())

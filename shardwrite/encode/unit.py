@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.cutting import encode_tiles
-from shardwrite.errors import SourceError
+from shardwrite.errors import CorruptShardError, SourceError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
@@ -30,6 +30,7 @@ from shardwrite.grid import Box, Shape, ShardGrid, unravel
 __all__ = [
     "MOST_IN_BATCH",
     "Background",
+    "Damaged",
     "EncodeOptions",
     "EncodedBatch",
     "Pieces",
@@ -437,6 +438,32 @@ def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
     return memory[:nbytes].view(dtype).reshape(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A block of which parts cannot be read, so that what is made of the others goes on.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        The block, with anything in these parts.
+    bad : tuple of (Box, CorruptShardError)
+        Each of these parts, in coordinates of the block, and why it cannot be read.
+    """
+
+    values: Array
+    bad: tuple[tuple[Box, CorruptShardError], ...]
+
+    def cut(self, inside: Box) -> Array | Damaged:
+        """A box of the block; the array itself if all of it could be read."""
+        values = self.values[inside.slices]
+        bad = tuple(
+            (part.intersect(inside).shift(inside.start), error)
+            for part, error in self.bad
+            if part.intersect(inside).size
+        )
+        return Damaged(values, bad) if bad else values
+
+
 def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
     """Convert a source block to an array, and check that it is what dask declared.
 
@@ -454,6 +481,8 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
     SourceError
         If the block has another shape or dtype, or masked elements.
     """
+    if isinstance(block, Damaged):
+        block = block.values
     if isinstance(block, np.ma.MaskedArray):
         if np.ma.is_masked(block):
             raise SourceError(

@@ -53,6 +53,9 @@ DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
     {"name": "crc32c"},
 )
+_CHECKSUMS = {"crc32c"} | {
+    f"numcodecs.{name}" for name in ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3")
+}
 DEFAULT_COMPRESSORS_OF_2022 = (
     {
         "name": "blosc",
@@ -90,6 +93,7 @@ class ArrayOptions:
         takes it; the attributes hold the shape and the location then.
     compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
         Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c.
+        A name alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     fill_value : scalar, optional
         Fill value, of the array's dtype. None means the dtype's default.
     index_location : {"end", "start"}
@@ -340,14 +344,20 @@ def _refuse(options: ArrayOptions, usual: Mapping[str, Any], why: str, remedy: s
 def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
     """Compressors of the inner chunks.
 
-    By default there are none after a sharding, because inner chunks are compressed in it.
+    By default there are none after a sharding, because inner chunks are compressed in it. A name
+    alone says which compressor is used, and the checksum stays. A sequence, a mapping or an object
+    is taken as it is.
     """
     if isinstance(options.compressors, str) and options.compressors == "auto":
         if options.format is not None:
             return DEFAULT_COMPRESSORS_OF_2022
         return () if is_sharding else DEFAULT_COMPRESSORS
     found = with_documents(options.compressors)
-    return found if options.format is None else compressors_of_2022(found)
+    if options.format is not None:
+        return compressors_of_2022(found)
+    name = options.compressors if isinstance(options.compressors, str) else ""
+    is_alone = name and not is_sharding and name not in _CHECKSUMS
+    return (found, DEFAULT_COMPRESSORS[-1]) if is_alone else found
 
 
 def _checked(attributes: Any) -> Document | None:
@@ -406,7 +416,8 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         remedy = 'give it one, for instance astype("datetime64[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
-        return dtype
+        # numpy has two types of integers of one size, and zarr knows one of them.
+        return np.dtype(dtype.str) if dtype.kind in "iu" else dtype
     name = serializer_name(serializer)
     if name in VLEN_DTYPES and dtype.fields is None:
         return zarr_dtype(VLEN_DTYPES[name])
@@ -462,6 +473,8 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                 remedy = _REMEDIES[field]
                 if are_known(value) and "Expected a" not in why:
                     remedy = f"correct its configuration; or {remedy}"
+                if field == "compressors" and isinstance(value, tuple):
+                    value = [value[0]]  # what was named, without the checksum that was added
                 raise SpecError(why.rstrip("."), field=field, value=value, remedy=remedy) from None
         raise SpecError(
             f"keywords do not fit together: {error}",

@@ -196,18 +196,25 @@ def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
 def for_new_array(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
     """Keywords of a new array whose shards may be files of HDF5.
 
-    The default compression is then zstd without the checksum crc32c, which HDF5 does not know. An
+    The default compression is then zstd without the checksum crc32c, which HDF5 does not know. Nor
+    does a compressor that is given by its name bring that checksum. An
     array of 2022 keeps its own default, which HDF5 knows, too. The index lies where the strategy
     says.
     """
     if not isinstance(strategy, Hdf5):
         return array
-    is_default = isinstance(array.compressors, str) and array.compressors == "auto"
-    if is_default and array.format is None:
-        array = replace(array, compressors=_COMPRESSORS)
+    if array.format is None:
+        array = replace(array, compressors=_without_checksum(array.compressors))
     if strategy.index is not None and array.index_location == "end":
         array = replace(array, index_location=strategy.index)
     return array
+
+
+def _without_checksum(compressors: Any) -> Any:
+    """Compressors as a user gives them, of which a name alone brings no crc32c."""
+    if not isinstance(compressors, str) or compressors == "keep":
+        return compressors
+    return _COMPRESSORS if compressors == "auto" else [compressors]
 
 
 def for_conversion(
@@ -226,8 +233,7 @@ def for_conversion(
     """
     if not isinstance(strategy, Hdf5):
         return compressors, index_location
-    if isinstance(compressors, str) and compressors == "auto":
-        compressors = _COMPRESSORS
+    compressors = _without_checksum(compressors)
     return compressors, strategy.index if index_location is None else index_location
 
 

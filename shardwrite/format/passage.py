@@ -17,9 +17,14 @@ from shardwrite.codecs.stages import Buffer, Crc32cStage
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["Passage", "check_size", "passage_between", "what_differs"]
+__all__ = ["Passage", "check_size", "has_checksum", "passage_between", "what_differs"]
 
 _CHECKSUM = "crc32c"
+_CHECKED = frozenset(
+    {_CHECKSUM, "gzip", "fletcher32"}
+    | {f"numcodecs.{name}" for name in ("crc32", "crc32c", "adler32", "fletcher32")}
+    | {f"numcodecs.{name}" for name in ("jenkins_lookup3", "gzip", "zlib", "bz2")}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,14 @@ def _configuration(codec: Codec) -> Codec:
     if codec["name"] == "bytes":
         return {"endian": "little", **configuration}
     return configuration
+
+
+def has_checksum(metadata: ArrayMetadata) -> bool:
+    """Whether inner chunks have a checksum, so that wrong bytes are no chunk."""
+    return any(
+        codec["name"] in _CHECKED or bool(_configuration(codec).get("checksum"))
+        for codec in metadata.inner_codecs
+    )
 
 
 def check_size(metadata: ArrayMetadata, nbytes: int) -> None:

@@ -39,9 +39,9 @@ class FixedOrder:
         row-major).
     in_place : bool
         Update existing shards in place, which is not atomic for readers. A new inner chunk
-        overwrites the old one if it is not larger, and otherwise goes after the end. If all inner
-        chunks have the same encoded size, shards that an update writes anew keep a place for every
-        inner chunk. Empty inner chunks have a place, too.
+        overwrites the old one if it fits there and into the unused bytes behind it, and otherwise
+        goes after the end. If all inner chunks have the same encoded size, shards that an update
+        writes anew keep a place for every inner chunk. Empty inner chunks have a place, too.
     max_unused : float
         Fraction of unused bytes, from 0 to 1, above which an update in place writes the shard anew
         instead. Above the same fraction of empty inner chunks, no places are kept for them.
@@ -140,10 +140,10 @@ class FixedOrder:
         """See :meth:`Strategy.revise`."""
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
-            spots = np.where(nbytes <= old.nbytes, old.offsets, _free_homes(old, sequence, base))
-            changed = _in_place(
-                old, nbytes, merged, sequence, spots, old.index_span[0] or old.total_nbytes
-            )
+            end_of_old = old.index_span[0] or old.total_nbytes
+            has_room = nbytes <= _room(old, end_of_old)
+            spots = np.where(has_room, old.offsets, _free_homes(old, sequence, base))
+            changed = _in_place(old, nbytes, merged, sequence, spots, end_of_old)
             n_unused = changed.end - base - int(merged[merged > 0].sum())
             if (
                 n_unused <= self.max_unused * changed.end
@@ -159,6 +159,17 @@ class FixedOrder:
             0,
             base + placement.data_nbytes,
         )
+
+
+def _room(old: Stored, end: int) -> Ranks:
+    """Bytes from the beginning of each inner chunk to what lies behind it, and -1 if it is empty.
+
+    Behind it lies another inner chunk, or the end of them all.
+    """
+    is_solid = old.nbytes > 0
+    begins = np.append(np.sort(old.offsets[is_solid]), end)
+    behind = np.minimum(np.searchsorted(begins, old.offsets, side="right"), len(begins) - 1)
+    return np.where(is_solid, begins[behind] - old.offsets, old.nbytes)
 
 
 def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
@@ -44,6 +45,7 @@ from shardwrite.place.target import Target
 from shardwrite.stores import (
     check_movable,
     is_there,
+    keep_room,
     listed,
     make_directories,
     parse_json,
@@ -62,6 +64,7 @@ __all__ = [
     "look_at_run",
     "probe",
     "record_of",
+    "same_source_remedy",
     "tidied_run",
 ]
 
@@ -280,6 +283,7 @@ def begin_run(
         if found is None:
             try:
                 check_target(target, intent.mode)
+                _check_groups(target, intent)
             except SpecError:
                 if tidied_run(target) is None:
                     raise
@@ -371,6 +375,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
+        keep_room(draft / "plan.json")
         directory = target.place.path if isinstance(target.place, Directory) else None
         if directory is not None and record.replaces:
             check_movable(directory, draft)
@@ -463,9 +468,28 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     )
     raise JournalError(
         f"another plan was begun for {found.target.label} and has not ended; it differs in "
-        f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}",
+        f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}"
+        f"{same_source_remedy(changed)}",
         path=str(found.target.run_path),
         differences=changed,
+    )
+
+
+def _check_groups(target: Target, intent: Intent) -> None:
+    """Check that the groups above can be changed, if the run changes what they list."""
+    identity = intent.identity
+    if intent.makes_array or identity.append_axis is not None or identity.stream:
+        check_groups_above(target.place)
+
+
+def same_source_remedy(changed: Sequence[str]) -> str:
+    """What to do if a run differs only in its source, as the end of a sentence; else nothing."""
+    if len(changed) != 1 or not changed[0].startswith("source: "):
+        return ""
+    return (
+        ". If only the name or the time of the source has changed, and its data are the same, say "
+        "so with the setting shardwrite.source.accept=True (--accept-source), or give source_id "
+        "(--source-id) what it was"
     )
 
 

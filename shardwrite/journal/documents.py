@@ -1,13 +1,25 @@
-"""Documents of nodes that a run changes while others may change them, too."""
+"""Documents of nodes that a run changes while others may change them, too.
+
+`replace_document` is the one function that replaces the document of a group. It compares what
+stands there with what the new document was made from, and no other process of this package changes
+the document in between. In a directory, it holds the claim ``zarr.json.shardwrite/claim`` of the
+group meanwhile. In a bucket, the service replaces only the version that was compared. In other
+stores, it holds a claim in the directory for run state, if there is one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
+import os
 import random
+import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import TypeAlias
 
 from shardwrite.codecs.documents import Document
@@ -21,17 +33,23 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
+from shardwrite.journal.lock import alone_beside
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, RUN_SUFFIX, Place
+from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import Target, document_of
-from shardwrite.stores import Capability, parse_document
+from shardwrite.stores import Capability, is_there, parse_document
 
 __all__ = [
     "DocumentChange",
+    "alone_with",
+    "change_document",
+    "check_groups_above",
     "consolidate",
     "discard_ends",
     "dump",
     "enlarged",
+    "enter_above",
     "has_consolidated",
     "replace_document",
     "wait_for_others",
@@ -45,6 +63,8 @@ Put: TypeAlias = Callable[[Place, bytes | None, Document], bool]
 """Function that writes the document of a group, unless it is not the given one any more."""
 
 _MAX_TRIES = 100
+_EFFECTIVE = os.access in os.supports_effective_ids
+_LISTING = "listing"  # begin of the names of temporaries
 
 
 def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
@@ -106,6 +126,31 @@ def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: 
     _change_above(place, enter, put)
 
 
+def enter_above(
+    place: Place,
+    nodes: Callable[[], Mapping[str, Document]],
+    durability: str = "full",
+    run_dir: Path | None = None,
+) -> None:
+    """Enter the nodes of a tree into the consolidated metadata of all groups above it.
+
+    Parameters
+    ----------
+    place, nodes
+        See `consolidate`.
+    durability : str
+        Durability level of the documents.
+    run_dir : path, optional
+        See `replace_document`.
+    """
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"{_LISTING}.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, durability, attempt, run_dir=run_dir)
+
+    consolidate(place, nodes, put)
+
+
 def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) -> None:
     """Take a node, and all nodes inside it, out of the consolidated metadata of all groups above.
 
@@ -148,17 +193,62 @@ def _change_above(place: Place, change: Callable[[Place, Document], bool], put: 
             if kind_of_document(metadata) != "group":
                 return
             if not has_consolidated(metadata, group) or not change(group, metadata):
+                _discard_claim(group)
                 break
             if put(group, data, metadata):
                 break
             wait_for_others(group, n_tries)
 
 
+def check_groups_above(place: Place) -> None:
+    """Check that the groups above can be changed that list what is written at a place.
+
+    Raises
+    ------
+    SpecError
+        If this user may not replace the document of one, or its consolidated metadata are not
+        valid.
+    """
+    if not isinstance(place, Directory):
+        return  # only a request to put it can tell what this user may do in a bucket
+    for group in place.groups_above():
+        metadata = document_of(group)
+        if kind_of_document(metadata) != "group":
+            return
+        if not has_consolidated(metadata, group):
+            continue
+        path, me = group.path, os.geteuid()
+        about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
+        is_foreign = about.st_mode & stat.S_ISVTX and me not in (0, owner, about.st_uid)
+        if is_foreign or not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+            raise SpecError(
+                "the group lists its arrays in consolidated metadata, and you may not change it",
+                field="store",
+                value=str(path),
+                remedy="ask its owner for the right to write there, give a path outside of it, or "
+                "have the owner remove the consolidated metadata",
+            )
+
+
+def _claim_of(place: Place) -> Path | None:
+    """Directory of the claim on the document of a group; None if it lies in no directory."""
+    return place.path / f"{DOCUMENT}{RUN_SUFFIX}" if isinstance(place, Directory) else None
+
+
+def _discard_claim(group: Place) -> None:
+    """Remove the claim that a process has left there which was killed."""
+    beside = _claim_of(group)
+    if beside is not None and is_there(beside):
+        with alone_with(group):
+            pass
+
+
 def discard_ends(target: Target, drivers: Iterable[str]) -> None:
     """Remove the temporary files of drivers that died while they wrote documents."""
+    place = target.place
+    above = list(place.groups_above()) if isinstance(place, Directory) else ()  # others have none
     for driver in drivers:
-        place = target.place
-        nodes = (place, *place.groups, *place.groups_above())
+        nodes = (place, *place.groups, *above)
         for node in {node.label: node for node in nodes}.values():
             for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
                 node.discard(leaf, f"{driver}.end")
@@ -202,8 +292,11 @@ def replace_document(
     durability: str,
     attempt: str,
     check: Callable[[], None] = lambda: None,
+    run_dir: Path | None = None,
 ) -> bool:
     """Write the document of a node, unless another process has changed it.
+
+    The document of a group is changed by one process at a time.
 
     Parameters
     ----------
@@ -217,6 +310,8 @@ def replace_document(
         See :meth:`Place.write`.
     check : callable
         Raises if the document must not be written any more.
+    run_dir : path, optional
+        Directory for run state that all processes share which write to a store.
 
     Returns
     -------
@@ -224,14 +319,24 @@ def replace_document(
         False if the document is not `old` any more; nothing is written then.
     """
     data = dump(new)
-
-    def guard() -> None:
-        check()
-        if place.read(DOCUMENT) not in (old, data):  # a guard is also called after the write
-            raise _ChangedError
-
+    if kind_of_document(new) == "group":
+        alone = alone_with(place, run_dir)
+    else:  # an array's document is changed by one run at a time
+        alone = contextlib.nullcontext(check)
     try:
-        place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
+        with alone as check_claim:
+
+            def guard() -> None:
+                check()
+                try:
+                    check_claim()
+                except StoreError as error:
+                    if error.errno == errno.ESTALE:
+                        raise _ChangedError from error
+                    raise
+                _check_same(place, old, data)
+
+            place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
     except _ChangedError:
         return False
     except StoreError as error:
@@ -239,6 +344,77 @@ def replace_document(
             raise
         return False
     return True
+
+
+def _check_same(place: Place, old: bytes | None, new: bytes) -> None:
+    """Refuse to replace another document than the old one.
+
+    A guard is also called after the write, when the new one stands there.
+    """
+    if place.read(DOCUMENT) not in (old, new):
+        raise _ChangedError
+
+
+@contextlib.contextmanager
+def alone_with(group: Place, run_dir: Path | None = None) -> Iterator[Callable[[], None]]:
+    """Keep other processes from changing the document of a group while the block runs.
+
+    Where the service of a bucket compares versions, there is nothing to do.
+
+    Parameters
+    ----------
+    group : Place
+        The group.
+    run_dir : path, optional
+        See `replace_document`.
+
+    Yields
+    ------
+    callable
+        Raises if another process has taken over, because this one showed no sign of life.
+    """
+    beside = _claim_of(group)
+    if beside is None and run_dir and Capability.CONDITIONAL not in group.store.capabilities:
+        beside = run_dir / f"groups{RUN_SUFFIX}"
+    if beside is None:
+        yield lambda: None
+        return
+    with alone_beside(beside) as claim:
+        if claim.is_taken_over:  # a process that thaws later has nothing to put there
+            group.store.discard_scope(DOCUMENT, "")
+        yield claim.check
+
+
+def change_document(
+    place: Place, make: Callable[[Document], Document], durability: str, scope: str
+) -> Document:
+    """Change the document of a node, and return the new one; changes of others stay.
+
+    Parameters
+    ----------
+    place : Place
+        The node.
+    make : callable
+        Returns the new document, given the one that is there. It may be called more than once.
+    durability : str
+        Durability level of the document.
+    scope : str
+        Begin of the name of the temporary.
+
+    Raises
+    ------
+    StoreError
+        If the document is missing, or cannot be written.
+    """
+    for n_tries in itertools.count(1):
+        before = place.read(DOCUMENT)
+        document = document_of(place) if before is None else parse_document(before, place.label)
+        new = make(document)
+        attempt = f"{scope}.{uuid.uuid4().hex}"
+        if new == document or replace_document(place, before, new, durability, attempt):
+            return new
+        wait_for_others(place, n_tries)
+    raise AssertionError("unreachable")
 
 
 def has_consolidated(metadata: Document, group: Place) -> bool:

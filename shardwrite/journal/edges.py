@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import CorruptShardError
+from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.hdf5_file import describe
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import ShardIndex
@@ -24,10 +24,11 @@ from shardwrite.grid import Box, Shape, unravel
 from shardwrite.hdf5.files import extent_of, write_parts
 from shardwrite.hdf5.layout import require_h5py
 from shardwrite.hdf5.patterns import lay_out
+from shardwrite.journal.undo import Change, OldBytes, change_in_place, shard_claim
 from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import Capability, ObjectWriter, Proof, Store
+from shardwrite.stores import NO_ROOM, Capability, ObjectWriter, Proof, Store, needing
 
 __all__ = ["clear_beyond"]
 
@@ -39,6 +40,8 @@ def clear_beyond(
     durability: str,
     rights: tuple[Proof, Callable[[], None]],
     scope: str,
+    *,
+    in_place: bool = False,
 ) -> list[Shape]:
     """Give elements beyond the shape of an array the fill value, in a new object for each shard.
 
@@ -60,6 +63,9 @@ def clear_beyond(
         called right before one is replaced or removed. If it raises, the shard stays as it is.
     scope : str
         Name that temporary files of all processes that do this for one run have in common.
+    in_place : bool
+        Whether the run has changed shards in place. Where a full disk has no room for a new object,
+        these elements are then cleared in place, too.
 
     Returns
     -------
@@ -82,24 +88,34 @@ def clear_beyond(
         shard = _opened(store, metadata, index)
         if shard is None:
             continue
-        attempt = f"{scope}.{uuid.uuid4().hex}"
-        with shard, store.transaction(durability, attempt, check, proof=proof) as transaction:
+        with shard:
             try:
                 new = _without_outside(shard, grid.shard_box(index).start)
             except CorruptShardError:
                 continue  # verify tells of it
             if new is None:
                 continue
-            if (new[0] >= 0).any():
-                is_conditional = Capability.CONDITIONAL in store.capabilities
-                writer = transaction.create(shard.key)
-                if is_conditional:
-                    writer.expect(shard.reader.version)
-                _write(shard, writer, extent_of(metadata, index), *new)
-                writer.finish(shard.check_current)
-            else:
-                transaction.remove(shard.key, shard.check_current)
-                removed.append(index)
+            attempt = f"{scope}.{uuid.uuid4().hex}"
+            try:
+                with (
+                    needing(shard.reader.nbytes, shard.key),
+                    store.transaction(durability, attempt, check, proof=proof) as transaction,
+                ):
+                    if not (new[0] >= 0).any():
+                        transaction.remove(shard.key, shard.check_current)
+                        removed.append(index)
+                        continue
+                    writer = transaction.create(shard.key)
+                    if Capability.CONDITIONAL in store.capabilities:
+                        writer.expect(shard.reader.version)
+                    _write(shard, writer, extent_of(metadata, index), *new)
+                    writer.finish(shard.check_current)
+            except StoreError as error:
+                if error.errno not in NO_ROOM or not in_place or _dataset_in(shard) is not None:
+                    raise
+                with shard_claim(str(proof.run_path), shard.key) as claim:
+                    change = _cleared_in_place(shard, *new)
+                    change_in_place(claim, store, change, durability, shard.reader.version, check)
     return removed
 
 
@@ -191,6 +207,23 @@ def _write_plain(
         end = offset + int(nbytes[rank])
     if seal.suffix:
         writer.write([seal.suffix])
+
+
+def _cleared_in_place(
+    shard: ExistingShard, nbytes: npt.NDArray[np.int64], changed: dict[int, Buffer]
+) -> Change:
+    """Change that appends the inner chunks that are encoded anew, and writes the index."""
+    old_nbytes, offsets = shard.reader.nbytes, shard.stored().offsets.copy()
+    end, writes = old_nbytes, list[tuple[int, Buffer]]()
+    for rank, data in changed.items():
+        offsets[rank] = end
+        writes.append((end, data))
+        end += len(data)
+    seal = shard.metadata.index_codec.seal(ShardIndex.build(offsets, nbytes))
+    writes.append((0 if seal.prefix else end, seal.prefix or seal.suffix))
+    spans = [(start, start + len(data)) for start, data in writes]
+    saved = OldBytes(shard.reader, [span for span in spans if span[0] < old_nbytes])
+    return Change(shard.key, old_nbytes, writes, saved, spans)
 
 
 def _dataset_in(shard: ExistingShard) -> str | None:

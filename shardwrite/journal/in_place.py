@@ -53,7 +53,9 @@ from shardwrite.stores import (
     data_in,
     exchange,
     fsync_directory,
+    give_room,
     is_there,
+    keep_room,
     listed,
     owner_of,
     parse_json,
@@ -222,6 +224,8 @@ class InPlace:
                     if layout is None:
                         raise RunEndedError("the conversion has ended", path=str(_home(path)))
                     continue
+                if layout is None:
+                    give_room(made / _RECORD)  # to give up on a full disk
             with Lease(made, token):
                 this = cls(path, record, token, _new_inode_in(made))
                 this._write(this._new_inode)
@@ -481,6 +485,7 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
     record, is_first = Record(token, path.name, _inode(path) or 0, layout), False
     try:
         write_file(draft / _RECORD, record.to_json(), durability="full", attempt=token)
+        keep_room(draft / _RECORD)
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(draft / _RECORD, home / _RECORD)
             is_first = True

@@ -21,12 +21,14 @@ import getpass
 import hashlib
 import json
 import logging
+import math
 import os
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -37,11 +39,22 @@ from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
-from shardwrite.stores import as_store_error, is_there, listed, parse_json, read_file, write_new
+from shardwrite.stores import (
+    NO_ROOM,
+    TEMPORARY_SUFFIX,
+    as_store_error,
+    is_open_temporary,
+    is_there,
+    listed,
+    parse_json,
+    read_file,
+    write_new,
+)
 
 __all__ = [
     "CLOCK",
     "Lease",
+    "is_abandoned",
     "is_alive",
     "is_left_behind",
     "is_this_process",
@@ -56,6 +69,7 @@ __all__ = [
 
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+_DAY = 86400.0
 _held: set[Path] = set()
 _failed: set[Path] = set()
 
@@ -358,9 +372,9 @@ def _ttl_of(holder: Process) -> float:
 
 
 def signature() -> str:
-    """Identity of this process as text, for the name of a directory.
+    """Identity of this process as text, for the name of a directory or a temporary.
 
-    `is_left_behind` reads it.
+    `is_left_behind` and `is_abandoned` read it.
     """
     me = this_process()
     namespace = "".join(filter(str.isdigit, me.pids or ""))
@@ -394,19 +408,51 @@ def is_left_behind(path: Path) -> bool:
     return age is not None and not lives(_maker(path), this_process(), age)
 
 
+def is_abandoned(path: Path) -> bool:
+    """Whether a temporary whose name ends in a `signature` was left by a process that is gone.
+
+    Nobody touches a temporary while a value is made that will be written to it. So the age counts
+    only if the process cannot be looked at, because it is on another host, and is then a day. The
+    clocks of hosts agree well enough for that.
+
+    Raises
+    ------
+    OSError
+        If the temporary cannot be looked at.
+    """
+    maker = _signed_by(path.name.removesuffix(TEMPORARY_SUFFIX))
+    if maker is None:
+        return False
+    me = this_process()
+    if maker.is_same(me):
+        return not is_open_temporary(str(path))
+    if not lives(replace(maker, ttl=math.inf), me, 0):
+        return True
+    is_near = (maker.host, maker.boot, maker.pids) == (me.host, me.boot, me.pids)
+    return not is_near and time.time() - path.lstat().st_mtime > _DAY
+
+
+def _signed_by(name: str) -> Process | None:
+    """Identity of the process whose `signature` is the end of a name; None if there is none."""
+    _, *signed = name.split(",")
+    if len(signed) not in (5, 6):  # older versions named no machine
+        return None
+    host, boot, namespace, pid, started = signed[:5]
+    return Process(
+        host=unquote(host),
+        boot=boot,
+        pids=f"pid:[{namespace}]" if namespace else "",
+        pid=int(pid) if pid.isdigit() else None,
+        started=started,
+        machine="".join(signed[5:]),
+    )
+
+
 def _maker(path: Path) -> Process:
     """Identity of the process that made a directory; all fields are None where it is unknown."""
-    _, *signed = path.name.split(",")
-    if len(signed) in (5, 6):  # older versions named no machine
-        host, boot, namespace, pid, started = signed[:5]
-        return Process(
-            host=unquote(host),
-            boot=boot,
-            pids=f"pid:[{namespace}]" if namespace else "",
-            pid=int(pid) if pid.isdigit() else None,
-            started=started,
-            machine="".join(signed[5:]),
-        )
+    signed = _signed_by(path.name)
+    if signed is not None:
+        return signed
     try:
         plan = parse_json(read_file(path / "plan.json") or b"{}")
     except ValueError:  # it is torn
@@ -430,7 +476,8 @@ def _now(directory: Path, *, looking: bool) -> float:
 def file_system_time(directory: Path) -> float:
     """Current time in seconds, by the clock that stamps the files of a directory.
 
-    A file is created there for a moment.
+    A file is created there for a moment. Where a full disk has no room for it, the directory is
+    touched, which the creation of a file does, too.
 
     Raises
     ------
@@ -439,7 +486,13 @@ def file_system_time(directory: Path) -> float:
     """
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
-    fd = os.open(path, flags, 0o666)
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.utime(directory)
+        return directory.stat().st_mtime
     try:
         # The descriptor works even if another process has removed the file as a leftover.
         return os.fstat(fd).st_mtime

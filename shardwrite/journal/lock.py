@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import logging
 import os
@@ -53,19 +54,31 @@ from shardwrite.stores import (
     as_store_error,
     fsync_directory,
     listed,
+    make_directories,
+    pread_all,
     read_file,
     remove_state,
     write_all,
     write_new,
 )
 
-__all__ = ["FENCED", "UNDO", "VOID", "Claim", "discard_claims", "exclusive", "make_void"]
+__all__ = [
+    "FENCED",
+    "UNDO",
+    "VOID",
+    "Claim",
+    "alone_beside",
+    "discard_claims",
+    "exclusive",
+    "make_void",
+]
 
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
 """Bytes in place of a record's checksum that make the record void: there is nothing to undo."""
 _OWNER, _LEFT = "owner-", "left-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+_MAX_TRIES = 8
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 _tokens: set[str] = set()
 _lock = threading.Lock()
@@ -90,6 +103,11 @@ class Claim:
         self.path = path
         self._fd, self._generation, self._token = fd, generation, token
         self._record_fd, self._is_durable = -1, False
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a process held the claim before that did not give it back."""
+        return self._generation > 0
 
     def check(self) -> None:
         """Refuse to go on if another process has taken the claim over.
@@ -123,13 +141,35 @@ class Claim:
         """
         with self._telling("cannot record a change"):
             self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
-            for piece in pieces:
-                write_all(self._record_fd, piece)
+            try:
+                for piece in pieces:
+                    write_all(self._record_fd, piece)
+            except BaseException:  # on a full disk, nobody could take over a claim with a record
+                self._close_record()
+                os.unlink(f"{UNDO}{self._token}", dir_fd=self._fd)
+                raise
             self._is_durable = is_durable
             if is_durable:
                 os.fsync(self._record_fd)
                 os.fsync(self._fd)
                 fsync_directory(self.path.parent)
+
+    def recorded(self) -> bytes:
+        """Read the record of the change in progress.
+
+        Raises
+        ------
+        StoreError
+            With the number ``ESTALE`` if another process has taken the change back. With another
+            number if the record cannot be read.
+        """
+        with self._telling("cannot read the record of a change"):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(f"{UNDO}{self._token}", flags, dir_fd=self._fd)
+            try:
+                return pread_all(fd, 0, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
 
     def settle(self) -> None:
         """Remove the record of a change that is complete, or that was never begun.
@@ -251,6 +291,39 @@ def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
             claim.release()
         raise
     claim.release()
+
+
+@contextlib.contextmanager
+def alone_beside(beside: Path, durability: str = "none") -> Iterator[Claim]:
+    """Hold the claim on a document, in a directory that is made for it and removed again.
+
+    What a process has left there that was killed is removed.
+
+    Raises
+    ------
+    JournalError, StoreError
+        See `exclusive`.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove_empty, beside)
+        for attempt in itertools.count(1):
+            try:
+                with as_store_error(str(beside), "cannot make"):
+                    make_directories(beside, durability, like=beside.parent)
+                claim = stack.enter_context(exclusive(beside / "claim", beside))
+                break
+            except StoreError as error:
+                # Another process that is done has just removed the directory.
+                if error.fields["errno"] != errno.ENOENT or attempt == _MAX_TRIES:
+                    raise
+        with as_store_error(str(beside), "cannot remove what is left in"):
+            discard_claims(beside)
+        yield claim
+
+
+def _remove_empty(beside: Path) -> None:
+    with contextlib.suppress(OSError):  # another process uses it
+        beside.rmdir()
 
 
 def _wait(path: Path, run_path: Path) -> Claim:

@@ -436,8 +436,8 @@ class RunDirectory:
         bool
             False if the document is not `old` any more; nothing is written then.
         """
-        check = partial(self._check_current, driver)
-        return replace_document(place, old, new, durability, f"{driver}.end", check)
+        check, run_dir = partial(self._check_current, driver), self.target.beside.parent
+        return replace_document(place, old, new, durability, f"{driver}.end", check, run_dir)
 
     def leave(
         self, receipt: Receipt, durability: str, driver: str, report: bytes | None = None

@@ -5,7 +5,8 @@ the run is given up or another run takes its place. From then on no process of t
 anything, because every effect uses a path in that directory or looks for a token there. What was
 begun before is settled here, before any other process writes to the array, in this order:
 
-1. Remove the tokens. A process that still looks for one stops.
+1. Remove the tokens. A process that still looks for one stops. Give back the room that the plan
+   keeps, so that the steps below find some on a full disk.
 2. Give shards that were left amid a change in place their old content back, in new files.
 3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
    replaced only if it is still the version that was read. Before it removes a shard, the process
@@ -83,6 +84,7 @@ from shardwrite.stores import (
     Store,
     as_store_error,
     data_in,
+    give_room,
     is_there,
     listed,
     remove_data,
@@ -228,6 +230,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             store = over.target.store
             for token in listed(over.path, TOKEN):
                 token.unlink(missing_ok=True)
+            give_room(over.path / "plan.json")
             recover_changes(over.path, store, metadata)
             discard(store, metadata, unended(over, metadata, own_journals))
             abort_uploads(over.target, metadata)
@@ -453,7 +456,9 @@ def _clear_edges(
     inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
-    removed = set(clear_beyond(store, array, inside, level, (proof, check), scope))
+    in_place = "in place" in (over.record.identity.strategy or "")
+    cleared = clear_beyond(store, array, inside, level, (proof, check), scope, in_place=in_place)
+    removed = set(cleared)
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))

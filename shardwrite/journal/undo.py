@@ -7,8 +7,13 @@ crash after each step leaves behind:
    shard.*
 2. Open the shard for writing. Check that it is the file whose old content was recorded, that the
    run has not ended, and that the claim is still held. *The old shard.*
-3. Write into the shard, and sync it. *A shard that may be torn.*
-4. Make the record void, durably, and remove it. *The new shard.*
+3. Reserve blocks for all that will be written. *The old shard.*
+4. Write into the shard, and sync it. *A shard that may be torn.*
+5. Make the record void, durably, and remove it. *The new shard.*
+
+If a write fails all the same, the process puts the old content back at once. It cuts the file to
+its old size, and writes the old bytes into the blocks that it has. That needs no room, and readers
+find the old shard. After a failed sync it does not do so; see below.
 
 A process that finds a record gives the shard its old content back, in a **new file** that is
 renamed over the old one. There are two reasons for a new file. First, after a failed sync the
@@ -56,12 +61,15 @@ from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_v
 from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import (
+    NO_ROOM,
+    ObjectEditor,
     ObjectReader,
     Store,
     as_store_error,
     is_there,
     listed,
     mode_of,
+    needing,
     open_plain,
     parse_json,
     read_file,
@@ -97,12 +105,15 @@ class Change:
     saved : sequence of (int, bytes), or OldBytes
         Offsets and old bytes of all that the old shard needs and the change overwrites: inner
         chunks to which the old index refers, and the index itself.
+    spans : sequence of (int, int)
+        Where the ranges begin and end that are written, in bytes.
     """
 
     key: str
     old_nbytes: int
     writes: Iterable[tuple[int, Buffer]]
     saved: Sequence[tuple[int, bytes]] | OldBytes
+    spans: Sequence[tuple[int, int]] = ()
 
     def record(self) -> Iterator[Buffer]:
         """Content of the record that undoes the change, in pieces.
@@ -262,14 +273,55 @@ def change_in_place(
             editor.check_version(version)
             guard()
             claim.check()
+            editor.reserve(change.spans)
         except BaseException:
             claim.settle()  # nothing was written, so there is nothing to undo
             raise
-        for offset, data in change.writes:
-            editor.write_at(offset, data)
+        try:
+            for offset, data in change.writes:
+                editor.write_at(offset, data)
+        except BaseException as error:
+            _put_back(claim, editor, change, error, is_durable=is_durable)
+            raise
         if is_durable:
             editor.sync()
     claim.settle()
+
+
+def _put_back(
+    claim: Claim, editor: ObjectEditor, change: Change, error: BaseException, *, is_durable: bool
+) -> None:
+    """Give a shard its old content back after a failed write, in the blocks that it has.
+
+    Where that fails, too, the record stays for the next process.
+
+    Raises
+    ------
+    StoreError
+        If it fails. The number is that of `error`, if it has one.
+    """
+    try:
+        claim.check()
+        old = _decode(claim.recorded(), str(claim.path))
+        if old is not None:
+            _overwrite(editor, old)
+        if is_durable:
+            editor.sync()
+        claim.settle()
+    except StoreError as second:
+        message = (
+            f"{error}; and {change.key!r} may be torn until the same call, or abandon, has given "
+            f"it its old content back: {second}"
+        )
+        number = getattr(error, "errno", None) or second.errno
+        raise StoreError(message, key=change.key, errno=number) from error
+
+
+def _overwrite(editor: ObjectEditor, change: Change) -> None:
+    """Undo a change in the object itself: cut it to its old size, and write its old bytes."""
+    editor.cut(change.old_nbytes)
+    for offset, data in change.saved:
+        editor.write_at(offset, data)
 
 
 def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
@@ -299,7 +351,7 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
                 recover_shard(claim, store, metadata)
     for path, redo in old_records(run_path, store, record_limit(metadata)):
         if redo is not None:
-            _restore(store, metadata, redo.key, redo.compose, path)
+            _restore(store, metadata, redo.key, redo.compose, path, None)
         _forget(path, store, None if redo is None else redo.key)
 
 
@@ -331,7 +383,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
         data = read_file(fenced, record_limit(metadata))
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
-            _restore(store, metadata, found.key, found.undone, fenced)
+            _restore(store, metadata, found.key, found.undone, fenced, found)
             told = "an interrupted change in place was undone"
             tell(TAKEOVERS, logging.INFO, told, run=claim.path.parent, shard=found.key)
         _forget(fenced, store, _key_of_void(data) if found is None else found.key)
@@ -377,8 +429,13 @@ def _restore(
     key: str,
     compose: Callable[[ObjectReader], ObjectReader],
     record: Path,
+    change: Change | None,
 ) -> None:
     """Write the old content of a shard into a new file, and publish it if its record still exists.
+
+    Where there is no room for a new file, the shard itself gets its old content back, for the sake
+    of its readers. The record stays until the next process finds room, because one that was frozen
+    amid the change may yet go on.
 
     Parameters
     ----------
@@ -392,6 +449,8 @@ def _restore(
         Gives the old shard as an object to read, from the shard as it is now.
     record : pathlib.Path
         The record.
+    change : Change, optional
+        The change that is undone; None for one of the first version.
     """
 
     def check() -> None:
@@ -415,13 +474,25 @@ def _restore(
             raise JournalError(message, path=str(record)) from error
         shard = ExistingShard(metadata, key, store, old)  # raises if its index is not valid
         _check_chunks(shard)
-        with store.transaction(
-            "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
-        ) as transaction:
-            writer = transaction.create(key)
-            for offset in range(0, old.nbytes, _COPY_NBYTES):
-                writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
-            writer.finish(check)
+        try:
+            with (
+                needing(old.nbytes, key),
+                store.transaction(
+                    "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
+                ) as transaction,
+            ):
+                writer = transaction.create(key)
+                for offset in range(0, old.nbytes, _COPY_NBYTES):
+                    writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
+                writer.finish(check)
+        except StoreError as error:
+            if error.errno in NO_ROOM and change is not None:
+                with store.edit(key) as editor:
+                    editor.check_version(reader.version)
+                    check()
+                    _overwrite(editor, change)
+                    editor.sync()
+            raise
 
 
 def _check_chunks(shard: ExistingShard) -> None:

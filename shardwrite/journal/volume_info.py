@@ -7,12 +7,11 @@ run state change it under a claim there.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,14 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO
 from shardwrite.journal.documents import wait_for_others
-from shardwrite.journal.lock import Claim, discard_claims, exclusive
+from shardwrite.journal.lock import Claim, alone_beside
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     Capability,
-    as_store_error,
     discard_file,
     is_there,
-    make_directories,
     parse_json,
     read_limit,
     write_file,
@@ -38,7 +35,6 @@ from shardwrite.stores import (
 __all__ = ["change_info", "read_volume", "replace_info"]
 
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
-_MAX_TRIES = 8
 
 Change = Callable[[Any], Document]
 Replace = Callable[[bytes | None], bytes | None]
@@ -128,14 +124,14 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
         beside = place.path / f"{INFO}{RUN_SUFFIX}"
         if _stays(place, replace, beside):
             return
-        with _alone(beside, durability) as claim:
+        with alone_beside(beside, durability) as claim:
             _replace_file(place, replace, durability, claim)
         return
     place.store.prepare()
     if volume.in_store:
         _replace_object(place, replace, durability)
         return
-    with _alone(volume.beside, "none") as claim:
+    with alone_beside(volume.beside, "none") as claim:
         _replace_object(place, replace, durability, claim.check)
 
 
@@ -214,28 +210,3 @@ def _replaced(
                 raise
             return False
     return True
-
-
-@contextlib.contextmanager
-def _alone(beside: Path, durability: str) -> Iterator[Claim]:
-    """Hold the claim on the ``info``, in a directory that is removed again."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(_remove_empty, beside)
-        for attempt in itertools.count(1):
-            try:
-                with as_store_error(str(beside), "cannot make"):
-                    make_directories(beside, durability)
-                claim = stack.enter_context(exclusive(beside / "claim", beside))
-                break
-            except StoreError as error:
-                # Another process that is done has just removed the directory.
-                if error.fields["errno"] != errno.ENOENT or attempt == _MAX_TRIES:
-                    raise
-        with as_store_error(str(beside), "cannot remove what is left in"):
-            discard_claims(beside)
-        yield claim
-
-
-def _remove_empty(beside: Path) -> None:
-    with contextlib.suppress(OSError):  # another process uses it
-        beside.rmdir()

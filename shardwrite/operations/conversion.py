@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import WriteResult, told_of_rereads
 
 __all__ = ["Conversion", "ConversionPlan", "ConvertedArray", "PlannedArray"]
 
@@ -289,6 +289,11 @@ class Conversion:
         return self._sum("stored_nbytes")
 
     @property
+    def n_reread_chunks(self) -> int:
+        """Number of reads of the source that were made again, since their bytes were wrong."""
+        return sum(a.result.n_reread_chunks for a in self.arrays if a.result is not None)
+
+    @property
     def is_skipped(self) -> bool:
         """Whether nothing was done, because every array has the layout already."""
         return all(array.how == "skipped" for array in self.arrays)
@@ -299,7 +304,7 @@ class Conversion:
             {**asdict(array), "result": array.result and array.result.to_dict()}
             for array in self.arrays
         ]
-        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "n_left", "stored_nbytes")
+        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "n_left", "n_reread_chunks")
         return {
             "source": self.source,
             "path": self.path,
@@ -307,7 +312,7 @@ class Conversion:
             "seconds": self.seconds,
             "n_removed": self.n_removed,
             "left_out": [list(pair) for pair in self.left_out],
-            **{name: getattr(self, name) for name in (*sums, "is_skipped")},
+            **{name: getattr(self, name) for name in (*sums, "stored_nbytes", "is_skipped")},
         }
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -324,6 +329,8 @@ class Conversion:
         n_resumed = sum(a.result.n_resumed_shards for a in self.arrays if a.result is not None)
         if n_resumed:
             rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
+        if self.n_reread_chunks:
+            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         if not self.is_skipped:

@@ -17,6 +17,7 @@ from shardwrite.operations.converting import Progress, call_of, plan_all, planne
 from shardwrite.operations.whole_trees import AUTO, IN_PLACE, convert_tree, short_form
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import InsideStore
+from shardwrite.write.donor import Check
 
 __all__ = ["plan_reshard", "reshard", "shard", "unshard"]
 
@@ -31,7 +32,7 @@ def shard(
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
     manifest: Manifest = None,
-    check: bool = False,
+    check: Check = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
@@ -86,8 +87,9 @@ def shard(
         Keep the list of the inner chunks that hold data in an attribute of this name, as
         zarr-vectors does. shardwrite keeps it up to date. If the source has the list, the new
         array has it, too.
-    check : bool
-        Decode each chunk before it is copied.
+    check : bool or "twice"
+        Decode each chunk before it is copied. ``"twice"`` also reads chunks that have no checksum a
+        second time, from the storage and not from a cache, and compares.
     drop_empty : bool
         Leave out chunks that hold only the fill value. All chunks are decoded for that.
     include, exclude : str or sequence of str
@@ -240,7 +242,7 @@ def reshard(
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
     manifest: Manifest = None,
-    check: bool = False,
+    check: Check = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
@@ -279,8 +281,9 @@ def reshard(
         Shape of an inner chunk **in elements**, or its decoded size, such as ``"1MB"``. By default
         the inner chunks stay.
     compressors : codec, sequence of codec, "auto", "keep" or None
-        Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
-        they are. With others, an array of shards within shards gets a single level of shards.
+        Compressors of the inner chunks, as in :func:`to_sharded_zarr`: a name alone is followed by
+        crc32c, and a list is taken as it is. ``"keep"`` leaves them as they are. With others, an
+        array of shards within shards gets a single level of shards.
     checksum, index_location, dimension_names, manifest, check, drop_empty, include, exclude
         See :func:`shard`.
     min_chunks : int, optional
@@ -354,7 +357,7 @@ def plan_reshard(
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
     manifest: Manifest = None,
-    check: bool = False,
+    check: Check = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),

@@ -21,7 +21,7 @@ from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import IncompleteError, JournalError, SpecError
 from shardwrite.grid import Box, Sized, ceil_div
-from shardwrite.journal import Receipt, RunDirectory, differences
+from shardwrite.journal import Receipt, RunDirectory, differences, same_source_remedy
 from shardwrite.operations.conversion import Conversion, ConvertedArray
 from shardwrite.operations.converting import Call, One, call_of, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
@@ -31,6 +31,7 @@ from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
+from shardwrite.runs.accepted import accepts_source, as_begun
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import (
@@ -395,12 +396,15 @@ def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
         If the run makes something else.
     """
     planned = one.planned.plan
+    if accepts_source():
+        what = run.record.identity.source
+        planned = as_begun(planned, run.record.mode, what, run.digest) or planned
     if run.digest != planned.digest:
         changed = differences(run.record.identity.to_dict(), planned.identity.to_dict())
         raise JournalError(
             f"another conversion was begun for {run.target.label}; it differs in "
             f"{'; '.join(changed)}. Give all parts the source and the options with which it was "
-            "begun",
+            f"begun{same_source_remedy(changed)}",
             path=str(run.target.run_path),
             differences=changed,
         )

@@ -16,7 +16,7 @@ from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hdf5_sources import refuse_loss, with_name
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
-from shardwrite.place.target import resolve_place, resolve_target
+from shardwrite.place.target import refuse_names, resolve_place, resolve_target
 from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import StoredArray
@@ -28,7 +28,9 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stepwise import execute_settled
+from shardwrite.stores import PosixStore
 from shardwrite.write.context import GroupReport
+from shardwrite.write.donor import Check
 
 __all__ = [
     "HAS_LAYOUT",
@@ -125,7 +127,7 @@ def call_of(
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
     manifest: Manifest = None,
-    check: bool = False,
+    check: Check = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
@@ -262,6 +264,10 @@ def plan_all(
             value=[*wanted.patterns.include, *wanted.patterns.exclude],
             remedy='give patterns that fit paths of arrays, such as "images/*"',
         )
+    names = [name for name, _ in tree.arrays]
+    groups = [group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)]
+    is_directory = isinstance(into, PosixStore) and not call.consume
+    refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
     made = []
     shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
     wanted.check_fits(sorted({len(shape) for shape in shapes}))

@@ -1,8 +1,8 @@
-"""dask's `to_zarr`, replaced where it would write shards.
+"""dask's `to_zarr` and `store`, replaced where they would write shards.
 
-Tasks of dask's own function write chunks of the dask array. Two of them that share a shard read it,
-change it and write it, and one of them loses. So a call that writes shards is made here by
-:func:`to_sharded_zarr`, whose tasks write whole shards.
+Tasks of dask's own functions write chunks of the dask array. Two of them that share a shard read
+it, change it and write it, and one of them loses. So a call that writes shards is made here by
+:func:`to_sharded_zarr` or :func:`shardwrite.store`, whose tasks write whole shards.
 """
 
 from __future__ import annotations
@@ -10,32 +10,34 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from dask import config
 
 import shardwrite._dask as dask
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
-from shardwrite.operations.write import to_sharded_zarr
+from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.runs.stored_array import empty_after
 
 __all__ = ["DaskPatch", "patch_dask"]
 
 _LOCK = threading.Lock()
 _live: set[DaskPatch] = set()
-# For each module that names the function: dask's, and the one of this module.
-_replaced: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+# For each module and name: the function of dask, and the one of this module.
+_replaced: dict[tuple[Any, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def patch_dask() -> DaskPatch:
-    """Patch `dask.array.to_zarr` and the method ``to_zarr`` so that they write whole shards.
+    """Patch `dask.array.to_zarr`, `dask.array.store` and both methods to write whole shards.
 
-    :func:`to_sharded_zarr` then makes each call that writes shards: a call with ``shards=``, or one
-    that writes into a `zarr.Array` with shards. All other calls stay dask's own.
+    :func:`to_sharded_zarr` or :func:`shardwrite.store` then makes each call that writes shards: a
+    call with ``shards=``, or one that writes into a `zarr.Array` with shards. All other calls stay
+    dask's own.
 
     Returns
     -------
@@ -48,13 +50,18 @@ def patch_dask() -> DaskPatch:
     A call that writes shards then differs from dask's own in five ways:
 
     - The chunks of the dask array need not fit the shards, and it is never rechunked.
-    - Inner chunks carry a crc32c, unless `compressors` are given.
-    - With ``compute=True``, the call returns a `WriteResult`.
+    - Inner chunks carry a crc32c, unless `compressors` are given as a list or as codecs.
+    - With ``compute=True``, the call returns a `WriteResult`; `dask.array.store` returns a tuple of
+      them if there are several arrays.
     - A cast that loses more than precision is an error, unless ``casting="unsafe"`` is given.
     - An interrupted call continues when you make it again.
 
     You can also give keywords of :func:`to_sharded_zarr`, such as `source_id`. Without `chunks`,
     an inner chunk is a chunk of the dask array, as in dask.
+
+    Targets of one call of `dask.array.store` must all be arrays of zarr with shards, or none of
+    them. A `lock` has no effect, since no two tasks write the same shard. Of the keywords for
+    `dask.compute`, `scheduler` is taken.
 
     If you keep a reference to dask's function from before the patch, it stays dask's own.
 
@@ -99,30 +106,42 @@ class DaskPatch:
 
 
 def _install() -> None:
-    """Put a function of this module in the place of dask's, in both modules that name it."""
+    """Put functions of this module in the place of dask's, in both modules that name them."""
     core: Any = dask.array.core
-    original: Callable[..., Any] = core.to_zarr
+    makers: dict[str, Callable[..., Call | StoreCall]] = {
+        "to_zarr": Call.of,
+        "store": StoreCall.of,
+    }
+    modules: tuple[Any, ...] = (core, dask.array)
+    for name, of in makers.items():
+        ours = _in_place_of(getattr(core, name), of)
+        for module in modules:
+            _replaced[module, name] = (getattr(module, name), ours)
+            setattr(module, name, ours)
+
+
+def _in_place_of(
+    original: Callable[..., Any], of: Callable[..., Call | StoreCall]
+) -> Callable[..., Any]:
+    """A function that makes the calls which write shards, and leaves the others to dask's."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def to_zarr(*arguments: Any, **keywords: Any) -> Any:
+    def patched(*arguments: Any, **keywords: Any) -> Any:
         # Others may still hold this function when the patch has been taken back.
-        call = Call.of(signature, arguments, keywords) if _live else None
+        call = of(signature, arguments, keywords) if _live else None
         if call is None or not call.is_ours:
             return original(*arguments, **keywords)
         return call.write()
 
-    modules: tuple[Any, ...] = (core, dask.array)
-    for module in modules:
-        _replaced[module] = (module.to_zarr, to_zarr)
-        module.to_zarr = to_zarr
+    return patched
 
 
 def _uninstall() -> None:
     """Put dask's functions back, unless somebody else has replaced them meanwhile."""
-    for module, (original, ours) in _replaced.items():
-        if module.to_zarr is ours:
-            module.to_zarr = original
+    for (module, name), (original, ours) in _replaced.items():
+        if getattr(module, name) is ours:
+            setattr(module, name, original)
     _replaced.clear()
 
 
@@ -170,18 +189,9 @@ class Call:
     @property
     def is_ours(self) -> bool:
         """Whether the call writes shards."""
-        if self._is_array:
-            return self.url.shards is not None
+        if _is_array(self.url):
+            return _has_shards(self.url)
         return self.keywords.get("shards") is not None
-
-    @property
-    def _is_array(self) -> bool:
-        """Whether the call writes into a `zarr.Array`."""
-        if type(self.url).__module__.partition(".")[0] != "zarr":
-            return False
-        import zarr
-
-        return isinstance(self.url, zarr.Array)
 
     def write(self) -> Any:
         """Make the call by `to_sharded_zarr`.
@@ -195,7 +205,7 @@ class Call:
         of_array = {field.name for field in fields(ArrayOptions)}
         ours = {name: self.keywords[name] for name in self.keywords if name in known}
         others = {name: self.keywords[name] for name in self.keywords if name not in known}
-        if self._is_array:
+        if _is_array(self.url):
             region = self.given.get("region")
             ours = {"casting": "same_kind", **ours, "region": ... if region is None else region}
             where = self.url
@@ -245,6 +255,107 @@ class Call:
             )
         # dask opens the store with "a", and then creates an array that must not exist.
         return how if mode == "a" else {**how, "mode": mode}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """A call of `dask.array.store`.
+
+    Attributes
+    ----------
+    sources, targets : sequence
+        The arrays, and where they go.
+    given : mapping
+        The other parameters that dask names, as far as they were given.
+    keywords : mapping
+        All other keywords, which dask hands on to `dask.compute`.
+    """
+
+    sources: Sequence[Any]
+    targets: Sequence[Any]
+    given: Mapping[str, Any]
+    keywords: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> StoreCall:
+        """Name the arguments of a call as the installed version of dask does.
+
+        Raises
+        ------
+        TypeError
+            If dask does not take them.
+        """
+        given = dict(signature.bind(*arguments, **keywords).arguments)
+        others = given.pop("kwargs", {})
+        sources, targets = given.pop("sources"), given.pop("targets")
+        if isinstance(sources, dask.array.Array):
+            sources, targets = [sources], [targets]
+        return cls(list(sources), list(targets), given, others)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the call writes shards.
+
+        Raises
+        ------
+        SpecError
+            If only some of the targets have shards.
+        """
+        are = [_has_shards(target) for target in self.targets]
+        if any(are) and not all(are):
+            raise SpecError(
+                "some of them are arrays of zarr with shards, and others are not",
+                field="targets",
+                value=[type(target).__name__ for target in self.targets],
+                remedy="store those with shards by a call of their own",
+            )
+        return any(are)
+
+    def write(self) -> Any:
+        """Make the call by `shardwrite.store`.
+
+        Raises
+        ------
+        SpecError, TypeError
+            If a keyword has no meaning there.
+        """
+        compute = self.given.get("compute", True)
+        return_stored = self.given.get("return_stored", False)
+        regions = self.given.get("regions")
+        if regions is None or isinstance(regions, tuple):
+            regions = [regions] * len(self.targets)
+        others = dict(self.keywords)
+        scheduler = others.pop("scheduler", None)
+        with config.set({} if scheduler is None else {"scheduler": scheduler}):
+            done: Any = store(
+                list(self.sources),
+                list(self.targets),
+                regions=[... if region is None else region for region in regions],
+                compute=compute,
+                return_stored=return_stored,
+                **{"casting": "same_kind", **others},
+            )
+        if not compute and not return_stored:
+            if not _stores_as_arrays():
+                return done
+            done = [empty_after(done, source) for source in self.sources]
+        return done[0] if len(done) == 1 else tuple(done)
+
+
+def _is_array(target: Any) -> bool:
+    """Whether a target is a `zarr.Array`."""
+    if type(target).__module__.partition(".")[0] != "zarr":
+        return False
+    import zarr
+
+    return isinstance(target, zarr.Array)
+
+
+def _has_shards(target: Any) -> bool:
+    """Whether a target is a `zarr.Array` with shards."""
+    return _is_array(target) and target.shards is not None
 
 
 def _store_of(url: Any) -> Any:

@@ -12,6 +12,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.manifest import has_manifest, rendered
 from shardwrite.format.node import DOCUMENT, consolidated
+from shardwrite.journal import alone_with, change_document
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -21,6 +22,7 @@ from shardwrite.stores import Capability, as_store_error, make_directories
 __all__ = ["Patterns", "consolidate", "make_groups", "put_document"]
 
 _SCOPE = "conversion"
+_LIST = "consolidated_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,15 @@ def make_groups(
                 remedy='give another place, or mode="w" to replace its attributes',
             )
     for group, place in zip(groups, places, strict=True):
-        if place.has(DOCUMENT) and _plain(document_of(place)) == group.document:
+        if not place.has(DOCUMENT):
+            put_document(place, rendered(group.document).encode(), durability)
             continue
-        _put(place, group.document, durability)
+
+        def with_attributes(there: Document, group: Group = group) -> Document:
+            listed = {_LIST: there[_LIST]} if _LIST in there else {}
+            return there if _plain(there) == group.document else {**group.document, **listed}
+
+        change_document(place, with_attributes, _level(place, durability), _SCOPE)
 
 
 def consolidate(
@@ -137,7 +145,8 @@ def consolidate(
 ) -> None:
     """Write the consolidated metadata of each new group whose old group had such metadata.
 
-    What a process that was killed has left of a group's document is removed.
+    Other nodes that stand there stay listed. What a process that was killed has left of a group's
+    document is removed.
 
     Parameters
     ----------
@@ -169,18 +178,27 @@ def consolidate(
             for name, document in sorted(documents.items())
             if name and name != group.name and name.startswith(above)
         }
-        document = consolidated(group.document, members)
-        if document_of(place) != document:
-            _put(place, document, durability)
+
+        def listing(
+            there: Document,
+            place: Place = place,
+            group: Group = group,
+            members: dict[str, Document] = members,
+        ) -> Document:
+            others = (there.get(_LIST) or {}).get("metadata", {})
+            stay = {
+                name: document
+                for name, document in others.items()
+                if name not in members and place.member(name).has(DOCUMENT)
+            }
+            return consolidated(group.document, dict(sorted({**stay, **members}.items())))
+
+        change_document(place, listing, _level(place, durability), _SCOPE)
 
 
 def _plain(document: Document) -> Document:
     """Document of a group without its consolidated metadata."""
-    return {name: value for name, value in document.items() if name != "consolidated_metadata"}
-
-
-def _put(place: Place, document: Document, durability: str | None) -> None:
-    put_document(place, rendered(document).encode(), durability)
+    return {name: value for name, value in document.items() if name != _LIST}
 
 
 def put_document(place: Place, data: bytes, durability: str | None, leaf: str = DOCUMENT) -> None:
@@ -204,9 +222,16 @@ def put_document(place: Place, data: bytes, durability: str | None, leaf: str = 
     """
     place.store.discard_scope(leaf, _SCOPE)  # of a call that was killed
     root = place.store.local_root
-    is_durable = Capability.DURABLE in place.store.capabilities
-    level = durability or ("full" if is_durable else "none")
+    level = _level(place, durability)
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)
-    place.write(leaf, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")
+    with alone_with(place) as check:
+        attempt = f"{_SCOPE}.{uuid.uuid4().hex}"
+        place.write(leaf, data, durability=level, attempt=attempt, guard=check)
+
+
+def _level(place: Place, durability: str | None) -> str:
+    """Durability level of the document of a group."""
+    is_durable = Capability.DURABLE in place.store.capabilities
+    return durability or ("full" if is_durable else "none")

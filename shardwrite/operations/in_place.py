@@ -40,6 +40,7 @@ from shardwrite.journal import (
     ADOPTS,
     Adoption,
     InPlace,
+    check_groups_above,
     consolidate,
     consumption_of,
     find_in_place,
@@ -73,7 +74,6 @@ __all__ = [
     "abandon_in_place",
     "convert_in_place",
     "converted_path",
-    "enter_above",
     "finish_adoption",
     "finish_in_place",
     "give_back",
@@ -381,6 +381,7 @@ def _check(tree: Hierarchy, call: Call) -> Path:
         )
     if tree.place.is_link() or tree.place.is_mount_point():
         raise refused("it is a symbolic link or a mount point")
+    check_groups_above(tree.place)
     for name, source in tree.arrays:
         if source.is_foreign:
             raise refused("it is a volume of Neuroglancer that another program wrote")
@@ -529,36 +530,6 @@ def _published_in(place: Place) -> dict[str, Document]:
         if has_manifest(document):
             found[name] = document_of(place.member(name) if name else place)
     return found
-
-
-def enter_above(
-    place: Place, nodes: Callable[[], Mapping[str, Document]], durability: str = "full"
-) -> None:
-    """Enter the nodes of a tree into the consolidated metadata of all groups above it.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the tree.
-    nodes : callable
-        Returns the documents of the nodes by their paths in the tree. It is called if there is
-        such a group.
-    durability : str
-        Durability level of the documents.
-
-    Raises
-    ------
-    SpecError
-        If consolidated metadata are not valid.
-    StoreError
-        If the storage refuses.
-    """
-
-    def put(group: Place, old: bytes | None, new: Document) -> bool:
-        attempt = f"conversion.{uuid.uuid4().hex}"
-        return replace_document(group, old, new, durability, attempt)
-
-    consolidate(place, nodes, put)
 
 
 def _enter(work: InPlace) -> None:

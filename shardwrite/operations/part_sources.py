@@ -13,6 +13,7 @@ from shardwrite.journal import RunDirectory
 from shardwrite.operations.scale_copies import behind
 from shardwrite.plan import Plan, Resources
 from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.accepted import accepts_source
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, waiting
 from shardwrite.runs.begun import plan_begun
@@ -99,12 +100,14 @@ class PartSource:
             If the source has lost objects.
         """
         if not run.record.copies:
-            identity = identity_of(self.array, self.source_id)
+            own = identity_of(self.array, self.source_id)
+            identity = None if accepts_source() else own
             plan = plan_begun(run, resources, self.array, identity)
             take_for(self.array, plan.metadata, "x")
             return ArrayChunks(self.array), plan
         stored = self._stored()
-        plan = plan_begun(run, resources, identity=self._identity_of(stored))
+        identity = None if accepts_source() else self._identity_of(stored)
+        plan = plan_begun(run, resources, identity=identity)
         take_for(self.array, plan.metadata, "x")
         chunks = _copies(stored, plan.metadata)
         check_nothing_lost(stored)
@@ -119,7 +122,7 @@ class PartSource:
         identity : str or None
             Identity of the source of that run.
         """
-        if identity == identity_of(self.array, self.source_id):
+        if accepts_source() or identity == identity_of(self.array, self.source_id):
             return True
         stored = behind(self.given, is_ordered=True)
         return isinstance(stored, StoredArray) and identity == self._identity_of(stored)

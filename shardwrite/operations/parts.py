@@ -139,6 +139,13 @@ def _check_plan(plan: object) -> None:
             value=repr(plan),
             remedy="plan each scale by a call of its own, and prepare them one by one",
         )
+    if plan.region is not None:
+        raise SpecError(
+            "it plans an update, which is not written in parts",
+            field="plan",
+            value=repr(plan),
+            remedy="write it with write_region",
+        )
 
 
 @public

@@ -190,14 +190,15 @@ def to_precomputed(
         Kind of the volume.
     encoding : {"gzip", "raw", "compressed_segmentation", "png", "jpeg"}, optional
         Encoding of the chunks. By default what `sharding` says, or else gzip. In the format,
-        ``gzip`` and ``raw`` both have the encoding ``raw``, and gzip is that of the shards.
+        ``gzip`` and ``raw`` both have the encoding ``raw``, and gzip is the ``data_encoding`` of
+        the shards. So raw chunks are gzipped if `sharding` says so.
         ``compressed_segmentation`` is for labels, ``uint32`` or ``uint64``, and the shards compress
         it once more. ``png`` is for one to four channels of ``uint8`` or ``uint16``. ``jpeg`` is
         for one or three channels of ``uint8``, and changes values. It needs simplejpeg, and is
         refused for a segmentation.
     compressed_segmentation_block_size : sequence of int, optional
         Shape of a block along x, y and z, in voxels; by default ``(8, 8, 8)``. Each block has a
-        table of its labels.
+        table of its labels. It may be larger than a chunk.
     jpeg_quality : int, optional
         Quality of 1 to 100; by default 75. Channels are stored with all pixels (4:4:4).
     chunks : int or sequence of int

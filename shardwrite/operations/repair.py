@@ -76,7 +76,7 @@ from shardwrite.read.versions import object_versions
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.given import take_written
+from shardwrite.runs.given import check_meaning, take, take_written
 from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
@@ -209,6 +209,7 @@ def repair(
         check_whole(array.metadata.grid, target.label)
         given = x
         if x is not None:
+            check_meaning(take(x).known, array.metadata, "x")
             x = take_written(x, array.metadata, "x")
         compares = _compares(compare, run, array.metadata, has_source=x is not None)
         if not is_look:

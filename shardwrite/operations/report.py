@@ -19,14 +19,14 @@ _ABSENT = "; absent ones read as the fill value"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault of a shard.
+    """A fault of a shard, or of an entry in the consolidated metadata of a group.
 
     Attributes
     ----------
     key : str
-        Storage key of the shard.
+        Storage key of the shard, or path of the node in the group.
     index : tuple of int
-        Position of the shard in the shard grid.
+        Position of the shard in the shard grid; empty for a node.
     message : str
         Description of the fault, with the inner chunk and the bytes where they are known.
     remedy : str
@@ -85,7 +85,11 @@ class Report:
         Warnings about interrupted removals of runs beside the array, and about files there that
         are not trusted. With files that are not trusted, it is unknown whether a run has still to
         write shards. Also warnings if the receipt does not fit the array, and if inner chunks share
-        their bytes.
+        their bytes, or a group above does not list the array in its consolidated metadata.
+    n_nodes : int or None
+        Number of arrays and groups below, if it is a group that was verified. Then there are no
+        shards, and `problems` are the nodes that its consolidated metadata does not list as they
+        are.
     states : numpy.ndarray of uint8
         `ShardState` of each shard, in the shape of the shard grid.
     stored : numpy.ndarray of int64
@@ -113,6 +117,7 @@ class Report:
     changed: tuple[Problem, ...] = ()
     is_encoded: bool = False
     warnings: tuple[str, ...] = ()
+    n_nodes: int | None = None
     states: npt.NDArray[np.uint8] = field(repr=False, compare=False)
     stored: npt.NDArray[np.int64] = field(repr=False, compare=False)
 
@@ -154,7 +159,16 @@ class Report:
         }
 
     def _facts(self) -> list[tuple[str, str]]:
-        """Rows of the table about the array and the checks."""
+        """Rows of the table about the array and the checks, or about the group."""
+        problems = ("problems", "none" if self.is_good else str(len(self.problems)))
+        if self.n_nodes is not None:
+            checked = "consolidated metadata, against the documents of all nodes"
+            return [
+                ("group", self.path),
+                ("below", f"{self.n_nodes:,} arrays and groups"),
+                ("checked", checked if self.expected_by else "nothing: it lists no nodes"),
+                problems,
+            ]
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
         absent = {
             "receipt": f"{self.n_missing:,} missing, all others are empty on purpose",
@@ -195,7 +209,7 @@ class Report:
                 or "none",
             ),
             ("checked", ", ".join(checked)),
-            ("problems", "none" if self.is_good else str(len(self.problems))),
+            problems,
         ]
 
     def _changes(self) -> list[tuple[str, str]]:
@@ -217,12 +231,20 @@ class Report:
         rows = [*self._facts(), *self._changes(), *warnings, *self._faults()]
         return table_text("verified", rows)
 
+    @property
+    def _headline(self) -> list[tuple[str, str]]:
+        if self.n_nodes is not None:
+            return [(f"{self.n_nodes:,}", "arrays and groups below")]
+        return [
+            (f"{self.n_present:,}", f"of {self.n_shards:,} shards are present"),
+            (human(self.raw_nbytes), "decoded"),
+            (human(self.stored_nbytes), "stored so far" if self.n_pending else "stored"),
+        ]
+
     def __repr__(self) -> str:
         found = counted(len(self.problems), "problem") if self.problems else "no problems"
-        return (
-            f"<Report of {self.path}: {self.n_present:,} of {self.n_shards:,} shards are present, "
-            f"{found}>"
-        )
+        told = " ".join(self._headline[0])
+        return f"<Report of {self.path}: {told}, {found}>"
 
     def _repr_html_(self) -> str:
         return card_html(
@@ -230,9 +252,7 @@ class Report:
                 title="verified",
                 subject=self.path,
                 headline=[
-                    (f"{self.n_present:,}", f"of {self.n_shards:,} shards are present"),
-                    (human(self.raw_nbytes), "decoded"),
-                    (human(self.stored_nbytes), "stored so far" if self.n_pending else "stored"),
+                    *self._headline,
                     (f"{len(self.problems):,}" if self.problems else "no", "problems"),
                 ],
                 problems=[*self._faults(), *self._changes()],

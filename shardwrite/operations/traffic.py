@@ -34,7 +34,7 @@ __all__ = ["LISTED_AT_ONCE", "TAIL_NBYTES", "TRIED", "requests_in_parts", "with_
 TRIED = Requests(n_put=4, n_get=2, n_list=1)
 _TRIED_IN_PARTS = Requests(n_parts=6)
 _STATE = Requests(n_put=16, n_get=16, n_list=3)
-_NEW = Requests(n_put=4, n_get=48, n_list=12)
+_NEW = Requests(n_put=4, n_get=50, n_list=12)
 _RESUMED = Requests(n_get=10, n_list=10)
 _UPDATE = Requests(n_put=3, n_get=36, n_list=4)
 _GROUP = Requests(n_put=1, n_get=26)

@@ -10,7 +10,7 @@ from typing import Any
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.plan.requests import Requests
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import WriteResult, told_of_rereads
 
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
 
@@ -202,6 +202,11 @@ class Transfer:
         return sum(result.n_resumed_shards for result in self._results())
 
     @property
+    def n_reread_chunks(self) -> int:
+        """Number of reads of the source that were made again, since their bytes were wrong."""
+        return sum(result.n_reread_chunks for result in self._results())
+
+    @property
     def stored_nbytes(self) -> int:
         """Size of all shards and chunks of the copy, in bytes."""
         return sum(result.stored_nbytes for result in self._results())
@@ -209,7 +214,7 @@ class Transfer:
     def to_dict(self) -> dict[str, Any]:
         """All fields and sums as a dictionary that can be stored as JSON."""
         arrays = [{**asdict(array), "result": array.result.to_dict()} for array in self.arrays]
-        sums = ("n_objects", "n_resumed", "stored_nbytes")
+        sums = ("n_objects", "n_resumed", "n_reread_chunks", "stored_nbytes")
         return {
             **asdict(self),
             "arrays": arrays,
@@ -227,6 +232,8 @@ class Transfer:
         ]
         if self.n_resumed:
             rows.append(("resumed", f"{self.n_resumed:,} objects were copied by an earlier call"))
+        if self.n_reread_chunks:
+            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]

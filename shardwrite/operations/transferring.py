@@ -22,11 +22,10 @@ from shardwrite.format.bounds import head_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.stored import why_kept
-from shardwrite.journal import read_receipt
+from shardwrite.journal import enter_above, read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
-from shardwrite.operations.in_place import enter_above
 from shardwrite.operations.scales import check_scale
 from shardwrite.operations.traffic import (
     LISTED_AT_ONCE,
@@ -58,6 +57,7 @@ from shardwrite.place.target import (
     Target,
     document_if_there,
     document_of,
+    refuse_names,
     resolve_place,
     target_at,
 )
@@ -91,8 +91,8 @@ __all__ = [
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, to find uploads in parts that were left over, and whether the place is a
 # hierarchy of 2022.
-_WRITTEN = Requests(n_put=3, n_get=22, n_list=10)
-_READ = Requests(n_get=8, n_list=1)
+_WRITTEN = Requests(n_put=3, n_get=24, n_list=10)
+_READ = Requests(n_get=8, n_list=2)
 _GROUP = Requests(n_put=1, n_get=6)
 _LEFT_OVER = Requests(n_list=2)
 _IS_HIERARCHY = Requests(n_get=1)
@@ -167,6 +167,8 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
         If a run on an array of the source has not ended.
     """
     tree = open_hierarchy(place_of(src), lambda _: True)
+    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
+    refuse_names(names, tree.place.label, as_text=True, as_it_is=True)
     for _, source in tree.arrays:
         _check_source(source)
     place = resolve_place(dst, None, asks=False)
@@ -260,7 +262,12 @@ def transfer(
         if place.read(DOCUMENT) != documents[name]:
             put_document(place, documents[name], run.durability)
     if documents:
-        enter_above(wanted.place, lambda: _nodes_of(wanted), jobs[0].durability)
+        enter_above(
+            wanted.place,
+            lambda: _nodes_of(wanted),
+            jobs[0].durability,
+            jobs[0].target.beside.parent,
+        )
     put_infos(volumes, wanted.infos, jobs[0].durability)
     if wanted.is_default:
         _remove_if_empty(wanted.run_dir)

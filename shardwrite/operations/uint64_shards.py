@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ from shardwrite.stores import (
     require,
     to_write,
 )
-from shardwrite.write.uint64_shards import Change, commit_changes
+from shardwrite.write.uint64_shards import Change, ValueOf, commit_changes, sweep
 
 __all__ = ["UInt64Shards"]
 
@@ -82,8 +83,9 @@ class UInt64Shards(Mapping[int, bytes]):
     -----
     Shards are written whole. Each appears when it is complete, and is synced as `durability` says.
     So a call that was killed has left whole shards, and perhaps hidden temporaries that end in
-    ``.swtmp``. No two processes may write the same shard at a time; one that notices a change by
-    another stops. `shards_of` helps to share the ids among processes.
+    ``.swtmp``. The next call of the same user removes them, once the process is gone. If that was
+    on another host, it does so after a day. No two processes may write the same shard at a time;
+    one that notices a change by another stops. `shards_of` helps to share the ids among processes.
 
     Examples
     --------
@@ -172,6 +174,7 @@ class UInt64Shards(Mapping[int, bytes]):
         self,
         values: Mapping[int, Any],
         *,
+        data_offset: Mapping[int, int] | None = None,
         existing: str = "refuse",
         durability: str | None = None,
         threads: int | None = None,
@@ -182,13 +185,21 @@ class UInt64Shards(Mapping[int, bytes]):
         ----------
         values : mapping of int to bytes
             Bytes of each chunk by id. A value is looked up when it is written, by several threads
-            at a time, and is not kept. So a mapping may read or make its values late.
+            at a time, and is not kept. So a mapping may read or make its values late. From another
+            `UInt64Shards`, the bytes that lie before chunks are copied, too.
+        data_offset : mapping of int to int, optional
+            For meshes of several resolutions, whose fragments lie before each manifest: a value is
+            then the fragments followed by the manifest, and this is the number of bytes of the
+            manifest, by id. (cloud-volume's ``synthesize_shard_files`` has the same argument.) The
+            fragments are stored as they are, whatever `data_encoding` says. Values of other ids are
+            chunks as a whole.
         existing : {"refuse", "keep", "replace", "update"}
             What to do with shards that exist. ``"refuse"`` raises before anything is written.
             ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
             ``"replace"`` makes them anew from `values` alone: what else they held is gone.
-            ``"update"`` makes them anew, with their other chunks copied as they are. The objects of
-            a shard in the obsolete format are removed when the new shard is there.
+            ``"update"`` makes them anew, with their other chunks copied as they are, together with
+            the bytes that lie before them. The objects of a shard in the obsolete format are
+            removed when the new shard is there.
         durability : {"full", "batch", "none"}, optional
             As for `to_sharded_zarr`.
         threads : int, optional
@@ -200,12 +211,14 @@ class UInt64Shards(Mapping[int, bytes]):
             Before anything is written, if an option or an id is not valid, the store is read-only
             or cannot replace objects, or an index would be larger than `index_limit`. Later, if a
             value is no bytes, or is too large to be read again, or an index becomes too large with
-            the chunks that stay.
+            the chunks that stay. Also if bytes lie before a chunk that is updated, and
+            `data_offset` does not name it.
         StoreError
             If a shard exists and may not, if another writer changes a shard meanwhile, or if the
             storage fails.
         CorruptShardError
-            If an index of a shard that is updated is damaged.
+            If an index of a shard that is updated is damaged, or some of its bytes belong to
+            nothing, so that they would be lost.
         """
         if existing not in _EXISTING:
             remedy = f"use one of {list(_EXISTING)}"
@@ -217,8 +230,16 @@ class UInt64Shards(Mapping[int, bytes]):
                 value=type(values).__name__,
                 remedy="give a mapping of ids to bytes, such as {7: data}",
             )
+        if data_offset is not None and not hasattr(data_offset, "keys"):
+            raise SpecError(
+                "not a mapping",
+                field="data_offset",
+                value=type(data_offset).__name__,
+                remedy="give a mapping of ids to numbers of bytes, such as {7: 68}",
+            )
         ids = as_ids(values.keys())
         self._check_indexes(ids)
+        source = _source_of(values, {} if data_offset is None else data_offset)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}
         if there and existing == "refuse":
@@ -231,11 +252,18 @@ class UInt64Shards(Mapping[int, bytes]):
         kept = there if existing == "keep" else set()
         nothing = np.zeros(0, np.uint64)
         changes = [
-            Change(shard, part, nothing, existing == "update", existing in _EXISTING[2:])
+            Change(
+                shard,
+                part,
+                removed=nothing,
+                divided=part[[source.divides(each) for each in part.tolist()]],
+                keeps=existing == "update",
+                may_exist=existing in _EXISTING[2:],
+            )
             for shard, part in groups
             if shard not in kept
         ]
-        nbytes = self._commit(changes, values.__getitem__, durability, threads)
+        nbytes = self._commit(changes, source.value_of, durability, threads)
         n_chunks = sum(len(change.ids) for change in changes)
         return UInt64Written(len(changes), n_chunks, len(kept), nbytes)
 
@@ -243,8 +271,8 @@ class UInt64Shards(Mapping[int, bytes]):
     def remove(self, ids: Iterable[int], *, durability: str | None = None) -> UInt64Written:
         """Remove chunks: the shards that hold them are written anew without them.
 
-        A shard that loses its last chunk stays, with an empty index. Ids that are not there are no
-        error.
+        What lies before a chunk goes with it, such as the fragments of a mesh. A shard that loses
+        its last chunk stays, with an empty index. Ids that are not there are no error.
 
         Parameters
         ----------
@@ -260,11 +288,11 @@ class UInt64Shards(Mapping[int, bytes]):
         """
         nothing = np.zeros(0, np.uint64)
         changes = [
-            Change(shard, nothing, part, keeps=True, may_exist=True)
+            Change(shard, nothing, part, nothing, keeps=True, may_exist=True)
             for shard, part in self._grouped(as_ids(ids))
             if self._files.has(shard)
         ]
-        nbytes = self._commit(changes, nothing.__getitem__, durability, None)
+        nbytes = self._commit(changes, _source_of({}, {}).value_of, durability, None)
         return UInt64Written(len(changes), 0, 0, nbytes)
 
     def read(self, ids: Iterable[int]) -> dict[int, bytes]:
@@ -283,6 +311,37 @@ class UInt64Shards(Mapping[int, bytes]):
         found: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
             found |= self._files.read(shard, partial(_chunks, ids=part.tolist()))
+        return found
+
+    def read_fragments(self, ids: Iterable[int]) -> dict[int, bytes]:
+        """Read the bytes that lie immediately before chunks. Chunks that are missing are left out.
+
+        In the sharded format for meshes of several resolutions, a chunk is the manifest of a mesh,
+        and the fragments of the mesh lie before it.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            The ids.
+
+        Raises
+        ------
+        SpecError, StoreError, CorruptShardError
+            As :meth:`read` does. All indexes of the shards are read.
+
+        Examples
+        --------
+        >>> import shardwrite, tempfile
+        >>> sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity",
+        ...             "preshift_bits": 0, "minishard_bits": 4, "shard_bits": 2}
+        >>> meshes = shardwrite.UInt64Shards(tempfile.mkdtemp(), sharding)
+        >>> _ = meshes.write({7: b"fragments" + b"manifest"}, data_offset={7: len(b"manifest")})
+        >>> meshes[7], meshes.read_fragments([7])
+        (b'manifest', {7: b'fragments'})
+        """
+        found: dict[int, bytes] = {}
+        for shard, part in self._grouped(as_ids(ids)):
+            found |= self._files.read(shard, partial(_fragments, ids=part.tolist()))
         return found
 
     def __getitem__(self, chunk_id: int) -> bytes:
@@ -332,7 +391,9 @@ class UInt64Shards(Mapping[int, bytes]):
         """Check all shards.
 
         Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
-        the minishard that names it. Several chunks may have the same bytes. Objects of the obsolete
+        the minishard that names it. Several chunks may have the same bytes. Bytes that no index
+        names may lie immediately before a chunk, and are counted. Elsewhere they are a problem,
+        since a part of the index may be lost. Objects of the obsolete
         format that stand beside the shard itself are named in `warnings`, because they may hold
         other values.
 
@@ -352,7 +413,7 @@ class UInt64Shards(Mapping[int, bytes]):
         numbers = self._files.numbers()
         no_shard = "no shard with these parameters has this key"
         problems = [(key, no_shard) for key in self._files.strays()]
-        n_chunks = stored = used = 0
+        n_chunks = stored = before = 0
 
         def checked(shard: int) -> tuple[int, int, int] | tuple[str, str]:
             try:
@@ -369,11 +430,17 @@ class UInt64Shards(Mapping[int, bytes]):
             else:
                 stored += found[0]
                 n_chunks += found[1]
-                used += found[2]
+                before += found[2]
         warnings = _about_obsolete(self._files.obsolete())
-        return UInt64Report(
-            len(numbers), n_chunks, stored, stored - used, tuple(problems), warnings
-        )
+        return UInt64Report(len(numbers), n_chunks, stored, before, tuple(problems), warnings)
+
+    def _whole(self, chunk_id: int) -> tuple[bytes, int]:
+        """See `ValueOf`: a value for another shard."""
+        (shard,), _ = self.sharding.locate([chunk_id])
+        found = self._files.read(int(shard), partial(_whole, chunk_id=chunk_id))
+        if found is None:
+            raise KeyError(chunk_id)
+        return found
 
     def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
         """Ids of each shard, by its number."""
@@ -392,7 +459,7 @@ class UInt64Shards(Mapping[int, bytes]):
     def _commit(
         self,
         changes: list[Change],
-        value_of: Callable[[int], Any],
+        value_of: ValueOf,
         durability: str | None,
         threads: int | None,
     ) -> int:
@@ -411,6 +478,7 @@ class UInt64Shards(Mapping[int, bytes]):
         if changes and store.local_root is not None:
             with as_store_error(str(store.local_root), "cannot make"):
                 make_directories(store.local_root, level)
+        sweep(store)
         size = _BATCH if level == "batch" else 1
         batches = [changes[i : i + size] for i in range(0, len(changes), size)]
 
@@ -423,16 +491,58 @@ class UInt64Shards(Mapping[int, bytes]):
         return sum(_in_threads(commit, batches, threads))
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the values of a call come from.
+
+    Attributes
+    ----------
+    value_of : callable
+        See `ValueOf`.
+    divides : callable
+        Whether the value of an id says what lies before the chunk.
+    """
+
+    value_of: ValueOf
+    divides: Callable[[int], bool]
+
+
+def _source_of(values: Mapping[int, Any], data_offset: Mapping[int, int]) -> _Source:
+    if isinstance(values, UInt64Shards) and not data_offset:
+        return _Source(values._whole, lambda _: True)  # noqa: SLF001 (of this class)
+
+    def value_of(chunk_id: int) -> tuple[Any, int | None]:
+        value = values[chunk_id]
+        return value, as_id(data_offset[chunk_id], "data_offset") if divides(chunk_id) else None
+
+    def divides(chunk_id: int) -> bool:
+        return chunk_id in data_offset
+
+    return _Source(value_of, divides)
+
+
 def _chunks(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
     """Those chunks of a shard that it has."""
     found = {} if reader is None else {one: reader.chunk(one) for one in ids}
     return {one: data for one, data in found.items() if data is not None}
 
 
+def _fragments(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
+    """Bytes that lie before those chunks of a shard that it has."""
+    found = {} if reader is None else {one: reader.fragments(one) for one in ids}
+    return {one: data for one, data in found.items() if data is not None}
+
+
+def _whole(reader: UInt64ShardReader | None, chunk_id: int) -> tuple[bytes, int] | None:
+    """What lies before a chunk and the chunk, and the size of the chunk; None if it is missing."""
+    before, chunk = (of(reader, [chunk_id]).get(chunk_id) for of in (_fragments, _chunks))
+    return None if before is None or chunk is None else (before + chunk, len(chunk))
+
+
 def _ids(reader: UInt64ShardReader | None) -> list[int]:
     """Ids of the chunks of a shard."""
-    minishards = () if reader is None else reader.minishards()
-    return [one for minishard in minishards for one in minishard.ids.tolist()]
+    ids: list[int] = [] if reader is None else reader.contents().ids.tolist()
+    return ids
 
 
 def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int] | None:

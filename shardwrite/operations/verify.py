@@ -29,16 +29,19 @@ from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, re
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
 from shardwrite.operations.scattered import refuse_waiting
+from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
 from shardwrite.picture import Census, ShardState
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import compare
+from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.read.stored_array import stored_at
+from shardwrite.read.stored_array import check_names_of, stored_at
 from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.sources import as_dask
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import is_there
@@ -204,7 +207,8 @@ def verify(
 ) -> Report:
     """Check every shard of an array, in parallel on the active engine.
 
-    The array may be unfinished.
+    The array may be unfinished. Of a group, the consolidated metadata are compared with the
+    documents of the nodes below it, and no shards are checked.
 
     Parameters
     ----------
@@ -221,7 +225,8 @@ def verify(
     against : array_like, str or path, optional
         A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
-        they are, these are compared, and nothing is decoded. For a scale of a volume, the names of
+        they are, these are compared, and nothing is decoded. So is the path of a dataset in an HDF5
+        file, of which HDF5 reads the values. For a scale of a volume, the names of
         the source's dimensions tell its axes. If it has no such names, its axes have the order
         of the array that was written.
     accept : bool
@@ -233,13 +238,14 @@ def verify(
     Returns
     -------
     Report
-        The report; `is_good`, `is_complete` and `problems` sum it up.
+        The report; `is_good`, `is_complete` and `problems` sum it up. It warns if a group above
+        does not list the array as it is in its consolidated metadata.
 
     Raises
     ------
     SpecError
-        If there is no sharded array, it has too many shards to check, or `against` has another
-        shape or dtype.
+        If there is no sharded array or group, it has too many shards to check, or `against` has
+        another shape or dtype. Also if `deep`, `against` or `accept` is given with a group.
     JournalError
         If the files beside the array that describe a run are damaged. Also if they are not
         trusted and the array is not published. With `accept`, also if a run has not ended.
@@ -262,6 +268,9 @@ def verify(
     >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
     (True, True)
     """
+    place = resolve_place(store, name, is_read=True)
+    if is_group(place):
+        return verify_group(place, deep=deep, accept=accept, against=against is not None)
     changed = [resolve_target(store, name, run_dir, is_read=True)] if accept else []
     with holding(*changed):
         return verify_opened(
@@ -312,8 +321,28 @@ def verify_opened(
         deep=deep,
         against=donor is not None or against is not None,
     )
-    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table))
+    is_settled = target.is_published and beside.run is None and not beside.updates
+    unlisted = unlisted_in(target.place) if is_settled else ()
+    foreign = _named_otherwise(array, table, expected)
+    if foreign is not None and not foreign.n_own:
+        other_files = Problem(foreign.first, (), foreign.message, REMEDY)
+        report = replace(report, problems=(other_files, *report.problems))
+    elif foreign is not None:
+        unlisted = (f"{foreign.message}; {REMEDY}", *unlisted)
+    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table), *unlisted)
     return replace(report, is_encoded=donor is not None, changed=changed, warnings=warnings)
+
+
+def _named_otherwise(
+    array: ShardedArray, table: ShardTable, expected: _Expected
+) -> OtherNames | None:
+    """Files that are named like chunks of another array, where it is unknown why chunks are absent.
+
+    The array is listed then.
+    """
+    if table.is_present.all() or (expected.by and table.is_present.any()):
+        return None
+    return other_names(array.store.list_keys(), array.metadata, to_the_end=True)
 
 
 def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
@@ -348,7 +377,14 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         check_lossless(metadata, "against", type(against).__name__)
         return None, take_written(against, metadata, "against")
     found = stored_at(place_of(against))
+    check_names_of(found)
     given = found.array
+    known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
+    if found.told.values is not None:
+        # What is compared must not be read by the places of chunks, by which it was copied.
+        values = as_dask(found.told.values).astype(given.metadata.dtype, copy=False)
+        check_lossless(metadata, "against", str(against))
+        return None, take_written(Given(values, known), metadata, "against")
     passage = passage_between(given.metadata, metadata)
     # Where chunks are scattered, only one kind of array has them in the same places.
     is_alike = given.metadata.placed == metadata.placed
@@ -356,7 +392,6 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     is_other |= passage is not None and passage.n_encoded > 0
     if passage is None or is_other or not is_in_order(metadata, found.names):
         check_lossless(metadata, "against", str(against))
-        known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
         return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
 
@@ -503,5 +538,5 @@ def census(
         chunks_per_shard=opened.array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
-        warnings=report.warnings,
+        warnings=(*report.warnings, *(p.message for p in report.problems if not p.index)),
     )

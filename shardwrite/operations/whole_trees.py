@@ -5,32 +5,29 @@ The short form, ``reshard(path, 4)``, also has the root tell of the shards.
 
 from __future__ import annotations
 
-import errno
 import time
-import uuid
 from enum import Enum
 from numbers import Integral
 from typing import Any, Final
 
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.notes import with_note, without_note
 from shardwrite.grid import Sized
-from shardwrite.journal import replace_document
+from shardwrite.journal import change_document, enter_above
 from shardwrite.operations.consume import convert_and_consume
 from shardwrite.operations.consume_trees import consume_tree, is_tree
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.converting import Call, convert_all, plan_all
 from shardwrite.operations.in_place import (
     convert_in_place,
-    enter_above,
     finish_in_place,
 )
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
-from shardwrite.place.target import document_of, resolve_place
+from shardwrite.place.target import resolve_place
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.sources.opening import place_of
@@ -39,7 +36,6 @@ from shardwrite.stores import Capability
 
 __all__ = ["AUTO", "IN_PLACE", "convert_tree", "short_form"]
 
-_MAX_TRIES = 100
 _SCOPE = "note"
 
 
@@ -191,19 +187,11 @@ def _note(place: Place, call: Call) -> None:
     is_durable = Capability.DURABLE in place.store.capabilities
     level = call.run.durability or ("full" if is_durable else "none")
     place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
-    for _ in range(_MAX_TRIES):
-        before = place.read(DOCUMENT)
-        document = document_of(place)
-        old = attributes_of(document)
-        attributes = _noted(old, call)
-        new = {**document, "attributes": attributes}
-        attempt = f"{_SCOPE}.{uuid.uuid4().hex}"
-        if attributes == old or replace_document(place, before, new, level, attempt):
-            new.pop("consolidated_metadata", None)
-            # A call that was killed may have left out what follows.
-            return enter_above(place, {"": new}.copy)
-    raise StoreError(
-        f"{place.label}/{DOCUMENT} is written by others all the time; make the same call again",
-        key=place.label,
-        errno=errno.EBUSY,
-    )
+
+    def noted(document: Document) -> Document:
+        return {**document, "attributes": _noted(attributes_of(document), call)}
+
+    new = dict(change_document(place, noted, level, _SCOPE))
+    new.pop("consolidated_metadata", None)
+    # A call that was killed may have left out what follows.
+    enter_above(place, {"": new}.copy)

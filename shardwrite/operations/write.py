@@ -191,7 +191,9 @@ def to_sharded_zarr(
         that describe an array are refused then, and `compression_ratio` and `max_source_reruns`
         have no effect.
     compressors, filters, serializer, fill_value, chunk_key_encoding, dimension_names, attributes
-        As in `zarr.create_array`. ``compressors="auto"`` stands for zstd followed by crc32c.
+        As in `zarr.create_array`. ``compressors="auto"`` stands for zstd followed by crc32c. The
+        name of a compressor alone, such as ``"gzip"``, stands for it followed by crc32c. A list, a
+        mapping or a codec of zarr stands for exactly these codecs: ``["gzip"]`` has no checksum.
     order : {"C", "F"}, optional
         As in `zarr.create_array`: the order in memory of what zarr-python reads. Zarr v3 does not
         store it, so it changes nothing of what is written. The filter ``"transpose"`` does.

@@ -110,15 +110,37 @@ class InStore(Place):
         return [InStore(self.base, name) for name in names_above(self.name)]
 
     def groups_above(self) -> Iterator[InStore]:
-        """See :meth:`Place.groups_above`."""
+        """See :meth:`Place.groups_above`; those above the store count, too, if they may be read."""
         for group in reversed(self.groups):
             if not group.has(DOCUMENT):
                 return
             yield group
+        top, path = self.base.whole()
+        for name in reversed(names_above(path)):
+            group = InStore(top, name)
+            if not self._sees(group):
+                return
+            yield group
+
+    def _sees(self, group: InStore) -> bool:
+        """Whether a group above the store has a document that the user's keys may read."""
+        try:
+            return group.has(DOCUMENT)
+        except StoreError as error:
+            if error.errno != errno.EACCES:
+                raise
+            self.has(DOCUMENT)  # keys that have expired are an error
+            return False
 
     def name_in(self, group: Place) -> str:
         """See :meth:`Place.name_in`."""
-        return self.array_name.removeprefix(group.array_name).lstrip("/")
+        above = group.whole_name if isinstance(group, InStore) else ""
+        return self.whole_name.removeprefix(above).lstrip("/")
+
+    @property
+    def whole_name(self) -> str:
+        """Path from the top of the storage."""
+        return "/".join(filter(None, (self.base.whole()[1], self.name)))
 
     def member(self, name: str) -> InStore:
         """See :meth:`Place.member`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ __all__ = [
     "is_array",
     "is_zip_store",
     "missing_document",
+    "refuse_names",
     "resolve_new",
     "resolve_place",
     "resolve_target",
@@ -59,6 +61,8 @@ COMPACTION = "compaction"
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 # File systems allow 255 bytes, and directories beside the array have this suffix in addition.
+_OF_XARRAY = "__xarray_dataarray_variable__"
+"""Name that xarray gives to a DataArray without a name, although Zarr reserves such names."""
 _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
 
@@ -377,6 +381,40 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
     return Directory(root, name)
 
 
+def refuse_names(
+    names: Iterable[str], label: str, *, as_text: bool, as_it_is: bool = False
+) -> None:
+    """Refuse a hierarchy whose nodes have names that no new node can have.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Paths of the nodes in the hierarchy that get such a path elsewhere.
+    label : str
+        Name of the hierarchy.
+    as_text : bool
+        Whether names must be Unicode, since they become keys in a store or lines of a record.
+    as_it_is : bool
+        Whether the hierarchy is copied as it is, with names that are reserved.
+
+    Raises
+    ------
+    SpecError
+        If there is one.
+    """
+    for name in names:
+        is_text = not as_text or name.encode(errors="ignore").decode() == name
+        is_plain = not name or as_it_is or all(_is_plain(part) for part in name.split("/"))
+        if not (is_text and is_plain):
+            raise SpecError(
+                f"the name {name!r} in it is reserved, too long, or no text, and no new array or "
+                "group can have it",
+                field="src",
+                value=label,
+                remedy=f"rename it, or leave it out with exclude={name!r} (--exclude)",
+            )
+
+
 def _check_name(name: Any) -> None:
     """Refuse a name of an array that is not a relative path of plain names."""
     if (
@@ -387,7 +425,8 @@ def _check_name(name: Any) -> None:
         raise SpecError(
             "not a relative path of plain names",
             field="name",
-            value=name,
+            # Options of a store that stand in this place may be credentials.
+            value=name if isinstance(name, str) else type(name).__name__,
             remedy='give for instance "images/raw"',
         )
 
@@ -490,5 +529,6 @@ def _can_be_a_path(text: str) -> bool:
 
 def _is_plain(part: str) -> bool:
     """Whether the Zarr specification allows a node name, and shardwrite does not reserve it."""
-    is_taken = part == DOCUMENT or part.startswith("__") or part.endswith(RUN_SUFFIX)
+    is_reserved = part.startswith("__") and part != _OF_XARRAY
+    is_taken = part == DOCUMENT or is_reserved or part.endswith(RUN_SUFFIX)
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)

@@ -204,6 +204,10 @@ class TransformerStore(Store):
         found = of_today(parse_document(data, self.key_below(key)))
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open_again`."""
+        return self.open(key) if key == DOCUMENT else self._inner.open_again(self.key_below(key))
+
     def own_document(self) -> Any:
         """The document of the array in the words of 2022; None if there is none."""
         key = self.key_below(DOCUMENT)

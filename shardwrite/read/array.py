@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from shardwrite.place.transformer import TransformerPlace, TransformerStore
 from shardwrite.plan.card import array_card
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.chunking import bounded
+from shardwrite.read.reread import Open, reading_twice
 from shardwrite.read.volume_paths import refuse_volume
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
@@ -46,6 +47,8 @@ __all__ = [
     "open_at",
     "open_sharded",
 ]
+
+T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
 _SMALL_NBYTES = 2**20
@@ -63,12 +66,25 @@ class ShardedArray:
         Metadata of the array.
     store : Store
         Store whose root is the array.
+    is_afresh : bool
+        Whether every read goes past what this machine has kept of the objects.
     """
 
-    def __init__(self, metadata: ArrayMetadata, store: Store) -> None:
+    def __init__(self, metadata: ArrayMetadata, store: Store, *, is_afresh: bool = False) -> None:
         self.metadata = metadata
         self.store = store
+        self.is_afresh = is_afresh
         self.decided = decide()
+
+    def afresh(self) -> ShardedArray:
+        """The array as one that is read past what this machine has kept of it."""
+        return ShardedArray(self.metadata, self.store, is_afresh=True)
+
+    def _reading(self, key: str, read: Callable[[Open], T]) -> T:
+        """What a function reads of an object; once more if the bytes cannot be right."""
+        if self.is_afresh:
+            return read(self.store.open_again)
+        return reading_twice(self.store, key, read)
 
     @property
     def shape(self) -> Shape:
@@ -239,13 +255,17 @@ class ShardedArray:
             return None
         start = region.shift(shard.start).start
         cell = [a // c for a, c in zip(start, grid.chunks, strict=True)]
-        key, found = self.metadata.shard_key(index), None
+        key, rank = self.metadata.shard_key(index), ravel(cell, grid.chunks_per_shard)
+
+        def read(opener: Open) -> npt.NDArray[Any] | None:
+            reader = opener(key)
+            if reader is None:
+                return None
+            with reader:
+                return ShardReader(self.metadata, key, reader).chunk(rank)
+
         try:
-            reader = self.store.open(key)
-            if reader is not None:
-                with reader:
-                    rank = ravel(cell, grid.chunks_per_shard)
-                    found = ShardReader(self.metadata, key, reader).chunk(rank)
+            found = self._reading(key, read)
         except StoreError as error:
             if error.fields["errno"] != errno.ESTALE:
                 raise
@@ -256,12 +276,17 @@ class ShardedArray:
 
     def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
         """Copy the elements of one shard that lie in the box `wanted` into `out`."""
-        reader = self.store.open(self.metadata.shard_key(index))
-        if reader is None:
-            out[...] = self.metadata.fill_value
-            return
-        with reader:
-            self._read(reader, index, wanted, out)
+        key = self.metadata.shard_key(index)
+
+        def read(opener: Open) -> None:
+            reader = opener(key)
+            if reader is None:
+                out[...] = self.metadata.fill_value
+                return
+            with reader:
+                self._read(reader, index, wanted, out)
+
+        self._reading(key, read)
 
     def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
         """Copy elements of an open shard; see `_read_shard`."""
@@ -333,8 +358,10 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
     if isinstance(item, slice):
         start, stop, step = item.indices(n)
         numbers = range(start, stop, step)
-        if step == 1 or not numbers:
-            return (start, max(start, stop)), slice(None)
+        if not numbers:
+            return (0, 0), slice(None)
+        if step == 1:
+            return (start, stop), slice(None)
         low, high = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
         end = numbers[-1] - low + (1 if step > 0 else -1)
         return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
@@ -349,6 +376,7 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
         raise IndexError(f"{item!r} is no integer, slice, or array of integers or booleans")
     elif (wanted < -n).any() or (wanted >= n).any():
         raise IndexError(f"{item!r} is out of bounds for an axis of {n} elements")
+    wanted = wanted.astype(np.int64)  # small integers may not hold n
     wanted = np.where(wanted < 0, wanted + n, wanted)
     if wanted.size == 0:
         return (0, 0), wanted.astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from array import array
 from collections.abc import Iterable
 from functools import cache
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from shardwrite.encode.reader import Loaded, Ranges
 from shardwrite.errors import StoreError
 from shardwrite.format.index import ShardIndex
-from shardwrite.grid import ShardGrid
+from shardwrite.grid import Shape, ShardGrid, ceil_div
 
 __all__ = ["dataset_names", "has_library", "stored_chunks"]
 
@@ -93,9 +94,9 @@ def has_library() -> bool:
 def _has_places(dataset: Any, grid: ShardGrid, index: ShardIndex) -> bool:
     """Whether the chunks of a dataset lie where the index of a shard says."""
     stored = stored_chunks(dataset)
-    positions, places = stored[:, :-3], stored[:, -3:-1]
-    is_inside = (positions < np.array(dataset.shape, np.int64)).all(axis=1)
-    at, places = positions[is_inside] // np.array(grid.chunks, np.int64), places[is_inside]
+    if stored is None:
+        return False
+    at, places = stored[:, :-3], stored[:, -3:-1]
     counts = grid.chunks_per_shard
     if len(at) != index.n_present or (at >= np.array(counts, np.int64)).any():
         return False
@@ -105,8 +106,13 @@ def _has_places(dataset: Any, grid: ShardGrid, index: ShardIndex) -> bool:
     return any(bool((found == places + np.array([base, 0])).all()) for base in bases)
 
 
-def stored_chunks(dataset: Any) -> npt.NDArray[np.int64]:
+def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
     """Chunks that have a place in a file, as the library of HDF5 tells it.
+
+    Where one axis is unlimited, and it is not the first, all versions of the library up to 2.0 list
+    the chunks of an extensible array at wrong positions (`_turned`). The library does not tell
+    which index a dataset has. So what it lists is compared with what it reads by position, which is
+    right in all of them.
 
     Parameters
     ----------
@@ -115,22 +121,97 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64]:
 
     Returns
     -------
-    numpy.ndarray of int64, shape (n, ndim + 3)
-        Position in elements, first byte, size and filter mask of each chunk. They are integers in
-        one piece of memory, since a dataset may have millions of chunks.
+    numpy.ndarray of int64, shape (n, ndim + 3), or None
+        Position in the grid of chunks, first byte, size and filter mask of each chunk. They are
+        integers in one piece of memory, since a dataset may have millions of chunks. None if the
+        library lists chunks that the dataset cannot have, or does not read them where they are.
     """
-    found = array("q")
+    listed = array("q")
 
     def note(info: Any) -> None:
         if info.byte_offset is not None and info.size:
-            found.extend((*info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
+            listed.extend((*info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
 
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(note)
     else:  # HDF5 before 1.12.3
         for number in range(dataset.id.get_num_chunks()):
             note(dataset.id.get_chunk_info(number))
-    return np.asarray(found, np.int64).reshape(-1, len(dataset.shape) + 3)
+    table = np.asarray(listed, np.int64).reshape(-1, len(dataset.shape) + 3)
+    positions, rest = np.divmod(table[:, :-3], np.array(dataset.chunks, np.int64))
+    if rest.any() or table[:, -3:-1].sum(axis=1).max(initial=0) > dataset.file.id.get_filesize():
+        return None  # it is damaged, and the library might take as much memory as it claims
+    counts = tuple(ceil_div(n, c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    turned, ranks = _turned(dataset, positions), _ranks(positions, counts)
+    if turned is not None:
+        others = _ranks(turned, counts)
+        is_listed = _is_read(dataset, ranks, others)
+        if is_listed == _is_read(dataset, others, ranks):
+            return None
+        if not is_listed:
+            positions, ranks = turned, others
+    table[:, :-3] = positions
+    return None if ranks is None else table
+
+
+def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """Positions of the chunks of an extensible array, from those that the library lists.
+
+    Elements of this index have numbers, in which the unlimited axis is the slowest, wherever it
+    stands. When the library lists them, it counts as if the first axis were the slowest. So it
+    never gets beyond the unlimited axis, and all positions along the axes before that one are 0.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The dataset.
+    positions : numpy.ndarray of int64, shape (n, ndim)
+        Positions in the grid of chunks, as the library lists them.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n, ndim), or None
+        The positions, if the dataset has this index. None if it cannot, or they are the same.
+    """
+    most = dataset.maxshape
+    axis = most.index(None) if most.count(None) == 1 else 0
+    if axis == 0 or not len(positions) or positions[:, :axis].any():
+        return None
+    counts = [ceil_div(n, c) for n, c in zip(most[:axis], dataset.chunks[:axis], strict=True)]
+    turned = positions.copy()
+    turned[:, axis], numbers = np.divmod(positions[:, axis], math.prod(counts))
+    turned[:, :axis] = np.stack(np.unravel_index(numbers, counts), axis=1)
+    return None if (turned == positions).all() else turned
+
+
+def _ranks(positions: npt.NDArray[np.int64], counts: Shape) -> npt.NDArray[np.int64] | None:
+    """Row-major ranks of positions in a grid; None if some are outside."""
+    if (positions >= np.array(counts, np.int64)).any():
+        return None
+    ranks: npt.NDArray[np.int64] = positions @ np.array(
+        [math.prod(counts[n:]) for n in range(1, len(counts) + 1)], np.int64
+    )
+    return ranks
+
+
+def _is_read(
+    dataset: Any, ranks: npt.NDArray[np.int64] | None, others: npt.NDArray[np.int64] | None
+) -> bool:
+    """Whether the library reads a chunk at one of these positions that is none of the others.
+
+    The positions that it lists and those that `_turned` makes of them are never the same set.
+    """
+    if ranks is None:
+        return False
+    counts = [ceil_div(n, c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+    rank = ranks[0] if others is None else np.setdiff1d(ranks, others)[0]
+    place = np.unravel_index(int(rank), counts)
+    position = tuple(int(i) * c for i, c in zip(place, dataset.chunks, strict=True))
+    try:
+        dataset.id.read_direct_chunk(position)
+    except (OSError, RuntimeError):
+        return False
+    return True
 
 
 class _Seekable(io.RawIOBase):

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import ShardwriteError, SpecError
@@ -22,9 +23,9 @@ from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.read.volume_paths import is_in_volume
-from shardwrite.stores import InsideStore, listed, mode_of
+from shardwrite.stores import InsideStore, is_file, listed, mode_of
 
-__all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
+__all__ = ["Group", "Hierarchy", "documents_below", "group_at", "open_hierarchy"]
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
@@ -218,13 +219,18 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
             inside = f"{name}/{path.name}" if name else path.name
             if stat.S_ISLNK(mode) and stat.S_ISDIR(mode_of(path)):
                 yield inside, "link"
-            elif stat.S_ISDIR(mode) and path.name.endswith(RUN_SUFFIX):
+            elif stat.S_ISDIR(mode) and path.name.endswith(RUN_SUFFIX) and not _is_node(path):
                 made = inside.removesuffix(RUN_SUFFIX)
                 if path.name != RUN_SUFFIX and _is_unfinished(place.member(made)):
                     yield made, "unfinished"
             elif stat.S_ISDIR(mode):
                 below.append(inside)
         waiting += reversed(below)
+
+
+def _is_node(path: Path) -> bool:
+    """Whether a directory that is named like one beside an array is a node itself."""
+    return any(is_file(path / leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2))
 
 
 def _is_unfinished(node: Place) -> bool:
@@ -248,6 +254,25 @@ def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
         if kind == "array":
             arrays.append(name)
         yield name, kind
+
+
+def documents_below(place: Place) -> dict[str, Document]:
+    """Zarr v3 documents of the nodes below a group, by their paths in it, as they stand there.
+
+    Those of groups are without their consolidated metadata.
+
+    Raises
+    ------
+    SpecError
+        If a document is not valid.
+    """
+    documents = {}
+    for name, kind in _nodes(place):
+        node = place.member(name) if name else place
+        if name and kind in ("array", "group") and node.has(DOCUMENT):
+            document = dict(parsed_at(node, DOCUMENT))
+            documents[name] = group_at(node, name).document if kind == "group" else document
+    return documents
 
 
 def group_at(node: Place, name: str) -> Group:

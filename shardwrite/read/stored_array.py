@@ -18,10 +18,19 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
 from shardwrite.place.transformer import TransformerStore
 from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.survey import Survey
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
-__all__ = ["StoredArray", "check_apart", "open_stored", "parsed_at", "stored_at"]
+__all__ = [
+    "StoredArray",
+    "check_apart",
+    "check_names_in",
+    "check_names_of",
+    "open_stored",
+    "parsed_at",
+    "stored_at",
+]
 
 _ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
 
@@ -127,6 +136,39 @@ def stored_at(place: Place) -> StoredArray:
     if isinstance(place.store, InsideStore | TransformerStore):
         place.store.check_sizes(_sizes_of(found.array.metadata))
     return found
+
+
+def check_names_in(source: Any, name: str | None = None) -> None:
+    """Refuse an array whose chunks have other names than its metadata says; see `check_names`.
+
+    Parameters
+    ----------
+    source : str, path, or store or node of zarr-python
+        See `open_stored`. Arrays that only other readers know are not looked at.
+    name : str, optional
+        Path of the array in it.
+
+    Raises
+    ------
+    SpecError
+        If it is refused.
+    """
+    try:
+        found = stored_at(resolve_place(source, name, is_read=True))
+    except SpecError:
+        return
+    check_names_of(found)
+
+
+def check_names_of(found: StoredArray) -> None:
+    """The same for an array that is open.
+
+    It is listed to the end if it lies on this machine. Otherwise the first chunk ends the listing.
+    """
+    store = found.array.store
+    if not found.is_in_file and not found.is_foreign:
+        to_the_end = store.local_root is not None or store.is_in_memory
+        check_names(store.list_keys, found.array.metadata, found.label, to_the_end=to_the_end)
 
 
 def _sizes_of(metadata: ArrayMetadata) -> Callable[[str], int | None]:

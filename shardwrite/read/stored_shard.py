@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.encode.reader import ShardReader
-from shardwrite.errors import StoreError
+from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Stored
 from shardwrite.grid import Box, Shape, ravel
+from shardwrite.read.reread import Open, read_again, reading_twice
 from shardwrite.stores import ObjectReader, ObjectWriter, Store, copy_bytes
 
-__all__ = ["Backdrop", "ExistingShard", "open_shard"]
+__all__ = ["Backdrop", "ExistingShard", "open_afresh", "open_shard"]
 
 
 class ExistingShard(ShardReader):
@@ -91,6 +93,18 @@ class ExistingShard(ShardReader):
             else:
                 copy_bytes(self.reader, writer, nbytes, offset)
 
+    def chunk(self, rank: int) -> npt.NDArray[Any] | None:
+        """See :meth:`ShardReader.chunk`; a chunk whose bytes are wrong is read again once."""
+        try:
+            return super().chunk(rank)
+        except CorruptShardError as error:
+            read_again(self._store, self.key, error)
+        again = _opened(self.metadata, self._store, self.key, self._store.open_again)
+        if again is None or again.reader.version != self.reader.version:
+            raise self._changed()
+        with again:
+            return ShardReader.chunk(again, rank)
+
     def check_current(self) -> None:
         """Check that no other writer has changed the shard since it was opened.
 
@@ -100,11 +114,14 @@ class ExistingShard(ShardReader):
             With ESTALE, if it was changed. The next attempt then starts from the current shard.
         """
         if self._store.version(self.key) != self.reader.version:
-            raise StoreError(
-                f"{self.key!r} was changed by another writer meanwhile",
-                key=self.key,
-                errno=errno.ESTALE,
-            )
+            raise self._changed()
+
+    def _changed(self) -> StoreError:
+        return StoreError(
+            f"{self.key!r} was changed by another writer meanwhile",
+            key=self.key,
+            errno=errno.ESTALE,
+        )
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
@@ -113,10 +130,19 @@ def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingS
     Raises
     ------
     CorruptShardError
-        If the index is damaged.
+        If the index is damaged, and still so after it was read again.
     """
     key = metadata.shard_key(index)
-    reader = store.open(key)
+    return reading_twice(store, key, partial(_opened, metadata, store, key))
+
+
+def open_afresh(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
+    """Open a shard as `open_shard` does, past what this machine has kept of it."""
+    return _opened(metadata, store, metadata.shard_key(index), store.open_again)
+
+
+def _opened(metadata: ArrayMetadata, store: Store, key: str, opener: Open) -> ExistingShard | None:
+    reader = opener(key)
     if reader is None:
         return None
     try:

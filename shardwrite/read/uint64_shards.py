@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from shardwrite.encode.uint64_shard import Joined, Load, UInt64ShardReader
+from shardwrite.encode.uint64_shard import Joined, UInt64ShardReader
 from shardwrite.errors import StoreError
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import Minishard
@@ -20,6 +20,7 @@ from shardwrite.stores.base import ObjectReader
 __all__ = ["IndexCache", "UInt64ShardFiles"]
 
 T = TypeVar("T")
+Indexed = TypeVar("Indexed", bound=Minishard)
 _MORE_TRIES = 2
 _OBSOLETE = ("index", "data")
 _ENDINGS = (".shard", ".index", ".data")
@@ -36,17 +37,17 @@ class IndexCache:
 
     def __init__(self, limit_nbytes: int) -> None:
         self._limit_nbytes = limit_nbytes
-        self._kept: OrderedDict[tuple[object, ...], Minishard] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
 
-    def get(self, name: tuple[object, ...], load: Load) -> Minishard:
+    def get(self, name: tuple[object, ...], load: Callable[[], Indexed]) -> Indexed:
         """The index with a name, which `load` reads if it is not kept."""
         with self._lock:
-            found = self._kept.get(name)
-            if found is not None:
+            if name in self._kept:
                 self._kept.move_to_end(name)
-                return found
+                kept: Indexed = self._kept[name]
+                return kept
         found = load()
         with self._lock:
             if name not in self._kept:
@@ -192,7 +193,7 @@ class UInt64ShardFiles:
             return None
         version: Any = tuple(part.version for part in parts.values())
 
-        def cached(minishard: int, load: Load) -> Minishard:
+        def cached(minishard: int, load: Callable[[], Any]) -> Any:
             return self._cache.get((shard, minishard, version), load)
 
         readers = list(parts.values())

@@ -34,6 +34,7 @@ from shardwrite.journal import (
     make_way,
     probe,
     read_receipt,
+    same_source_remedy,
     take_back,
     taking_part,
     tidied_run,
@@ -48,7 +49,7 @@ from shardwrite.runs.array_plan import BY_CHUNKS
 from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
-from shardwrite.runs.reads import check_not_replaced
+from shardwrite.runs.reads import check_not_read
 from shardwrite.runs.scratch import Scratch, check_scratch, needed_by, scratch_here
 from shardwrite.runs.session import Session
 from shardwrite.stores import Staged, as_store_error
@@ -88,7 +89,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     _check_apart(jobs)
     for job in jobs:
         check_needs(job, engine)
-    check_not_replaced(jobs)
+    check_not_read(jobs)
     for job in jobs:
         check_surroundings(job.target)
         check_place(job)
@@ -198,7 +199,8 @@ def join(
     if directory.digest != job.plan.digest:
         changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
         raise JournalError(
-            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}",
+            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}"
+            f"{same_source_remedy(changed)}",
             path=str(directory.target.run_path),
             differences=changed,
         )

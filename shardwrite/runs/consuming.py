@@ -20,6 +20,7 @@ from shardwrite.format.passage import Passage
 from shardwrite.grid import ShardGrid, ravel, unravel
 from shardwrite.journal import CONSUMES, Checked, Consumption, Ledger, RunDirectory, confirm
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import OnReport
@@ -237,10 +238,18 @@ class Consumer:
 
 
 def ranks_there(array: ShardedArray) -> npt.NDArray[np.bool_]:
-    """For each shard of an array, whether it has an object. The array is listed once."""
-    grid = array.metadata.grid
+    """For each shard of an array, whether it has an object. The array is listed once.
+
+    Raises
+    ------
+    SpecError
+        If files there are named like chunks of another array.
+    """
+    grid, keys = array.metadata.grid, list(array.store.list_keys())
     there = np.zeros(grid.n_shards, dtype=bool)
-    found = (array.metadata.shard_index(key) for key in array.store.list_keys())
+    label = str(array.store.local_root or array.store)
+    check_names(lambda: keys, array.metadata, label, to_the_end=True, is_removed=True)
+    found = (array.metadata.shard_index(key) for key in keys)
     there[[ravel(index, grid.counts) for index in found if index is not None]] = True
     return there
 

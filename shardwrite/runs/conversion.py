@@ -32,12 +32,13 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of, waiting
 from shardwrite.runs.lost import check_nothing_lost
-from shardwrite.runs.reencoded import ReencodedChunks, by_inner_chunks
+from shardwrite.runs.reencoded import ReencodedChunks, to_reencode
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.sources import as_dask
 from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
+from shardwrite.write.donor import TWICE, Check
 
 __all__ = ["ConversionOptions", "Converting", "convert_array", "copied_nbytes", "plan_of_copies"]
 
@@ -56,8 +57,9 @@ class ConversionOptions:
         Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
     compressors, checksum, index_location, dimension_names, manifest
         See :class:`shardwrite.format.converted.ConvertedLayout`.
-    check : bool
-        Decode each inner chunk before it is copied.
+    check : bool or "twice"
+        Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
+        checksum a second time, and compares.
     drop_empty : bool
         Store no inner chunk that holds only the fill value.
     """
@@ -69,7 +71,7 @@ class ConversionOptions:
     index_location: str | None = None
     dimension_names: Any = None
     manifest: Manifest = None
-    check: bool = False
+    check: Check = False
     drop_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -83,11 +85,12 @@ class ConversionOptions:
             raise SpecError("no names", field="dimension_names", value=names, remedy=remedy)
         for field, allowed in (
             ("checksum", (None, True, False)),
-            ("check", (True, False)),
+            ("check", (True, False, TWICE)),
             ("drop_empty", (True, False)),
         ):
             value = getattr(self, field)
-            if not any(value is choice for choice in allowed):
+            is_text = isinstance(value, str)
+            if not any(value is choice or (is_text and value == choice) for choice in allowed):
                 raise SpecError(
                     "no such choice", field=field, value=value, remedy=f"use one of {allowed}"
                 )
@@ -183,7 +186,7 @@ def convert_array(
     resources = waiting(resources_of(engine, options.memory_limit_nbytes), into, metadata)
     if passage is None:
         return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
-    decodes = wanted.check or wanted.drop_empty or passage.n_encoded > 0
+    decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
     layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
     return Converting(
@@ -324,10 +327,10 @@ def _encoded_again(
     """Plan a conversion that decodes all chunks and encodes them again."""
     old = source.array.metadata
     told = source.told
-    if told.values is None:
-        x = by_inner_chunks(source.array)
-    else:
+    if told.why_decoded:
         x = as_dask(told.values).astype(old.dtype, copy=False)
+    else:
+        x = to_reencode(source.array, wanted.check)
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,

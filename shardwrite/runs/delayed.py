@@ -17,6 +17,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError
 from shardwrite.journal import find_run, holding, taking_part
 from shardwrite.place.target import in_this_process
+from shardwrite.runs.accepted import accepted
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
 from shardwrite.runs.finished import finished
@@ -45,6 +46,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
         If a run cannot begin.
     """
     with holding(*(job.target for job in jobs)):
+        jobs = [accepted(job) for job in jobs]
         before = tuple(finished(job) for job in jobs)
         todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
         with contextlib.ExitStack() as stack:

@@ -22,6 +22,7 @@ from shardwrite.errors import (
     WorkersLostError,
 )
 from shardwrite.journal import Ledger, find_run, holding, replay
+from shardwrite.runs.accepted import accepted
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_again, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
@@ -73,6 +74,7 @@ def execute(
     """
     start = time.perf_counter()
     with holding(*(job.target for job in jobs)):
+        jobs = [accepted(job) for job in jobs]
         results = [finished_before(job, engine, on_report) for job in jobs]
         todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
         try:

@@ -8,7 +8,16 @@ from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
-from shardwrite.journal import Receipt, differences, interrupted_end, read_receipt, tidied_run, tidy
+from shardwrite.journal import (
+    Receipt,
+    differences,
+    enter_above,
+    interrupted_end,
+    read_receipt,
+    same_source_remedy,
+    tidied_run,
+    tidy,
+)
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
 from shardwrite.runs.job import Job, intent_of
@@ -48,7 +57,8 @@ def incomplete(
 def finished(job: Job, joined: str = "") -> WriteResult | None:
     """The result of an ended run of the same plan; None if the job must be run.
 
-    An interrupted end of a run is completed first. The array must still be as the run left it. In
+    An interrupted end of a run is completed first. Groups above with consolidated metadata list the
+    array then. The array must still be as the run left it. In
     mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
     run is the one that was just completed or joined. Shards that somebody has removed since then
     are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
@@ -66,6 +76,17 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         If the files of the array, or beside it, cannot be read or are not valid. A JournalError
         also says that shards are gone, unless the mode replaces the array.
     """
+    result = _finished(job, joined)
+    if result is not None:
+        target = job.target
+        # Another program, or an older version of this one, may have left it out.
+        enter_above(
+            target.place, lambda: {"": target.document}, job.durability, target.beside.parent
+        )
+    return result
+
+
+def _finished(job: Job, joined: str) -> WriteResult | None:
     check_beside(job.target)
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
@@ -154,6 +175,10 @@ def refuse_another(job: Job) -> None:
         else "an array exists there, of another run"
     )
     receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
+    # The name of a dask array says what is computed, so another name stands for other data.
+    if receipt is not None and not changed and not job.plan.source.identity.startswith("dask:"):
+        now = intent_of(job.plan, job.options.mode).identity.to_dict()
+        what += same_source_remedy(differences(receipt.identity.to_dict(), now))
     if receipt is not None and receipt.digest == job.plan.digest:
         what += ". This call has made it, and another program has changed it since"
         remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"

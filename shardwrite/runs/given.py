@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,26 +20,34 @@ from dask.delayed import delayed
 
 import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
+from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
+from shardwrite.format.joined import changed_meaning
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
 from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import as_attributes
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
-__all__ = ["Given", "take", "take_for", "take_written"]
+__all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
+
+_MASKS = ("_FillValue", "missing_value")
 
 _OF_PATHS = (
     "give the array first, and the path of the store second; a file is opened with "
     "shardwrite.sources.open_source(path)"
 )
+# In the encoding of an object of xarray: how values are packed, and how times are.
+_OF_VALUES = ("scale_factor", "add_offset", "_Unsigned")
+_OF_TIMES = ("units", "calendar")
 _REMEDY = (
     "give a dask or numpy array, a zarr.Array, an xarray.DataArray, or an object with __array__ "
     "and a shape"
@@ -55,21 +64,42 @@ class Given:
         Its values.
     known : SourceMetadata
         What the user's object knows of a fill value, names of the axes, and attributes.
+    layout : ArrayOptions
+        Shards, chunks and compressors that an object of xarray asks for.
+    not_applied : tuple of str
+        What an object of xarray asks for besides, and does not get.
     """
 
     array: dask.array.Array
     known: SourceMetadata = field(default_factory=SourceMetadata)
+    layout: ArrayOptions = field(default_factory=ArrayOptions)
+    not_applied: tuple[str, ...] = ()
 
     def described(self, options: ArrayOptions) -> ArrayOptions:
         """Keywords of a new array, where what the object knows stands for what was left out."""
-        known, left = self.known, {}
-        if options.fill_value is None and known.fill_value is not None:
-            left["fill_value"] = known.fill_value
-        if options.dimension_names is None and known.dimension_names is not None:
-            left["dimension_names"] = known.dimension_names
+        known, layout = self.known, options
+        if self.not_applied:
+            warnings.warn(
+                f"the encoding of the xarray array is not applied: {', '.join(self.not_applied)}. "
+                f"Its values are stored as they are, as {self.array.dtype}. Apply it before with "
+                "xarray.conventions.encode_cf_variable(x.variable), or leave it out with "
+                "x.drop_encoding()",
+                UserWarning,
+                stacklevel=4,
+            )
+        if (options.shards, options.chunks) == ("auto", "auto"):
+            layout = replace(layout, shards=self.layout.shards, chunks=self.layout.chunks)
+        if options.compressors == "auto":
+            layout = replace(layout, compressors=self.layout.compressors)
+        if options.fill_value is None:
+            layout = replace(layout, fill_value=known.fill_value)
+        if options.dimension_names is None:
+            layout = replace(layout, dimension_names=known.dimension_names)
         if options.attributes is None and known.attributes:
-            left["attributes"] = known.attributes
-        return replace(options, **left) if left else options
+            layout = replace(layout, attributes=known.attributes)
+        if options.serializer == "auto" and known.serializer is not None:
+            layout = replace(layout, serializer=known.serializer)
+        return layout
 
 
 def take(x: Any, field: str = "x") -> Given:
@@ -111,6 +141,46 @@ def take(x: Any, field: str = "x") -> Given:
             remedy=f"convert them: {field}.map_blocks(lambda a: a.toarray(), dtype={field}.dtype)",
         )
     return given
+
+
+def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) -> None:
+    """Refuse values that mean something else than equal values of the array that they go to.
+
+    The array's attributes tell how its values are packed, and in which units. So a file that is
+    packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
+    object without any attributes says nothing. An array of floats has NaN for missing values, and
+    takes them from a source that has no other value for these.
+
+    Parameters
+    ----------
+    known : SourceMetadata
+        What the source says besides its values.
+    metadata : ArrayMetadata
+        The array.
+    field : str
+        Name of the argument, for the error.
+
+    Raises
+    ------
+    SpecError
+        If attributes of the conventions of CF, such as ``scale_factor``, differ.
+    """
+    kept, own = attributes_of(metadata.document), known.attributes
+    if not own:
+        return
+    if metadata.dtype.kind == "f":
+        own = {**{name: kept[name] for name in _MASKS if name in kept}, **own}
+    name = changed_meaning(kept, own)
+    if name is not None:
+        raise SpecError(
+            f"the source has {own.get(name)!r}, and the array {kept.get(name)!r}, so equal values "
+            "would mean different things",
+            field=f"{field}.attributes[{name!r}]",
+            value=own.get(name),
+            remedy="convert its values to those of the array first (--decode-cf if the array was "
+            "written with it); if they mean the same, give the values alone, as an array of dask "
+            "or numpy",
+        )
 
 
 def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
@@ -247,11 +317,56 @@ def _of_xarray(x: Any, field: str) -> Given:
         variable = variable.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
-    names = tuple(name if isinstance(name, str) else None for name in variable.dims)
     return Given(
         variable.data,
-        SourceMetadata(dimension_names=names, attributes=as_attributes(variable.attrs, field)),
+        known_of_xarray(variable, field),
+        _layout_of(variable),
+        _not_applied(variable),
     )
+
+
+def known_of_xarray(x: Any, field: str) -> SourceMetadata:
+    """What a `DataArray` or `Variable` says besides its values."""
+    names = tuple(name if isinstance(name, str) else None for name in x.dims)
+    return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
+
+
+def _layout_of(variable: Any) -> ArrayOptions:
+    """Shards, chunks and compressors of Zarr v3 in the encoding of a `Variable`.
+
+    A checksum is added to the compressors, as to those that are used by default.
+    """
+    encoding, layout = variable.encoding, ArrayOptions()
+    shards, chunks = encoding.get("shards"), encoding.get("chunks")
+    if isinstance(chunks, tuple) and len(chunks) == variable.ndim and min(chunks, default=0) > 0:
+        layout = replace(layout, chunks=chunks)
+        if isinstance(shards, tuple) and len(shards) == variable.ndim:
+            layout = replace(layout, shards=shards)
+    compressors = encoding.get("compressors")
+    if isinstance(compressors, tuple | list):
+        from zarr.abc.codec import BytesBytesCodec
+        from zarr.codecs import Crc32cCodec
+
+        if all(isinstance(codec, BytesBytesCodec) for codec in compressors):
+            has_checksum = any(isinstance(codec, Crc32cCodec) for codec in compressors)
+            checksum = () if has_checksum else (Crc32cCodec(),)
+            layout = replace(layout, compressors=(*compressors, *checksum))
+    return layout
+
+
+def _not_applied(variable: Any) -> tuple[str, ...]:
+    """What the encoding of a `Variable` says of how values are packed, and would change them."""
+    encoding, dtype = variable.encoding, variable.dtype
+    names = [name for name in _OF_VALUES if encoding.get(name) is not None]
+    names += [name for name in _OF_TIMES if name in encoding and dtype.kind in "mM"]
+    for name in ("_FillValue", "missing_value"):  # values that are missing are NaN already
+        value = encoding.get(name)
+        if value is not None and not (dtype.kind in "fc" and np.all(np.isnan(value))):
+            names.append(name)
+    packed = encoding.get("dtype")
+    if packed is not None and not is_same_type(np.dtype(packed), dtype):
+        names.insert(0, "dtype")
+    return (*names, *(["filters"] if encoding.get("filters") else []))
 
 
 def _of_zarr(x: Any, field: str) -> Given:
@@ -261,6 +376,7 @@ def _of_zarr(x: Any, field: str) -> Given:
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
+    check_names_in(x)
     dtype = np.dtype(x.dtype)
     array = dask.array.from_array(
         x,

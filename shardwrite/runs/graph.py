@@ -21,7 +21,7 @@ from shardwrite.plan import Plan
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
-from shardwrite.write.tasks import commit_group
+from shardwrite.write.tasks import Unreadable, commit_group
 
 __all__ = ["GroupGraph"]
 
@@ -169,5 +169,7 @@ class _Blocks:
     skip: frozenset[Shape]
 
 
-def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) -> GroupReport:
+def _commit(
+    spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock | Unreadable]
+) -> GroupReport:
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)

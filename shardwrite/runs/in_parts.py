@@ -24,6 +24,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
+from shardwrite.runs.accepted import accepted
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
@@ -70,7 +71,7 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
             _ = job.target.directory  # which refuses what is no directory, before a run begins
     with holding(*(job.target for job in jobs)), contextlib.ExitStack() as stack:
         todo = []
-        for job in jobs:
+        for job in map(accepted, jobs):
             if finished(job) is None:
                 todo.append(job)
             else:
@@ -135,6 +136,7 @@ def execute_part(
                 raise IncompleteError(
                     error.message, missing=error.fields["missing"], n_written=n_written
                 ) from None
+        session.refuse_bad()
         whole, session.ledger = session.ledger, Ledger(grid)
         session.ledger.take(whole, ranks)
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))

@@ -7,7 +7,7 @@ import numpy as np
 from shardwrite.errors import ChangedError, SpecError
 from shardwrite.grid import unravel
 from shardwrite.journal import receipt_at
-from shardwrite.read.stored_array import StoredArray
+from shardwrite.read.stored_array import StoredArray, check_names_of
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
@@ -19,7 +19,8 @@ _MOST_NAMED, _MOST_TOLD = 1000, 4
 def check_nothing_lost(source: StoredArray) -> None:
     """Refuse an array that has lost objects, which a copy would take for empty.
 
-    The array is listed only if it has a receipt that says which of its shards are empty.
+    The array is listed to the end if it lies on this machine, or has a receipt that says which of
+    its shards are empty. Otherwise the first chunk ends the listing.
 
     Parameters
     ----------
@@ -28,6 +29,8 @@ def check_nothing_lost(source: StoredArray) -> None:
 
     Raises
     ------
+    SpecError
+        If none of its chunks is there, but files are that are named like chunks.
     ChangedError
         If an object is missing that the receipt names.
     JournalError
@@ -35,7 +38,10 @@ def check_nothing_lost(source: StoredArray) -> None:
     StoreError
         If the storage refuses.
     """
-    if source.known_identity or source.is_in_file or not source.is_v3:
+    if source.known_identity or source.is_in_file:
+        return
+    check_names_of(source)
+    if not source.is_v3:
         return
     receipt, metadata = receipt_at(source.place), source.array.metadata
     if receipt is None:

@@ -1,99 +1,343 @@
-"""Which arrays a source reads, as far as its graph tells, and whether one is to be replaced."""
+"""Which arrays a source reads, as far as its graph shows, and whether a run is to change one.
+
+Everything that tasks are given is looked at: arguments, containers, what a function has closed
+over, and the attributes of objects. Blockwise layers are not made into tasks for that. What a
+function opens itself is not seen, unless it is a function that opens Zarr arrays.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
+import numpy as np
+from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
+from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.task_spec import Alias, DataNode, Task, TaskRef
 
 from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.job import Job
+from shardwrite.sources.base import RegionSource
 from shardwrite.sources.zarr_array import ZarrSource
-from shardwrite.stores import Store
+from shardwrite.stores import BucketStore, Staged, Store, is_bucket_url, open_store
+from shardwrite.stores.bucket_kinds import given_address
+from shardwrite.stores.whole import WholeStore
 
-__all__ = ["check_not_replaced"]
+__all__ = ["check_not_read", "refuse_reading"]
 
-# Readers wrap each other: those of xarray up to five times.
-_MAX_DEPTH = 8
-_INSIDE = ("array", "_array", "x", "value")
+# Objects of users are looked into, but not a whole program that hangs on one of them.
+_MOST_OBJECTS = 20_000
+_PLAIN = frozenset(
+    {bool, bytes, complex, float, int, slice, str, type, Alias, TaskRef, np.ndarray, np.dtype}
+    | {type(None), type(...), types.BuiltinFunctionType, types.ModuleType, np.ufunc}
+)
+# Their objects hold no array that a task reads, or hold what is written.
+_OWN = tuple(f"shardwrite.{name}" for name in ("write", "stores", "place", "journal"))
+_CLOSED = (
+    "asyncio",
+    "concurrent",
+    "distributed",
+    "logging",
+    "numpy",
+    "pandas",
+    "threading",
+    "zarr",
+)
+_OPENERS = frozenset({"h5py", "xarray", "zarr"})
+# Kinds of obstore for the protocols of fsspec, and the schemes of URLs that mean the same.
+_BUCKETS = {"s3": "S3Store", "s3a": "S3Store", "gs": "GCSStore", "gcs": "GCSStore"}
+_BUCKETS |= {"az": "AzureStore", "abfs": "AzureStore", "abfss": "AzureStore"}
 
 
-def check_not_replaced(jobs: Sequence[Job]) -> None:
-    """Refuse to replace an array that a source reads.
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A place that something in a graph reads.
 
-    The old array is set aside before the source is read, and would read as its fill value.
+    Attributes
+    ----------
+    service : str
+        What holds the objects: empty for the directories of this machine, ``"*"`` if unknown.
+    path : str
+        Path of the objects there.
+    kind : {"array", "file", "group"}
+        A group is read with all that lies in it, and a file may lie in an array.
+    """
+
+    service: str
+    path: str
+    kind: str = "array"
+
+    def touches(self, target: _Read) -> bool:
+        """Whether it reads the array at another place."""
+        if self.service != target.service and "*" not in (self.service, target.service):
+            return False
+        if self.path == target.path or (not self.service and _is_same_file(self.path, target.path)):
+            return True
+        if self.kind == "file":
+            return _is_below(self.path, target.path)
+        return self.kind == "group" and _is_below(target.path, self.path)
+
+
+def check_not_read(jobs: Sequence[Job]) -> None:
+    """Refuse to change an array that a source reads.
+
+    An interrupted run would read again what it has changed before. An array that is replaced is set
+    aside before the source is read, and would read as its fill value.
 
     Raises
     ------
     SpecError
-        If a job replaces an array that it, or another of the jobs, reads.
+        If a job replaces or updates an array that it, or another of the jobs, reads.
     """
-    replaced = [job for job in jobs if job.options.mode == "w" and job.target.is_published]
-    if not replaced:
+    changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
+    read = {place for job in jobs for place in _places_read(job)} if changed else set()
+    for job in changed if read else ():
+        if job.target.is_published:
+            is_replaced = job.options.mode == "w"
+            _refuse(read, job.target.store, job.target.label, is_replaced=is_replaced)
+
+
+def _is_public(job: Job) -> bool:
+    return job.options.publish == "first"
+
+
+def refuse_reading(x: Any, store: Store, label: str) -> None:
+    """Refuse an array as the source of a change of the array that it reads; see `check_not_read`.
+
+    Raises
+    ------
+    SpecError
+        If it reads that array.
+    """
+    _refuse(set(_places([x])), store, label, is_replaced=False)
+
+
+def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: bool) -> None:
+    target = _Read(*_location(store))
+    if not any(place.touches(target) for place in read):
         return
-    read = [store for job in jobs for store in _stores_read(job)]
-    for job in replaced:
-        if any(_is_same(job.target.store, store) for store in read):
-            raise SpecError(
-                "the source reads the array that it is to replace",
-                field="store",
-                value=job.target.label,
-                remedy="write to another path, or compute the source first",
-            )
+    if is_replaced:
+        raise SpecError(
+            "the source reads the array that it is to replace",
+            field="store",
+            value=label,
+            remedy="write to another path, or compute the source first",
+        )
+    raise SpecError(
+        "the source reads the array that it is to change",
+        field="x",
+        value=label,
+        remedy="write the source to another path, and then that array into this one",
+    )
 
 
-def _stores_read(job: Job) -> Iterator[Store]:
-    """Stores of the Zarr arrays that a job's source reads."""
-    if not isinstance(job.source, ArrayChunks):
+def _places_read(job: Job) -> Iterator[_Read]:
+    """Places that a job's source reads."""
+    if isinstance(job.source, ArrayChunks):
+        yield from _places([job.source.x])
+
+
+def _places(values: Iterable[Any]) -> Iterator[_Read]:
+    """Places that graphs and objects read."""
+    todo, objects, seen = deque(values), deque[object](), dict[int, object]()
+    n_objects = 0
+    while todo or objects:
+        value = todo.popleft() if todo else objects.popleft()
+        is_call = type(value) in (Task, tuple)  # of which there are many, and none holds itself
+        if not is_call:
+            if id(value) in seen or isinstance(value, type):
+                continue
+            seen[id(value)] = value  # which keeps it, so that no other object gets its identity
+        parts = _parts_of(value)
+        if parts is not None:
+            todo.extend([part for part in parts if type(part) not in _PLAIN])
+            if is_call:
+                yield from _opened(value)
+            continue
+        reads = list(_reads_of(value))
+        yield from reads
+        if not reads and n_objects < _MOST_OBJECTS:
+            n_objects += 1
+            objects.extend(part for part in _attributes(value) if type(part) not in _PLAIN)
+
+
+def _parts_of(value: Any) -> Iterable[Any] | None:
+    """What a piece of a graph, a container or a function holds; None for any other object."""
+    if isinstance(value, Task):
+        return (value.func, *value.args, *(value.kwargs or {}).values())
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, HighLevelGraph):
+        return value.layers.values()
+    if isinstance(value, Blockwise):
+        literals = (literal for literal, indices in value.indices if indices is None)
+        return (*literals, value.task, *value.io_deps.values())
+    if isinstance(value, Layer):
+        return value.values() if value.is_materialized() else vars(value).values()
+    if isinstance(value, DataNode):
+        return (value.value,)
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, types.MethodType):
+        return (value.__self__, value.__func__)
+    if isinstance(value, types.FunctionType):
+        return _closed_over(value)
+    if is_dask_collection(value):
+        return (value.__dask_graph__(), *_attributes(value))
+    return None
+
+
+def _closed_over(function: types.FunctionType) -> Iterator[Any]:
+    """Values that a function takes along."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing was assigned yet
+            yield cell.cell_contents
+
+
+def _opened(call: Any) -> Iterator[_Read]:
+    """Places whose paths or stores a task gives to a function that opens Zarr arrays."""
+    function = call.func if isinstance(call, Task) else next(iter(call), None)
+    if not callable(function) or _package(function) not in _OPENERS:
         return
-    for layer in job.source.x.dask.layers.values():
-        # Readers are literals of a blockwise layer, or alone in a layer of their own.
-        if isinstance(layer, Blockwise):
-            literals = [value for value, indices in layer.indices if indices is None]
-        else:
-            literals = list(layer.values()) if layer.is_materialized() and len(layer) == 1 else []
-        for literal in literals:
-            yield from _store_of(literal)
+    arguments = (*call.args, *call.kwargs.values()) if isinstance(call, Task) else call[1:]
+    for argument in arguments:
+        if isinstance(argument, str | os.PathLike) or _package(type(argument)) == "zarr":
+            yield from _place_of(argument, "group")
 
 
-def _store_of(reader: Any) -> Iterator[Store]:
-    """Store of the array that an object reads, if it reads one."""
-    for _ in range(_MAX_DEPTH):
-        if isinstance(reader, ShardedArray):
-            yield reader.store
-            return
+def _reads_of(value: Any) -> Iterator[_Read]:
+    """Places that an object reads by itself."""
+    package, name = _package(type(value)), type(value).__name__
+    if isinstance(value, ShardedArray):
+        yield _Read(*_location(value.store))
+    elif isinstance(value, ZarrSource):
         # What cannot be opened as a store here is no place that is written, either.
         with contextlib.suppress(SpecError):
-            if isinstance(reader, ZarrSource):
-                yield resolve_place(reader.path, reader.dataset or None, is_read=True).store
-                return
-            if type(reader).__module__.partition(".")[0] == "zarr":
-                yield resolve_place(reader, None, is_read=True).store
-                return
-        inner = vars(type(reader)), getattr(reader, "__dict__", {})
-        name = next((name for name in _INSIDE if any(name in known for known in inner)), None)
-        if name is None:
-            return
-        reader = getattr(reader, name)
+            place = resolve_place(value.path, value.dataset or None, is_read=True)
+            yield _Read(*_location(place.store))
+    elif isinstance(value, RegionSource):
+        volume = getattr(value, "store", None)
+        if isinstance(volume, Store):
+            yield _Read(*_location(volume.at(getattr(value, "key", ""))))
+        else:
+            yield from _place_of(value.path, "file")
+    elif isinstance(value, np.memmap):
+        yield from _place_of(value.filename, "file")
+    elif package == "h5py":
+        with contextlib.suppress(ValueError):  # it is closed
+            yield from _place_of(value.file.filename, "file")
+    elif package == "tensorstore" and getattr(value, "kvstore", None) is not None:
+        yield from _place_of(value.kvstore.url, "array")
+    elif package == "zarr" and name in ("Array", "AsyncArray", "Group", "AsyncGroup"):
+        yield from _place_of(value, "group" if name.endswith("Group") else "array")
 
 
-def _is_same(one: Store, other: Store) -> bool:
-    """Whether two stores hold the same objects."""
-    directories = [_directory_of(store) for store in (one, other)]
-    if None in directories:
-        return one.token.rstrip("/") == other.token.rstrip("/")
-    return directories[0] == directories[1]
+def _place_of(opened: Any, kind: str) -> Iterator[_Read]:
+    """Place of a path, a URL, or a store, array or group of zarr-python, if it can be one."""
+    if isinstance(opened, str) and is_bucket_url(opened):
+        yield _Read("*", _without_quotes(opened), kind)  # nobody knows with which options
+        return
+    path = None
+    if _package(type(opened)) == "zarr":
+        where = getattr(opened, "store_path", opened)
+        path, opened = getattr(where, "path", ""), _unwrapped(getattr(where, "store", where))
+    with contextlib.suppress(SpecError):
+        found = open_store(opened, is_read=True)
+        yield _Read(*_location(found.store.at("/".join(filter(None, (found.path, path))))), kind)
 
 
-def _directory_of(store: Store) -> str | None:
-    """Directory of this machine that holds the objects of a store, if it is known."""
-    root = store.local_root
-    if root is None:
-        return None
-    return os.path.realpath(os.path.join(root, getattr(store, "prefix", "")))
+def _location(store: Store) -> tuple[str, str]:
+    """What holds the objects of a store, and their path there, however the store was opened."""
+    prefix, root = getattr(store, "prefix", "").strip("/"), store.local_root
+    if root is not None:
+        return "", os.path.realpath(os.path.join(root, prefix))
+    if not isinstance(store, WholeStore) or isinstance(store, Staged):
+        return "?", store.token.rstrip("/")
+    owner: Any = _unwrapped(store.owner)
+    fs: Any = getattr(owner, "fs", None)
+    fs = getattr(fs, "sync_fs", fs)
+    if store.is_in_memory:
+        objects = getattr(owner, "_store_dict", owner)  # a view of a `MemoryStore` has the same
+        if fs is not None:
+            objects, prefix = fs.store, f"{owner.path}/{prefix}"
+        return f"memory {id(objects)}", prefix.strip("/")
+    if isinstance(store, BucketStore):
+        given = dict(owner.config)
+        return _service(type(owner).__name__, given), _without_quotes(store.url)
+    if fs is not None:
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        scheme = next((name for name in sorted(protocols) if name in _BUCKETS), None)
+        if scheme is not None:
+            given = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
+            given["endpoint"] = given.get("endpoint_url")
+            url = f"{scheme}://{owner.path.strip('/')}/{prefix}"
+            return _service(_BUCKETS[scheme], given), _without_quotes(url)
+    return "?", store.token.rstrip("/")
+
+
+def _unwrapped(store: Any) -> Any:
+    """A store of zarr-python without others around it, which log its calls, for instance."""
+    if _package(type(store)) != "zarr":
+        return store
+    from zarr.storage import WrapperStore
+
+    while isinstance(store, WrapperStore):
+        store = store._store  # noqa: SLF001 (the only name of it)
+    return store
+
+
+def _service(kind: str, given: Mapping[str, object]) -> str:
+    """Service that has a bucket: its kind, and its address and account as far as they are given."""
+    account = given.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+    address = given_address(kind, given).rstrip("/")
+    return f"{kind} {address} {account if kind == 'AzureStore' else ''}"
+
+
+def _without_quotes(url: str) -> str:
+    """Bucket of a URL and path in it, in one spelling."""
+    return unquote(url.partition(":")[2]).strip("/")
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path.startswith(f"{above.rstrip('/')}/")
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Whether two paths lead to one file or directory, by whatever mounts."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samefile(one, other)
+    return False
+
+
+def _package(thing: Any) -> str:
+    """Name of the package that a class or a function comes from."""
+    return str(getattr(thing, "__module__", None) or "").partition(".")[0]
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Attributes of an object, none of which is computed."""
+    module = str(getattr(type(value), "__module__", ""))
+    if module.partition(".")[0] in _CLOSED or module.startswith(_OWN):
+        return
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if isinstance(vars(kind).get(name), types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # nothing was assigned yet
+                    yield getattr(value, name)

@@ -23,7 +23,7 @@ from shardwrite.plan.limits import check_growth, check_region
 from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
 from shardwrite.runs.fitting import fitted, scalar
-from shardwrite.runs.given import Given, take
+from shardwrite.runs.given import Given, check_meaning, take
 from shardwrite.runs.hdf5_kept import for_update
 from shardwrite.runs.needs import check_updatable
 
@@ -108,6 +108,7 @@ def region_plan(
     repeated = scalar(x, metadata.dtype, where.casting)
     given = take(x) if repeated is None else Given(dask.array.from_array(repeated))
     _check_names(given, metadata)
+    check_meaning(given.known, metadata, "x")
     source = _cast(given.array, metadata.dtype, where.casting)
     identity = identity_of(given.array, options.source_id)
     is_stable = options.source_id is not None

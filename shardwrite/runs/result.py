@@ -20,8 +20,15 @@ __all__ = [
     "WriteResult",
     "result_from_receipt",
     "result_of",
+    "told_of_rereads",
     "volume_result",
 ]
+
+
+def told_of_rereads(n_reread: int) -> str:
+    """Text of a result that says how many reads of stored chunks were made again."""
+    times = "once" if n_reread == 1 else f"{n_reread:,} times"
+    return f"{times}, since the bytes were wrong at first: look at the storage of the source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,9 @@ class WriteResult:
         Decoded bytes of these shards, which are part of `raw_nbytes`.
     n_retried_tasks : int
         Number of times that a task was given up because its workers had died, and then run again.
+    n_reread_chunks : int
+        Number of reads of stored chunks, or of the indexes of shards, that were made again in this
+        call, since their bytes were wrong the first time. The storage of the source needs a look.
     snapshot, message : str or None
         Id of the snapshot of an Icechunk repository that holds the array, and the message of its
         commit. None for all other targets.
@@ -79,6 +89,7 @@ class WriteResult:
     n_resumed_shards: int = 0
     resumed_nbytes: int = 0
     n_retried_tasks: int = 0
+    n_reread_chunks: int = 0
     peak_nbytes_by_process: dict[str, int] = field(default_factory=dict)
     snapshot: str | None = None
     message: str | None = None
@@ -142,6 +153,8 @@ class WriteResult:
             )
         if self.n_retried_tasks:
             rows.append(("retried", f"{counted(self.n_retried_tasks, 'task')} whose worker died"))
+        if self.n_reread_chunks:
+            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(
@@ -191,7 +204,7 @@ class VolumeResult(WriteResult):
         Those of the first scale; see :class:`WriteResult`.
     n_shards, n_empty_shards, n_chunks, n_empty_chunks, n_tasks, n_resumed_shards : int
         Those of the first scale.
-    raw_nbytes, stored_nbytes, resumed_nbytes, n_retried_tasks : int
+    raw_nbytes, stored_nbytes, resumed_nbytes, n_retried_tasks, n_reread_chunks : int
         Those of the first scale.
     seconds, peak_nbytes_by_process : float, dict of str to int
         Those of the first scale.
@@ -228,6 +241,8 @@ class Effort:
         Decoded bytes of these shards.
     n_retried : int
         Number of times that a task was run again.
+    n_reread : int
+        Number of reads that were made again.
     """
 
     seconds: float
@@ -235,6 +250,7 @@ class Effort:
     n_resumed: int
     resumed_nbytes: int
     n_retried: int
+    n_reread: int = 0
 
 
 def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteResult:
@@ -262,6 +278,7 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
         n_resumed_shards=effort.n_resumed,
         resumed_nbytes=effort.resumed_nbytes,
         n_retried_tasks=effort.n_retried,
+        n_reread_chunks=effort.n_reread,
         peak_nbytes_by_process=dict(ledger.peaks),
         snapshot=None,
         message=None,
@@ -311,6 +328,7 @@ def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResu
     result = WriteResult(**found)
     return replace(
         result,
+        n_reread_chunks=0,
         n_resumed_shards=result.n_shards + result.n_empty_shards,
         resumed_nbytes=result.raw_nbytes,
         seconds=0.0,

@@ -11,7 +11,7 @@ import errno
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
-from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
 from shardwrite.grid import Box, unravel
 from shardwrite.host.events import RUNS, tell
@@ -51,8 +51,10 @@ from shardwrite.journal import (
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
+from shardwrite.plan.render import counted
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
+from shardwrite.read.reread import take_n_reread
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete
@@ -61,6 +63,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
+from shardwrite.runs.source import ReadsArray
 from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
@@ -68,6 +71,7 @@ __all__ = ["Session", "finish_together"]
 
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
+_N_NAMED = 20  # bad chunks in the message of an error
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +96,10 @@ class Session:
         Number of times that a task was run again because workers had died.
     n_left : int
         Number of shards that tasks did not begin, because their processes were asked to stop.
+    n_reread : int
+        Number of reads of stored chunks that were made again, since their bytes were wrong.
+    bad : dict of int to CorruptShardError
+        Why shards are not written, by their ranks: what they are made of cannot be read.
     has_helpers : bool
         Whether other processes ran tasks.
     is_later : bool
@@ -106,6 +114,8 @@ class Session:
     resumed_nbytes: int = 0
     n_retried: int = 0
     n_left: int = 0
+    n_reread: int = 0
+    bad: dict[int, CorruptShardError] = field(default_factory=dict)
     has_helpers: bool = False
     is_later: bool = False
 
@@ -129,7 +139,16 @@ class Session:
             fence=(shared_fence_of if self.is_later else fence_of)(self.job.target),
             drops_hdf5=self.job.options.drop_hdf5,
             digest=plan.digest,
+            read_from=self._read_from,
+            goes_on=True,
         )
+
+    @property
+    def _read_from(self) -> str:
+        """Token of the store of the array from which the source comes; else empty."""
+        source = self.job.source
+        array = source.read_from if isinstance(source, ReadsArray) else None
+        return "" if array is None else array.store.token
 
     def left(self, groups: Iterable[int]) -> list[int]:
         """Those of some groups that still have unwritten shards."""
@@ -202,6 +221,8 @@ class Session:
             journal.append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
         self.n_left += report.n_left
+        self.n_reread += report.n_reread
+        self.bad.update(report.bad)
         note_committed(len(report.shards))
 
     def note_resumed(self, ranks: Sequence[int] | None = None) -> None:
@@ -245,8 +266,34 @@ class Session:
             n_resumed=self.n_resumed,
             resumed_nbytes=self.resumed_nbytes,
             n_retried=self.n_retried,
+            n_reread=self.n_reread + take_n_reread(self._read_from),
         )
         return result_of(self.job.target.label, plan, self.ledger, effort)
+
+    def refuse_bad(self) -> None:
+        """Raise an error if what some shards are made of cannot be read.
+
+        Raises
+        ------
+        CorruptShardError
+            The error of the first of these shards, with a list of the others.
+        """
+        errors = [e for rank, e in sorted(self.bad.items()) if not self.ledger.is_done[rank]]
+        if not errors:
+            return
+        array = self.job.source.read_from if isinstance(self.job.source, ReadsArray) else None
+        store = None if array is None else array.store
+        where = store and (store.local_root or store.url or store)
+        texts = list(dict.fromkeys(map(str, errors)))
+        listed = "; ".join(texts[1:_N_NAMED]) + ("; ..." if len(texts) > _N_NAMED else "")
+        message = (
+            f"{errors[0].message}. It was read twice"
+            + ("" if array is None else f", from {where}")
+            + f". {counted(len(errors), 'shard')} cannot be written"
+            + (f", also because of: {listed}" if listed else "")
+            + ". All others are written. Mend what is read, and make the same call again"
+        )
+        raise CorruptShardError(message, **errors[0].fields)
 
     def check_whole(self) -> None:
         """Check that every shard is committed, before the run ends.
@@ -261,6 +308,7 @@ class Session:
             If the storage refuses, or shards are gone that this run has written.
         """
         plan, target = self.job.plan, self.job.target
+        self.refuse_bad()
         if len(self.ledger.missing):
             raise incomplete(
                 plan.metadata, target, self.ledger.missing, "run the same command again to go on"

@@ -16,15 +16,16 @@ fills.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.grid import Box, Shape
+from shardwrite.read.array import ShardedArray
 from shardwrite.write.context import WriteSpec
 
-__all__ = ["ChunkSource", "Key", "NoChunks", "TaskBox"]
+__all__ = ["ChunkSource", "Key", "NoChunks", "ReadsArray", "TaskBox"]
 
 Key = tuple[Any, ...]
 
@@ -55,6 +56,15 @@ class TaskBox:
     box: Box
     skip: frozenset[Shape]
     shares_memory: bool
+
+
+@runtime_checkable
+class ReadsArray(Protocol):
+    """A source whose chunks or values come from an array that exists."""
+
+    @property
+    def read_from(self) -> ShardedArray | None:
+        """The array; None if there is no such array, or the source is the array itself."""
 
 
 class ChunkSource(Protocol):

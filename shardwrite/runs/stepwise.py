@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.journal import holding
+from shardwrite.runs.accepted import accepted
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.execute import explaining, finished_before
@@ -57,6 +58,7 @@ def execute_watched(
         See `execute`, and what the callables raise.
     """
     with holding(job.target):
+        job = accepted(job)
         result = finished_before(job, engine, on_report)
         if result is not None:
             return result, False
@@ -116,6 +118,7 @@ def execute_settled(
         See `execute`.
     """
     with holding(job.target):
+        job = accepted(job)
         result = finished_before(job, engine, on_report)
         return (result, 0) if result is not None else _settled(job, engine, on_report, is_settled)
 
@@ -136,5 +139,6 @@ def _settled(
         finally:
             session.ledger.is_done[left] = False
         if len(left):
+            session.refuse_bad()
             return session.result(time.perf_counter() - start), len(left)
         return session.finish(time.perf_counter() - start), 0

@@ -17,7 +17,7 @@ from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.copying import copy_group
-from shardwrite.write.donor import Donor
+from shardwrite.write.donor import Check, Donor
 from shardwrite.write.tasks import rewrite_group
 
 __all__ = ["EncodedChunks", "StoredChunks"]
@@ -58,9 +58,10 @@ class StoredChunks(EncodedChunks):
         The plan's region, if it has one.
     other : ShardedArray, optional
         The other array. Without it, each shard is rewritten from its own inner chunks.
-    check, drop_empty : bool
-        Decode each inner chunk of the other array before it is copied, and leave out those that
-        hold only the fill value.
+    check : bool or "twice"
+        Decode each inner chunk of the other array before it is copied; see `Donor`.
+    drop_empty : bool
+        Leave out inner chunks that hold only the fill value.
     listed : Listed, optional
         Objects that the other array must have.
 
@@ -73,7 +74,7 @@ class StoredChunks(EncodedChunks):
     metadata: ArrayMetadata
     region: Box | None = None
     other: ShardedArray | None = None
-    check: bool = False
+    check: Check = False
     drop_empty: bool = False
     listed: Listed | None = None
 
@@ -108,11 +109,16 @@ class StoredChunks(EncodedChunks):
         return self.other if self.listed is None else None
 
     @property
+    def read_from(self) -> ShardedArray | None:
+        """See :class:`ReadsArray`."""
+        return self.other
+
+    @property
     def decodes(self) -> bool:
         """Whether inner chunks of the other array are also decoded, be it those at the edges."""
         if self.other is None:
             return False
-        return self.check or self.drop_empty or self._passage(self.other).n_encoded > 0
+        return bool(self.check) or self.drop_empty or self._passage(self.other).n_encoded > 0
 
     def _passage(self, other: ShardedArray) -> Passage:
         passage = passage_between(other.metadata, self.metadata)

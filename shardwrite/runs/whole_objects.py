@@ -50,6 +50,11 @@ class WholeObjects(EncodedChunks):
         return
 
     @property
+    def read_from(self) -> ShardedArray:
+        """See :class:`ReadsArray`."""
+        return self.array
+
+    @property
     def copied(self) -> ShardedArray | None:
         """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
         return self.array if self.listed is None else None

@@ -32,11 +32,17 @@ class SourceMetadata:
         Name of each axis, or None.
     attributes : mapping
         Attributes of the array, as values that JSON can hold.
+    serializer : str, optional
+        Codec of elements that are objects, such as bytes of variable length.
+    typed : mapping
+        Those by which xarray decodes values, as numbers of the types that the file has.
     """
 
     fill_value: Any = None
     dimension_names: tuple[str | None, ...] | None = None
     attributes: Mapping[str, JSON] = field(default_factory=dict)
+    serializer: str | None = None
+    typed: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class Source(Protocol):
@@ -141,6 +147,8 @@ class RegionSource:
         # an empty box is not read: its file may be empty, and an empty file cannot be mapped
         with naming_damage(self.path, box):
             block = self._read(box) if box.size else np.empty(box.shape, self.dtype)
+        if not self.shape:  # a scalar of a library has lost its order of bytes, or its length
+            block = np.asarray(block, self.dtype)
         return block if rest is None else np.asarray(block[rest])
 
     def __dask_tokenize__(self) -> tuple[str, str]:

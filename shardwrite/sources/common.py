@@ -30,8 +30,14 @@ __all__ = [
     "place_of",
     "place_text",
     "require",
+    "typed_attributes",
+    "unmasked_value",
 ]
 
+_OF_DECODING = {
+    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    *("units", "calendar", "dtype"),
+}
 _MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
 
 
@@ -169,7 +175,9 @@ def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
     )
 
 
-def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
+def as_attributes(
+    found: Mapping[str, Any], path: str, dtype: np.dtype[Any] | None = None
+) -> dict[str, JSON]:
     """Attributes of a file as values that JSON can hold.
 
     Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
@@ -181,6 +189,8 @@ def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
         Attributes as a library gives them: numbers, text, bytes, and arrays of these.
     path : str
         File that is read, for the warning.
+    dtype : numpy.dtype, optional
+        Data type of the array, of which ``_FillValue`` must be, too.
 
     Warns
     -----
@@ -190,7 +200,7 @@ def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
     kept: dict[str, JSON] = {}
     for name, value in found.items():
         try:
-            held = mask_value(value) if name == "_FillValue" else _as_json(value)
+            held = mask_value(value, dtype) if name == "_FillValue" else _as_json(value)
             nbytes = len(json.dumps(held))
         except (RecursionError, TypeError):
             why = f"JSON holds no values of the type {type(value).__name__}"
@@ -203,12 +213,48 @@ def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
     return kept
 
 
-def mask_value(value: Any) -> JSON:
+def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
+    """Attributes by which xarray decodes values: single numbers with their types, and text.
+
+    The result of decoding has a type that depends on theirs.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes as a library gives them.
+    """
+    found: dict[str, object] = {}
+    for name in _OF_DECODING & set(attributes):
+        value = attributes[name]
+        if np.size(value) == 1:
+            value = np.asarray(value).reshape(-1)[0]
+        is_text = isinstance(value, bytes) and name != "_FillValue"
+        found[name] = value.decode("utf-8", "replace") if is_text else value
+    return found
+
+
+def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The number of an attribute ``_FillValue`` that `mask_value` has turned into JSON."""
+    if dtype.kind == "c" and isinstance(value, list):
+        return complex(*(unmasked_value(part, np.dtype("f8")) for part in value))
+    if dtype.kind not in "fS" or not isinstance(value, str):
+        return value
+    data = base64.b64decode(value)
+    return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+
+
+def mask_value(value: Any, dtype: np.dtype[Any] | None = None) -> JSON:
     """The attribute ``_FillValue`` of a Zarr v3 array, as xarray writes and reads it.
 
-    Floats are eight bytes, little-endian, in base64; so a NaN keeps its bits.
+    Floats are eight bytes, little-endian, in base64; so a NaN keeps its bits. xarray reads it as a
+    number of the array's `dtype`.
     """
     scalar = np.asarray(value).reshape(-1)[0]
+    kinds = (scalar.dtype.kind, "" if dtype is None else dtype.kind)
+    if kinds in (("i", "f"), ("u", "f")):
+        scalar = np.float64(scalar)
+    elif kinds in (("f", "i"), ("f", "u")) and float(scalar).is_integer():
+        scalar = np.int64(scalar)
     if scalar.dtype.kind == "c":
         return [mask_value(scalar.real), mask_value(scalar.imag)]
     if scalar.dtype.kind == "f":

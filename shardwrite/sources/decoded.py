@@ -57,6 +57,8 @@ def decoded(source: Source) -> Source:
     SpecError
         If xarray is not installed, or cannot decode the values. The error names the extra.
     """
+    if source.dtype.kind in "TO":  # texts and bytes are not packed
+        return source
     path = str(getattr(source, "path", source.identity))
     require("xarray", "cf", path)
     try:
@@ -93,8 +95,8 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
 
     known = source.metadata
     names = [f"axis {axis}" for axis in range(values.ndim)]
-    attributes = {**known.attributes}
-    if "_FillValue" in attributes:  # in JSON it has another form
-        attributes["_FillValue"] = known.fill_value
-    packed = xarray.Variable(names, values, attributes)
-    return xarray.conventions.decode_cf_variable("values", packed).load()
+    # xarray takes a fill value in the other order of bytes for another number.
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    packed = xarray.Variable(names, native, {**known.attributes, **known.typed})
+    decode = xarray.conventions.decode_cf_variable
+    return decode("values", packed, concat_characters=False).load()

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ from shardwrite.sources.common import (
     place_of,
     place_text,
     require,
+    typed_attributes,
 )
 from shardwrite.sources.handles import FILES
-from shardwrite.stores import FileInBucket
+from shardwrite.stores import FileInBucket, check_regular
 
 __all__ = [
     "Hdf5Source",
@@ -78,9 +79,13 @@ class Hdf5Source(RegionSource):
         # Threads need no lock: h5py holds its own lock during each call into the library.
         if self.file is not None:  # all datasets share its blocks
             file = FILES.get(f"hdf5:{self.file}", lambda: open_file(self.file or self.path))
-            return np.asarray(file[self.dataset][box.slices])
-        dataset = FILES.get(self.identity, lambda: open_file(self.path)[self.dataset])
-        return np.asarray(dataset[box.slices])
+            dataset = file[self.dataset]
+        else:
+            dataset = FILES.get(self.identity, lambda: open_file(self.path)[self.dataset])
+        if self.dtype.kind != "T":
+            return np.asarray(dataset[box.slices])
+        # Many programs write UTF-8 where the file says ASCII, which is a part of it.
+        return np.asarray(dataset.asstr("utf-8")[box.slices], self.dtype)
 
 
 def open_file(path: str | FileInBucket) -> Any:
@@ -99,6 +104,7 @@ def open_file(path: str | FileInBucket) -> Any:
     if isinstance(path, FileInBucket):
         _close_at_exit(h5py)
         return h5py.File(path.stream(), "r")
+    check_regular(path)
     # Some parallel file systems support no locks, and a reader needs none. If the user has set the
     # variable, it decides.
     return h5py.File(
@@ -169,7 +175,7 @@ def attributes_of(node: Any, path: str) -> dict[str, JSON]:
         name: value[0] if getattr(value, "shape", None) == (1,) else value
         for name, value in attributes.items()
     }
-    return as_attributes(single, path)
+    return as_attributes(single, path, getattr(node, "dtype", None))
 
 
 def metadata_of(dataset: Any, path: str) -> SourceMetadata:
@@ -181,6 +187,7 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
         fill_value=dataset.fillvalue,
         dimension_names=tuple(names) if any(names) else None,
         attributes=attributes_of(dataset, path),
+        typed=typed_attributes(dataset.attrs),
     )
 
 
@@ -232,6 +239,11 @@ def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
             _check_inside(dataset, name, path)
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
         metadata = metadata_of(dataset, path)
+        text = require("h5py", "hdf5", path).check_string_dtype(dtype)
+        if text is not None and text.length is None:
+            dtype = np.dtypes.StringDType()
+            fill = (metadata.fill_value or b"").decode("utf-8")
+            metadata = replace(metadata, fill_value=fill)
     size = dtype.itemsize
     return Hdf5Source(
         path=path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from shardwrite.stores import FileInBucket
 __all__ = ["ChunkTable", "locate"]
 
 _SHUFFLE = 2  # number of this filter of HDF5
+# chunks of which the library's bytes are compared with those at the place that it tells
+_N_COMPARED = 32
+_N_COMPARED_FAR = 1  # in a bucket, where each is a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,22 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
         A dataset of chunks.
     place : str or FileInBucket
         Its file.
+
+    Raises
+    ------
+    OSError
+        If a chunk is there twice, of which programs read either (`errno` is None).
     """
     shape, chunks = dataset.shape, dataset.chunks
     counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
-    found = stored_chunks(dataset)
-    index, places = found[:, :-3] // np.array(chunks, np.int64), found[:, -3:]
-    is_inside = (index < np.array(counts, np.int64)).all(axis=1)
-    index, places = index[is_inside], places[is_inside]
-    ranks = index @ np.array([math.prod(counts[axis:]) for axis in range(1, len(counts) + 1)])
+    stored = stored_chunks(dataset)
+    if stored is None:
+        return None
+    ranks = stored[:, :-3] @ np.array([math.prod(counts[n:]) for n in range(1, len(counts) + 1)])
+    order = np.argsort(ranks, kind="stable")
+    ranks, index, places = ranks[order], stored[order, :-3], stored[order, -3:]
+    if (np.diff(ranks) == 0).any():
+        raise OSError("it is damaged, and has a chunk twice")
     offset = _base(dataset, place, index, places)
     if offset is None:
         return None
@@ -70,10 +82,7 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
         at_edge = ~is_odd & _is_partial(index, shape, chunks)
         if _is_edge_raw(dataset, index[at_edge], places[at_edge, 1]):
             is_odd |= at_edge
-    order = np.argsort(ranks, kind="stable")
-    return ChunkTable(
-        ranks[order], (places[:, 0] + offset)[order], places[:, 1][order], is_odd[order]
-    )
+    return ChunkTable(ranks, places[:, 0] + offset, places[:, 1].copy(), is_odd)
 
 
 def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> npt.NDArray[np.bool_]:
@@ -133,20 +142,19 @@ def _base(
 ) -> int | None:
     """Byte from which places count; None if the bytes there are not those of a chunk.
 
-    A dataset may lie in another file, to which a link leads, and a damaged one past the end of it.
+    A dataset may lie in another file, to which a link leads.
 
     Some versions of the library do not count the user block at the start of the file. So chunks are
-    read by the library, and compared, until one of them decides. If none does, as where all are
-    zeros, either will do.
+    read by the library, and compared, until one of them decides, and some more, which are spread
+    over all. If none decides, as where all are zeros, either will do.
     """
     if not len(places):
         return 0
     block = dataset.file.userblock_size
-    size = os.stat(place).st_size if isinstance(place, str) else place.nbytes
-    if places[:, :2].sum(axis=1).max() > size:
-        return None  # and the library might take as much memory as the file claims
     if isinstance(place, str) and not os.path.samefile(dataset.file.filename, place):
         return None
+    n_compared = min(len(places), _N_COMPARED if isinstance(place, str) else _N_COMPARED_FAR)
+    spread = np.unique(np.linspace(0, len(places) - 1, n_compared).astype(np.int64)).tolist()
     bases = [0, int(block)] if block else [0]
     with open_binary(place) as file:
 
@@ -154,10 +162,11 @@ def _base(
             file.seek(offset + base)
             return file.read(len(wanted)) == wanted
 
-        for at, (offset, nbytes, _) in zip(index.tolist(), places.tolist(), strict=True):
-            position = tuple(i * c for i, c in zip(at, dataset.chunks, strict=True))
-            wanted = bytes(dataset.id.read_direct_chunk(position)[1])
-            bases = [base for base in bases if len(wanted) == nbytes and has(base, offset, wanted)]
-            if len(bases) < 2:
+        for number, row in enumerate(itertools.chain(spread, range(len(places)))):
+            if not bases or (len(bases) == 1 and number >= len(spread)):
                 break
+            offset, nbytes, _ = places[row].tolist()
+            corner = (index[row] * np.array(dataset.chunks, np.int64)).tolist()
+            wanted = bytes(dataset.id.read_direct_chunk(tuple(corner))[1])
+            bases = [base for base in bases if len(wanted) == nbytes and has(base, offset, wanted)]
     return bases[0] if bases else None

@@ -100,6 +100,11 @@ class JoinedStore(Store):
         found = self._find(key)
         return None if found is None else found[0].open(found[1])
 
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open_again`."""
+        found = self._find(key)
+        return self.open(key) if found is None else found[0].open_again(found[1])
+
     def version(self, key: str) -> Any:
         """See :meth:`Readable.version`; that of the document is one of all files."""
         if key == DOCUMENT:

@@ -47,6 +47,8 @@ class Hdf5InBucket(RegionSource):
 
     def _reader(self) -> _Read:
         """The function by which this process reads values."""
+        if self.dtype.kind == "T":  # texts lie apart from the dataset
+            return self.values.__getitem__
         found = self._in_one_piece() or self._by_chunks()
         return self.values.__getitem__ if found is None else found
 

@@ -274,8 +274,6 @@ def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
     ends = begins + table.nbytes[order]
     if (begins[1:] < ends[:-1]).any() or ends.max(initial=0) > nbytes:
         raise _refused(path, "its chunks lie over each other, or past its end")
-    if (np.diff(table.ranks) == 0).any():  # they are in order
-        raise _refused(path, "it is damaged, and has a chunk twice", "check the file")
 
 
 def _why_not_end(file: Any, path: str) -> str:

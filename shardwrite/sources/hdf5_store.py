@@ -118,7 +118,8 @@ class DatasetArray:
         foreign = self.codecs.foreign
         note = f"codecs that not every reader of v3 knows: {', '.join(foreign)}"
         n_odd = 0 if self.table is None else int(self.table.is_odd.sum())
-        return Told((note,) if foreign else (), "", n_odd, _WHY_SOME if n_odd else "")
+        why_some = _WHY_SOME if n_odd else ""
+        return Told((note,) if foreign else (), "", n_odd, why_some, values=self.source)
 
 
 def _without_checksum(read: Callable[[], bytes]) -> bytes:
@@ -381,7 +382,7 @@ def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:
             f"its elements {'are arrays' if is_array else 'have no fixed size'} ({dataset.dtype})",
             field="src",
             value=name,
-            remedy="leave it out, or write its values from Python",
+            remedy="leave it out, or write its values by themselves, if they are text",
         )
     if dtype.names is None:
         return np.dtype(dtype.str)

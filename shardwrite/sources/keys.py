@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.grid import Box
+from shardwrite.plan.regions import index_of_each_axis
 
 __all__ = ["split_key"]
 
@@ -33,14 +34,7 @@ def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | 
     IndexError
         If the key has too many axes or is out of bounds.
     """
-    parts = list(key) if isinstance(key, tuple) else [key]
-    for at, part in enumerate(parts):
-        if part is Ellipsis:
-            parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
-            break
-    parts += [slice(None)] * (len(shape) - len(parts))
-    if len(parts) > len(shape):
-        raise IndexError(f"{len(parts)} indices for an array of {len(shape)} axes")
+    parts = index_of_each_axis(key, len(shape))
     split = [_split_axis(part, n) for part, n in zip(parts, shape, strict=True)]
     box = Box(tuple(start for start, _, _ in split), tuple(stop for _, stop, _ in split))
     plain = all(isinstance(rest, slice) and rest.step in (None, 1) for _, _, rest in split)
@@ -63,5 +57,10 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
         every = np.arange(n)[part]
         low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
         return low, high, every - low
-    at = range(n)[part]
+    if isinstance(part, bool | np.bool_):
+        raise IndexError(f"{part!r}, which would add an axis")
+    try:
+        at = range(n)[part]
+    except TypeError:
+        raise IndexError(f"{part!r} is no integer, slice, or array of integers") from None
     return at, at + 1, 0

@@ -12,7 +12,13 @@ import numpy.typing as npt
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
+from shardwrite.sources.common import (
+    as_attributes,
+    choose_dataset,
+    identify,
+    require,
+    typed_attributes,
+)
 from shardwrite.sources.handles import FILES
 
 __all__ = ["Netcdf3Source", "open_"]
@@ -55,7 +61,8 @@ def _metadata(variable: Any, path: str) -> SourceMetadata:
     return SourceMetadata(
         fill_value=None if fill is None else np.asarray(fill).reshape(-1)[0],
         dimension_names=tuple(variable.dimensions),
-        attributes=as_attributes(attributes, path),
+        attributes=as_attributes(attributes, path, variable.data.dtype),
+        typed=typed_attributes(attributes),
     )
 
 

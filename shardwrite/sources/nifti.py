@@ -21,6 +21,7 @@ from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import WHOLE
 from shardwrite.sources.raw import MappedSource, check_length
+from shardwrite.stores import check_regular
 
 __all__ = ["NiftiGzSource", "open_"]
 
@@ -51,6 +52,10 @@ class NiftiGzSource(RegionSource):
 
 
 def _image(path: str) -> Any:
+    stem, end = os.path.splitext(path)
+    if end.lower() in (".hdr", ".img"):  # two files that belong together
+        for other in (".hdr", ".img", ".HDR", ".IMG"):
+            check_regular(stem + other)
     # No mmap by nibabel: `MappedSource` maps uncompressed images, and others cannot be mapped.
     return require("nibabel", "nifti", path).load(path, mmap=False)
 

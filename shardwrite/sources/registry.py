@@ -25,7 +25,7 @@ from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import FileInBucket, file_in_bucket, is_bucket_url, local_path
+from shardwrite.stores import FileInBucket, check_regular, file_in_bucket, is_bucket_url, local_path
 
 __all__ = ["open_source"]
 
@@ -95,6 +95,8 @@ def open_source(
         if format not in (None, "zarr") or not _is_in_hierarchy(path):
             raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
         format = "zarr"  # noqa: A001
+    if not is_bucket_url(path) and os.path.exists(path) and not os.path.isdir(path):
+        check_regular(path)
     try:
         name, file = _format(path, format)
     except ShardwriteError:
@@ -217,14 +219,16 @@ def _open(name: str, request: Request) -> Source:
         raise _refused_by_storage(request.path, error) from None
     except Exception as error:  # noqa: BLE001 (libraries raise many types; raised again)
         raise _unreadable(name, request.path, error) from None
-    if (
+    is_vlen = source.dtype.kind == "T" or source.metadata.serializer is not None
+    if not is_vlen and (
         source.dtype.hasobject
+        or source.dtype.subdtype is not None
         or source.dtype.itemsize == 0
         or source.dtype.kind not in "biufcmMSUV"
     ):
-        remedy = "give an array of numbers, dates or fixed-size text"
+        remedy = "give an array of numbers, dates, text or bytes"
         raise SpecError(
-            f"its elements have no fixed size ({source.dtype})",
+            f"its elements are none that Zarr stores ({source.dtype})",
             field="source",
             value=request.path,
             remedy=remedy,

@@ -20,6 +20,7 @@ from shardwrite.sources.common import identity_text, require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.tiff_metadata import common_metadata, describe_series, stacked
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
+from shardwrite.stores import check_regular
 
 __all__ = ["TiffStackSource", "open_stack", "page_files"]
 
@@ -84,12 +85,14 @@ def page_files(path: str) -> list[str]:
         found = [
             entry.path
             for entry in os.scandir(path)
-            if entry.name.lower().endswith((".tif", ".tiff")) and entry.is_file()
+            if entry.name.lower().endswith((".tif", ".tiff")) and not entry.is_dir()
         ]
     else:
-        found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        found = [name for name in glob.glob(path, recursive=True) if not os.path.isdir(name)]
     if not found:
         raise StoreError(f"no TIFF file found at {path}", key=path)
+    for name in found:
+        check_regular(name)
     # Names that differ only in leading zeros count as equal, so the order of the names decides.
     ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(found))
     return ordered

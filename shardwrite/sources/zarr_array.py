@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +16,37 @@ import zarr
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+    kind_of_document,
+)
 from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import choose_dataset, identify, identity_text, mask_value
+from shardwrite.sources.common import (
+    choose_dataset,
+    identify,
+    identity_text,
+    mask_value,
+    unmasked_value,
+)
 from shardwrite.sources.handles import FILES
-from shardwrite.stores import is_bucket_url, open_bucket, open_store, parse_json, read_limit
+from shardwrite.stores import (
+    check_regular,
+    is_bucket_url,
+    open_bucket,
+    open_store,
+    parse_json,
+    read_file,
+    read_limit,
+    walk,
+)
 
 __all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
 
@@ -49,7 +74,19 @@ class ZarrSource(RegionSource):
             view: ShardedArray = FILES.get(f"{self.identity}:shards", self._view)
             return view.read(box)
         array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
+        if os.path.isdir(self.path):
+            self._check_chunks(array, box)
         return np.asarray(array[box.slices])
+
+    def _check_chunks(self, array: Any, box: Box) -> None:
+        """Refuse chunks that are no regular files, for which zarr-python would wait."""
+        sizes = array.shards or array.chunks
+        ranges = [
+            range(a // n, -(-b // n)) for a, b, n in zip(box.start, box.stop, sizes, strict=True)
+        ]
+        for at in itertools.product(*ranges):
+            key = array.metadata.encode_chunk_key(at)
+            check_regular(os.path.join(self.path, self.dataset, key))
 
     def _view(self) -> ShardedArray:
         """Open the array with the reader of this package, which opens each shard only once.
@@ -65,7 +102,27 @@ def _node(path: str, dataset: str) -> Any:
         store = open_bucket(path, value_of(STORAGE), is_read=True).as_zarr()
     elif os.path.isfile(path):
         store = zarr.storage.ZipStore(path, mode="r")
+    else:
+        _check_documents(os.path.join(path, dataset))
     return zarr.open(store, mode="r", path=dataset or None)
+
+
+def _check_documents(directory: str) -> None:
+    """Refuse documents that are no regular files, for which zarr-python would wait."""
+    for leaf in (DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2):
+        check_regular(os.path.join(directory, leaf), read_limit())
+
+
+def _check_documents_below(top: str) -> None:
+    """The same for all nodes below a group."""
+    for directory, names, leaves in walk(Path(top)):
+        _check_documents(directory)
+        data = read_file(os.path.join(directory, DOCUMENT)) if DOCUMENT in leaves else None
+        is_array = DOCUMENTS_OF_V2[0] in leaves
+        with contextlib.suppress(ValueError):  # zarr-python says what is wrong
+            is_array |= data is not None and kind_of_document(parse_json(data)) == "array"
+        if is_array:
+            names.clear()
 
 
 def _refuse_scale(path: str, dataset: str) -> None:
@@ -111,6 +168,8 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
             value=path,
             remedy="give the directory with zarr.json, or its URL",
         )
+    if os.path.isdir(path):
+        _check_documents_below(os.path.join(path, dataset if node is not None else ""))
     found = [name for name, item in group.members(max_depth=None) if isinstance(item, zarr.Array)]
     prefix = f"{dataset}/" if node is not None and dataset else ""
     names = [prefix + name for name in found]
@@ -142,7 +201,13 @@ def metadata_of(array: Any) -> SourceMetadata:
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
+    typed = {}
+    if "_FillValue" in attributes:
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
+    is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
     return SourceMetadata(
+        serializer="vlen-bytes" if is_bytes else None,
+        typed=typed,
         fill_value=array.fill_value,
         dimension_names=None if names is None else tuple(names),
         attributes=attributes,
@@ -183,6 +248,8 @@ def open_(request: Request) -> Source:
     except Exception:
         _refuse_scale(path, wanted)
         raise
+    if is_url or os.path.isdir(path):
+        check_names_in(path, dataset or None)
     return ZarrSource(
         path=path,
         shape=tuple(array.shape),

@@ -1,5 +1,6 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
+from shardwrite.stores.allocation import NO_ROOM, give_room, keep_room, needing
 from shardwrite.stores.base import (
     DURABILITIES,
     Bounded,
@@ -50,6 +51,7 @@ from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
+    check_regular,
     is_file,
     is_there,
     listed,
@@ -85,7 +87,13 @@ from shardwrite.stores.removal import (
     set_aside,
 )
 from shardwrite.stores.rights import copy_rights, rights_of
-from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
+from shardwrite.stores.temporaries import (
+    TEMPORARY_SUFFIX,
+    begin_temporary,
+    discard_open_temporaries,
+    forget_temporary,
+    is_open_temporary,
+)
 from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
 
@@ -94,6 +102,7 @@ __all__ = [
     "COPIED_FROM_BUCKET_NBYTES",
     "COPIED_NBYTES",
     "DURABILITIES",
+    "NO_ROOM",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
@@ -128,9 +137,11 @@ __all__ = [
     "WholeStore",
     "Writable",
     "as_store_error",
+    "begin_temporary",
     "can_copy_between",
     "check_key",
     "check_movable",
+    "check_regular",
     "copy_bytes",
     "copy_file",
     "copy_rights",
@@ -139,21 +150,26 @@ __all__ = [
     "discard_open_temporaries",
     "exchange",
     "file_in_bucket",
+    "forget_temporary",
     "fsync_directory",
+    "give_room",
     "is_bucket",
     "is_bucket_url",
     "is_file",
     "is_icechunk",
+    "is_open_temporary",
     "is_plain_key",
     "is_session",
     "is_store_url",
     "is_there",
+    "keep_room",
     "listed",
     "local_path",
     "make_directories",
     "make_directory",
     "mode_of",
     "mount_of",
+    "needing",
     "open_bucket",
     "open_plain",
     "open_store",

@@ -12,7 +12,7 @@ To add a store, derive from `WholeStore` (in `whole`) if it puts each object in 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -279,6 +279,18 @@ class ObjectEditor(Protocol):
             With `errno` ESTALE, if the object was replaced or modified.
         """
 
+    def reserve(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Reserve room for byte ranges, where the storage can; readers see no difference.
+
+        Raises
+        ------
+        StoreError
+            With `errno` ENOSPC, EDQUOT or EFBIG, if there is no room.
+        """
+
+    def cut(self, nbytes: int) -> None:
+        """Remove all bytes from byte `nbytes` on, and what is reserved there."""
+
     def sync(self) -> None:
         """Make all changes durable."""
 
@@ -295,6 +307,14 @@ class Readable(Protocol):
 
     def open(self, key: str) -> ObjectReader | None:
         """Open an object for reading; None if it is missing."""
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """Open an object whose bytes were wrong, and read them from the storage again.
+
+        What this machine has kept of the object is dropped first: pages of a file in the cache of
+        the system, or the answer to an earlier request.
+        """
+        return self.open(key)
 
     def version(self, key: str) -> Any:
         """Value that changes whenever an object is replaced or modified; None if it is missing."""
@@ -446,6 +466,13 @@ class Store(Readable, Writable, Protocol):
     def at(self, path: str) -> Store:
         """Store of the objects below a path; their keys are relative to it."""
 
+    def whole(self) -> tuple[Store, str]:
+        """The storage from its top, as far as it can be reached, and the path of this store in it.
+
+        It makes no request. Groups above what a user has opened are found there.
+        """
+        return self, ""
+
     def create_new(self, key: str, data: bytes) -> bool:
         """Put an object unless there is one, and return whether it was put (`EXCLUSIVE`).
 
@@ -469,7 +496,10 @@ class Store(Readable, Writable, Protocol):
         return
 
     def discard_scope(self, key: str, scope: str) -> None:
-        """Remove the temporaries of an object that all attempts of a scope have left behind."""
+        """Remove the temporaries of an object that all attempts of a scope have left behind.
+
+        An empty scope stands for all of them.
+        """
         return
 
     def discard_temporary(self, key: str, attempt: str) -> bool:

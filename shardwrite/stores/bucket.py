@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from shardwrite.config.table import VIA
 from shardwrite.config.values import value_of
 from shardwrite.errors import StoreError
+from shardwrite.stores.base import ObjectReader
 from shardwrite.stores.bucket_errors import (
     as_bucket_error,
     is_missing_bucket,
@@ -103,6 +104,7 @@ class BucketStore(WholeStore):
         self._kind = KINDS[type(store).__name__]
         self._tails = Tails(keeps=is_read)
         self._probed = _Probed()
+        self._top: BucketStore | None = None
         self._via: str | None = None
         self._metadata: Mapping[str, str] = NOTHING
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
@@ -213,6 +215,18 @@ class BucketStore(WholeStore):
         made = self.at("")
         made._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
         return made
+
+    def whole(self) -> tuple[WholeStore, str]:
+        """See :meth:`Store.whole`; the bucket, with the options and keys of this store."""
+        if not self._prefix or not self.is_remote:
+            return super().whole()
+        if self._top is None:
+            arguments, keywords = self._obstore.__getnewargs_ex__()
+            self._top = BucketStore(type(self._obstore)(*arguments, **{**keywords, "prefix": None}))
+            self._top._probed = self._probed  # noqa: SLF001 (of this class)
+        top = self._top.at("")
+        top.is_exclusive = self.is_exclusive
+        return top, f"{self._prefix.strip('/')}/{self.prefix}".removesuffix("/")
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
         """See :meth:`Store.held_nbytes`."""
@@ -367,6 +381,11 @@ class BucketStore(WholeStore):
             self._tails.keep(name, seen)
         look = self.version_of_object
         return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open_again`; the service is asked for every byte."""
+        self._tails.forget(self.prefix + check_key(key))
+        return self.open(key)
 
     def version_of_object(self, name: str) -> Version | None:
         """See :meth:`WholeStore.version_of_object`."""

@@ -69,6 +69,17 @@ class FileInBucket:
         with self._named():
             return _opened(self).read(offset, nbytes)
 
+    def read_anew(self) -> None:
+        """Forget what was kept of the file, so that the service is asked again.
+
+        Raises
+        ------
+        StoreError
+            See :meth:`read`.
+        """
+        with self._named():
+            _open(self, again=True)
+
     def stream(self) -> FileStream:
         """A file object, which one thread at a time may use."""
         return FileStream(self)
@@ -253,11 +264,15 @@ def _opened(file: FileInBucket) -> ObjectReader:
     StoreError
         If it is not the version that was looked at (ESTALE), or the service refuses.
     """
-    reader = _readers.get(file)
-    if reader is None:
-        above, name = parent_of(file.url)
-        reader = open_bucket(above, value_of(STORAGE), is_read=True).open(name)
-        if reader is None or reader.version != file.version:
-            raise StoreError("another version", key=file.url, errno=errno.ESTALE)
-        _readers.put(file, reader)
+    return _readers.get(file) or _open(file)
+
+
+def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
+    """Open a file, of which nothing is known yet, or no longer; see `_opened`."""
+    above, name = parent_of(file.url)
+    store = open_bucket(above, value_of(STORAGE), is_read=True)
+    reader = store.open_again(name) if again else store.open(name)
+    if reader is None or reader.version != file.version:
+        raise StoreError("another version", key=file.url, errno=errno.ESTALE)
+    _readers.put(file, reader)
     return reader

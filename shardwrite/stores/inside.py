@@ -7,6 +7,7 @@ changed since the store was made is an error.
 
 from __future__ import annotations
 
+import copy
 import errno
 import functools
 import os
@@ -82,6 +83,7 @@ class Told:
         Why they are.
     values : object, optional
         Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed.
+        They are read in another way than chunks are, so that the two can be compared.
     """
 
     notes: tuple[str, ...] = ()
@@ -226,8 +228,14 @@ class InsideStore(Store):
 
     def open(self, key: str) -> ObjectReader | None:
         """See :meth:`Readable.open`."""
-        found, name = self._found, self.prefix + check_key(key)
-        member = found.contents.find(name)
+        return self._open(key, self._found)
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open_again`; the file is opened anew."""
+        return self._open(key, self._found.again())
+
+    def _open(self, key: str, found: _Found) -> ObjectReader | None:
+        member = found.contents.find(self.prefix + check_key(key))
         if member is None:
             return None
         if isinstance(member, bytes):
@@ -310,6 +318,12 @@ class _OnThisMachine:
                 f"{self._path!r} was changed meanwhile", key=self._path, errno=errno.ESTALE
             )
 
+    def again(self) -> _OnThisMachine:
+        """The same file, opened anew, without the pages that the system has in its cache."""
+        anew = _OnThisMachine(self._path, self._version)
+        anew._reader.drop_cached()
+        return anew
+
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read exactly so many bytes, without a look whether the file has changed."""
         return self._reader.read(offset, nbytes)
@@ -333,6 +347,15 @@ class _Found:
         """Raise StoreError (ESTALE) if the file is not the one that was looked through."""
         if isinstance(self._file, _OnThisMachine):
             self._file.check()
+
+    def again(self) -> _Found:
+        """The same, with the file opened anew."""
+        anew = copy.copy(self)
+        if isinstance(self._file, FileInBucket):
+            self._file.read_anew()
+        else:
+            anew._file = self._file.again()  # noqa: SLF001 (of this class)
+        return anew
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read bytes of the file, which must not have changed since."""

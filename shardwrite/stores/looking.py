@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from shardwrite.config.table import READ_LIMIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.reading import as_store_error, open_plain
+from shardwrite.stores.reading import as_store_error, no_file, open_plain
 
 __all__ = [
+    "check_regular",
     "is_file",
     "is_there",
     "listed",
@@ -55,7 +56,7 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
         except (FileNotFoundError, NotADirectoryError):
             return nothing
         except OSError as error:
-            # Nothing can have a name that is too long. A path may be too long, and there for others.
+            # Nothing has a name that is too long. A path may be too long here, and not for others.
             if error.errno == errno.ENAMETOOLONG and len(os.fsencode(path)) < _PATH_MAX:
                 return nothing
             raise
@@ -187,14 +188,42 @@ def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
             limit_nbytes -= len(block)
             nbytes -= len(block)
         if nbytes > limit_nbytes:
-            remedy = "if that is right, raise shardwrite.read.limit in dask's configuration"
-            raise StoreError(
-                f"{name!r} is larger than what is read of such a file; {remedy}",
-                key=name,
-                errno=errno.EFBIG,
-            )
+            raise _too_large(name)
     finally:
         os.close(fd)
+
+
+def _too_large(name: str) -> StoreError:
+    remedy = "if that is right, raise shardwrite.read.limit in dask's configuration"
+    message = f"{name!r} is larger than what is read of such a file; {remedy}"
+    return StoreError(message, key=name, errno=errno.EFBIG)
+
+
+def check_regular(path: AnyPath, limit_nbytes: int | None = None) -> None:
+    """Refuse what is no regular file, before a library opens it that would wait for a pipe.
+
+    A missing file is no matter of this function. Links count as what they lead to.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    limit_nbytes : int, optional
+        Maximum size of the file; any, by default.
+
+    Raises
+    ------
+    StoreError
+        If it is a pipe, a device, a socket or a directory, or is larger than the maximum.
+    """
+    name = os.fspath(path)
+    found = _ask("cannot look at", path, lambda: os.stat(path), None)
+    if found is None:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise no_file(name, found.st_mode)
+    if limit_nbytes is not None and found.st_size > limit_nbytes:
+        raise _too_large(name)
 
 
 def read_file(path: AnyPath, limit_nbytes: int | None = None) -> bytes | None:

@@ -174,6 +174,10 @@ class PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self
 
+    def whole(self) -> tuple[PosixStore, str]:
+        """See :meth:`Store.whole`; what lies above a directory is found by its path."""
+        return self, ""
+
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
         return os.path.join(self._root, check_key(key))
@@ -194,7 +198,8 @@ class PosixStore:
         """See :meth:`Store.discard_scope`."""
         directory, name = os.path.split(self.path_of(key))
         with as_store_error(key, "cannot remove what is left of"):
-            for path in listed(directory, f".{name}.{scope}.", TEMPORARY_SUFFIX):
+            of_scope = f"{scope}." if scope else ""
+            for path in listed(directory, f".{name}.{of_scope}", TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
@@ -213,6 +218,13 @@ class PosixStore:
                 return PosixReader(key, path)
             except FileNotFoundError:
                 return None
+
+    def open_again(self, key: str) -> PosixReader | None:
+        """See :meth:`Readable.open_again`."""
+        reader = self.open(key)
+        if reader is not None:
+            reader.drop_cached()
+        return reader
 
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
         """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
@@ -366,12 +378,18 @@ class PosixTransaction:
             mode = 0o666 if replaced is None else NARROW
             begin_temporary(temporary)
             try:
-                fd = os.open(temporary, flags, mode)
-            except FileNotFoundError:
-                self.store.make_parents(Path(path), self._known.plain)
-                fd = os.open(temporary, flags, mode)
-        writer = PosixWriter(self, key, path, temporary, fd, replaced)
-        self._open[key] = writer
+                try:
+                    fd = os.open(temporary, flags, mode)
+                except FileNotFoundError:
+                    self.store.make_parents(Path(path), self._known.plain)
+                    fd = os.open(temporary, flags, mode)
+                writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
+            except BaseException as error:  # an interrupt, too
+                if not isinstance(error, FileExistsError):
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+                forget_temporary(temporary)
+                raise
         return writer
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
@@ -534,6 +552,11 @@ class PosixWriter:
             os.rename(self._temporary, self.path)
         except IsADirectoryError as error:
             raise no_file(self.path) from error
+        except PermissionError as error:
+            if error.errno != errno.EPERM or not mode_of(self.path, follow=False):
+                raise
+            hint = "let it be replaced (chattr -a, if the system lets only append to it)"
+            raise PermissionError(error.errno, f"{error.strerror}; {hint}", self.path) from error
         except FileNotFoundError:
             if (
                 not mode_of(self.path, follow=False)
@@ -553,9 +576,11 @@ class PosixWriter:
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-            forget_temporary(self._temporary)
+            try:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._temporary)
+            finally:  # after an interrupt, too
+                forget_temporary(self._temporary)
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

@@ -187,6 +187,13 @@ class PosixReader:
         with as_store_error(self._key, "cannot read"):
             return pread_all(self.fd, offset, nbytes)
 
+    def drop_cached(self) -> None:
+        """Have the system forget the pages of the file that it has in its cache."""
+        with as_store_error(self._key, "cannot read"):
+            # The pages of changes that are not on the disk yet stay, so nothing is lost.
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def has_other_names(self) -> bool:
         """See :meth:`Linkable.has_other_names`."""
         with as_store_error(self._key, "cannot look at"):

@@ -11,6 +11,7 @@ __all__ = [
     "begin_temporary",
     "discard_open_temporaries",
     "forget_temporary",
+    "is_open_temporary",
     "temporary_path",
 ]
 
@@ -39,6 +40,11 @@ def begin_temporary(path: str) -> None:
 def forget_temporary(path: str) -> None:
     """Forget a temporary that is published or removed."""
     _open.discard(path)
+
+
+def is_open_temporary(path: str) -> bool:
+    """Whether this process is still at work on a temporary."""
+    return path in _open
 
 
 def discard_open_temporaries() -> None:

@@ -99,6 +99,12 @@ class WholeStore(Store):
         below.prefix = f"{self.prefix}{check_key(path)}/" if path else self.prefix
         return below
 
+    def whole(self) -> tuple[WholeStore, str]:
+        """See :meth:`Store.whole`."""
+        top = self.at("")
+        top.prefix = ""
+        return top, self.prefix.removesuffix("/")
+
     @property
     def loses_changes(self) -> bool:
         """See :class:`Unguarded`."""

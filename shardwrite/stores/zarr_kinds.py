@@ -92,6 +92,10 @@ class Kind:
         """Directory of this machine that holds the objects, if it is known."""
         return self.store.root.absolute() if isinstance(self.store, LocalStore) else None
 
+    def divided(self) -> tuple[AnyZarrStore, str]:
+        """The store from its top, and the path of this one in it."""
+        return self.store, ""
+
     async def connect(self) -> None:
         """Open the store for the event loop that this runs on."""
         await StorePath.open(self.store, "")
@@ -137,6 +141,20 @@ class _FsspecKind(Kind):
     def is_in_memory(self) -> bool:
         """See :attr:`Kind.is_in_memory`."""
         return "memory" in _protocols(self.store)
+
+    def divided(self) -> tuple[AnyZarrStore, str]:
+        """See :meth:`Kind.divided`: the top is the first part of the path, such as a bucket."""
+        given, path = self.store, self.store.path.rstrip("/")
+        _, _, rest = path.lstrip("/").partition("/")
+        if not rest:
+            return given, ""
+        top = FsspecStore(
+            given.fs,
+            read_only=given.read_only,
+            path=path.removesuffix(f"/{rest}"),
+            allowed_exceptions=given.allowed_exceptions,
+        )
+        return top, rest
 
     def path_of(self, name: str) -> str:
         """Path of an object in the file system."""

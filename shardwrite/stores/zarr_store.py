@@ -127,6 +127,15 @@ class ZarrStore(WholeStore):
             return super().token
         return f"{self._kind.identity}/{self.prefix}"
 
+    def whole(self) -> tuple[WholeStore, str]:
+        """See :meth:`Store.whole`; for a path of fsspec, from the first part of that path."""
+        root, path = kind_of(self._zarr).divided()
+        if not path:
+            return super().whole()
+        top = ZarrStore(root, self._given, timeout_seconds=self._seconds)
+        top.is_exclusive = self.is_exclusive
+        return top, f"{path}/{self.prefix}".removesuffix("/")
+
     @property
     def is_in_memory(self) -> bool:
         """See :attr:`Store.is_in_memory`."""

@@ -27,14 +27,16 @@ from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import give_up_passing, holding
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
+from shardwrite.runs.given import check_meaning, known_of_xarray
 from shardwrite.runs.hdf5_kept import KeptShards, for_update
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.options import RunOptions
+from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
 from shardwrite.stores import Capability, Store
 from shardwrite.stream.backlog import Backlog, OpenShard
@@ -77,14 +79,20 @@ class _Accepted:
             )
 
 
-def _unmasked(block: Any) -> npt.NDArray[Any]:
+def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArray[Any]:
     """The block as an array.
 
     Raises
     ------
     SpecError
-        If elements of the block are masked.
+        If elements of the block are masked, or would mean something else in the array. If it is
+        read from the array that is written: which of the earlier blocks it saw would depend on what
+        was flushed.
     """
+    if type(block) is not np.ndarray:
+        refuse_reading(block, target.store, target.label)
+    if type(block).__module__.startswith("xarray."):
+        check_meaning(known_of_xarray(block, "block"), metadata, "block")
     if np.ma.is_masked(block):
         raise SpecError(
             "holds masked elements",
@@ -255,7 +263,7 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            array = _unmasked(block)
+            array = _values_of(block, self._metadata, self._target)
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
@@ -303,7 +311,7 @@ class ShardWriter:
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
             box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
-            array = _unmasked(block) if one is None else one
+            array = _values_of(block, self._metadata, self._target) if one is None else one
             if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "

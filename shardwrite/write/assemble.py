@@ -330,7 +330,8 @@ def _change(
     ranks, old_nbytes = revision.sequence.tolist(), old.reader.nbytes
     was_there = ~old.index.is_empty
     ends = revision.offsets + np.maximum(revision.nbytes, 0)
-    spans = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks if was_there[rank]]
+    written_to = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks]
+    spans = [span for rank, span in zip(ranks, written_to, strict=True) if was_there[rank]]
     writes: Iterable[tuple[int, Buffer]] = (
         (int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks
     )
@@ -340,6 +341,7 @@ def _change(
         at = 0 if seal.prefix else revision.end
         data = seal.prefix or seal.suffix
         spans.append((at, at + len(data)))
+        written_to.append(spans[-1])
         writes = itertools.chain(writes, [(at, data)])
     nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
     written = Written(nbytes, seal.index.checksum, seal.index.n_present)
@@ -347,7 +349,7 @@ def _change(
         return emitter.changed(old.reader, writes, written)
     # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
     saved = OldBytes(old.reader, [(a, min(b, old_nbytes)) for a, b in spans if a < old_nbytes])
-    change = Change(old.key, old_nbytes, writes, saved)
+    change = Change(old.key, old_nbytes, writes, saved, written_to)
     change_in_place(
         claim, spec.store, change, spec.durability, old.reader.version, spec.check_current
     )

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 
 from shardwrite.config.table import RETRY_PAUSES
 from shardwrite.config.values import value_of
-from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
@@ -44,6 +44,7 @@ from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, shards_of, this_process
 from shardwrite.plan.estimate import n_at_once
+from shardwrite.read.reread import take_n_reread
 from shardwrite.stores import Bounded, Carrying, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -84,12 +85,15 @@ class _Progress:
         Proof that the shards of the current attempt belong to the run.
     changes : list
         What the attempts have changed in forks of the store, if it is a `Staged` one.
+    bad : dict of tuple of int to CorruptShardError
+        Why shards cannot be made of what they are made of, by position.
     """
 
     def __init__(self, spec: WriteSpec) -> None:
         self.done: dict[Shape, Written] = {}
         self.proof: Proof | None = None
         self.changes: list[Any] = []
+        self.bad: dict[Shape, CorruptShardError] = {}
         self._spec = spec
         self._journal = spec.journal()
         self._begun = self._entered = time.perf_counter()
@@ -178,7 +182,8 @@ def commit_shards(
     Returns
     -------
     GroupReport
-        The shards that are committed. Shards that were not begun are counted in `n_left`.
+        The shards that are committed. Shards that were not begun are counted in `n_left`. A shard
+        for which `write` raises CorruptShardError is in `bad`.
 
     Raises
     ------
@@ -209,9 +214,11 @@ def commit_shards(
         entry=_entry(spec, done, name, progress),
         raw_nbytes=_raw_nbytes(spec, group, done),
         process=f"{socket.gethostname()}:{os.getpid()}",
-        n_left=len(shards) - len(done),
+        n_left=len(shards) - len(done.keys() | progress.bad),
         author=this_process() if spec.is_far else None,
         changes=tuple(progress.changes),
+        n_reread=take_n_reread(spec.read_from) + take_n_reread(spec.store.token),
+        bad={ravel(index, spec.metadata.grid.counts): e for index, e in progress.bad.items()},
     )
 
 
@@ -330,7 +337,14 @@ def _try_shards(
                         index: facts for index, facts in written.items() if index not in committed
                     }
                     n_before = number
-                written[index] = write(transaction, index)
+                try:
+                    written[index] = write(transaction, index)
+                except CorruptShardError as error:
+                    if not spec.goes_on:
+                        raise
+                    progress.bad[index] = error
+                else:
+                    progress.bad.pop(index, None)
     except ShardwriteError as error:
         return _committed(spec, written, transaction), error
     finally:

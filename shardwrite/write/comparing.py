@@ -10,10 +10,11 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.reread import read_again
 from shardwrite.stores import Capability, require
 from shardwrite.write.copying import Shards, origins
 from shardwrite.write.donor import Donor
@@ -81,14 +82,28 @@ def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -
     StoreError
         If the storage refuses to read one of the arrays.
     """
+    found = _compared(array, donor, ranks.tolist())
+    for rank, message in found.items():
+        metadata = array.metadata
+        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        read_again(donor.array.store, key, CorruptShardError(message, key=key))
+    return _compared(array.afresh(), donor, list(found))
+
+
+def _compared(array: ShardedArray, donor: Donor, ranks: Sequence[int]) -> dict[int, str]:
+    """Compare shards once; see `differing`.
+
+    The other array is read past what this machine has kept of it: what was copied may have come
+    from there, and would be the same.
+    """
     found = {}
     counts = array.metadata.grid.counts
     with (
         array.decided.holds(),
         Shards(array) as ours,
-        Shards(donor.array, None, donor.listed) as theirs,
+        Shards(donor.array.afresh(), None, donor.listed) as theirs,
     ):
-        for rank in ranks.tolist():
+        for rank in ranks:
             try:
                 message = _difference(unravel(rank, counts), rank, donor, ours, theirs)
             except StoreError:

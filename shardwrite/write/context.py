@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
+from shardwrite.errors import CorruptShardError
 from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
@@ -85,6 +86,11 @@ class WriteSpec:
         The way to the lease of the run, if the state of the run lies in the bucket.
     digest : str
         Digest of the plan, for the metadata of objects.
+    read_from : str
+        Token of the store of the array that exists and that the source comes from; else empty.
+    goes_on : bool
+        Whether a task writes its other shards if what one is made of cannot be read, and reports
+        that. Otherwise the task fails at once.
     """
 
     metadata: ArrayMetadata
@@ -106,6 +112,8 @@ class WriteSpec:
     decided: Decided = field(default_factory=decide)
     fence: Fence | None = None
     digest: str = ""
+    read_from: str = ""
+    goes_on: bool = False
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -246,6 +254,11 @@ class GroupReport:
         does so in its place.
     changes : tuple
         What the task has changed in forks of a `Staged` store, which the driver merges.
+    n_reread : int
+        Number of reads of stored chunks that this process has made again since its last report.
+    bad : mapping of int to CorruptShardError
+        Why shards are not written, by their ranks: what they are made of cannot be read. The task
+        has gone on with its other shards.
     """
 
     entry: Entry
@@ -255,6 +268,8 @@ class GroupReport:
     part_files: tuple[str, ...] = ()
     author: Process | None = None
     changes: tuple[Any, ...] = ()
+    n_reread: int = 0
+    bad: Mapping[int, CorruptShardError] = field(default_factory=dict)
 
     @property
     def shards(self) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 from shardwrite.host.turns import Turn
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.stored_shard import ExistingShard, open_shard
+from shardwrite.read.reread import read_again
+from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
     ObjectWriter,
@@ -168,7 +169,8 @@ class Shards:
             self._open.move_to_end(number)
             return self._open[number]
         index = unravel(number, self.metadata.grid.counts)
-        shard = open_shard(self.metadata, self.store, index)
+        opener = open_afresh if self.array.is_afresh else open_shard
+        shard = opener(self.metadata, self.store, index)
         if shard is None:
             self._check_missing(number, index)
         version = None if shard is None else shard.reader.version
@@ -229,6 +231,36 @@ class Shards:
         self._check_size(nbytes, shard.key)
         return shard.reader.read(offset, nbytes)
 
+    def encoded_again(self, number: int, index: Shape, rank: int) -> Buffer:
+        """Encoded bytes of an inner chunk that is stored, read again from the storage.
+
+        Parameters
+        ----------
+        number, index, rank
+            See `encoded`.
+
+        Raises
+        ------
+        StoreError
+            With ESTALE, if its shard has changed meanwhile.
+        CorruptShardError
+            See `encoded`.
+        """
+        with Shards(self.array.afresh(), None, self._listed) as again:
+            again._versions = self._versions
+            data = again.encoded(number, index, rank)
+        if data is None:
+            key = self.metadata.shard_key(index)
+            raise StoreError(f"{key!r} was removed meanwhile", key=key, errno=errno.ESTALE)
+        return data
+
+    def span(self, number: int, rank: int) -> dict[str, int]:
+        """Offset and size of an inner chunk in its shard, by the names that errors have."""
+        shard = self.get(number) if self.metadata.is_sharded else None
+        if shard is None:
+            return {}
+        return dict(zip(("offset", "nbytes"), map(int, shard.index.table[rank]), strict=True))
+
     def _object(self, index: Shape) -> Buffer | None:
         """The object of an array without shards, which is read at once."""
         if self._turn is not None and self._n_reads % _READS_A_TURN == 0:
@@ -236,10 +268,17 @@ class Shards:
         self._n_reads += 1
         most = self.metadata.pipeline.most_encoded_nbytes
         key = self.metadata.shard_key(index)
-        data = self.store.read_whole(key, most)
+        data = (self._read_afresh if self.array.is_afresh else self.store.read_whole)(key, most)
         if data is not None and len(data) > most:
             self._check_size(self.store.size(key) or len(data), key)
         return data
+
+    def _read_afresh(self, key: str, most_nbytes: int) -> Buffer | None:
+        reader = self.store.open_again(key)
+        if reader is None:
+            return None
+        with reader:
+            return reader.read(0, min(reader.nbytes, most_nbytes + 1))
 
     def _check_missing(self, number: int, index: Shape) -> None:
         check_missing(self._listed, self.metadata, index, number)
@@ -351,18 +390,43 @@ def _passed(
     donor: Donor, shards: Shards, sequence: Ranks, numbers: Ranks, ranks: Ranks
 ) -> Iterator[tuple[int, Buffer]]:
     """Rank and encoded bytes of each inner chunk that is stored, in a sequence of ranks."""
-    counts, per_shard = shards.metadata.grid.counts, shards.metadata.grid.chunks_per_shard
+    counts = shards.metadata.grid.counts
     number, index = -1, (0,) * len(counts)
     wanted = sequence[numbers[sequence] >= 0]
     triples = zip(wanted.tolist(), numbers[wanted].tolist(), ranks[wanted].tolist(), strict=True)
     for rank, in_shard, at in triples:
         if in_shard != number:
             number, index = in_shard, unravel(in_shard, counts)
-        data = shards.encoded(number, index, at)
-        if data is not None:
-            data = donor.passed(data, index, unravel(at, per_shard))
+        data = _passed_on(donor, shards, number, index, at)
         if data is not None:
             yield rank, data
+
+
+def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: int) -> Buffer | None:
+    """Bytes of an inner chunk in the other array; None if it is not stored, or is left out.
+
+    If the chunk is wrong, it is read again from the storage once.
+    """
+    key = shards.metadata.shard_key(index)
+    place = unravel(rank, shards.metadata.grid.chunks_per_shard)
+
+    def passed(data: Buffer | None) -> Buffer | None:
+        if data is None:
+            return None
+        found = donor.passed(data, index, place)
+        if donor.is_compared and bytes(data) != shards.encoded_again(number, index, rank):
+            raise CorruptShardError("two reads gave different bytes", key=key, inner_chunk=place)
+        return found
+
+    try:
+        return passed(shards.encoded(number, index, rank))
+    except CorruptShardError as error:
+        read_again(shards.store, key, error)
+    try:
+        return passed(shards.encoded_again(number, index, rank))
+    except CorruptShardError as error:
+        span = shards.span(number, rank)
+        raise error.located(key=key, inner_chunk=place, **span) from error
 
 
 def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:

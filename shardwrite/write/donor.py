@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,15 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.cutting import decode_tile, encode_tiles
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.passage import Passage, check_size
+from shardwrite.format.passage import Passage, check_size, has_checksum
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
-__all__ = ["Donor", "Listing"]
+__all__ = ["TWICE", "Check", "Donor", "Listing"]
+
+Check = bool | Literal["twice"]
+TWICE: Check = "twice"
 
 # decoded bytes of a chunk from which a copy by the system is faster than one through this process
 _LARGE_NBYTES = 2**20
@@ -44,8 +47,9 @@ class Donor:
         The array.
     passage : Passage
         How the bytes of an inner chunk change.
-    check : bool
-        Decode each inner chunk before it is copied.
+    check : bool or "twice"
+        Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
+        checksum a second time, and compares.
     drop_empty : bool
         Leave out inner chunks that hold only the fill value.
     listed : Listing, optional
@@ -56,10 +60,15 @@ class Donor:
 
     array: ShardedArray
     passage: Passage
-    check: bool = False
+    check: Check = False
     drop_empty: bool = False
     listed: Listing | None = None
     into: ArrayMetadata | None = None
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether each inner chunk is read twice, and what was read is compared."""
+        return self.check == TWICE and not has_checksum(self.array.metadata)
 
     def copies_ranges(self, store: Store, shard: Box) -> bool:
         """Whether ranges are copied without a look at the bytes, by the system where it can.

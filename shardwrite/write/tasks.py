@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,16 @@ import numpy.typing as npt
 from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.unit import (
     Background,
+    Damaged,
     Pieces,
     check_block,
     encode_unit,
     ranks_in_shard,
     units_of,
 )
-from shardwrite.errors import ShardwriteError, SourceError
+from shardwrite.errors import CorruptShardError, ShardwriteError, SourceError
 from shardwrite.format.hdf5_strategy import Hdf5
-from shardwrite.grid import Box, Shape
+from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.hdf5.batches import Hdf5Completion
 from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
@@ -51,6 +52,7 @@ from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no
 
 __all__ = [
     "SourcePieces",
+    "Unreadable",
     "commit_group",
     "cut_block",
     "encode_block",
@@ -61,6 +63,19 @@ __all__ = [
 
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What a task that encodes a block gives if the source could not read all of it.
+
+    Attributes
+    ----------
+    error : CorruptShardError
+        Why it could not.
+    """
+
+    error: CorruptShardError
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +116,21 @@ class SourcePieces:
         ]
         return Pieces([box.start for box in self.pieces], checked)
 
+    def damaged(self, arrays: Sequence[Any], grid: ShardGrid) -> dict[Shape, CorruptShardError]:
+        """Positions of the shards of which the source could not read all, and why."""
+        bad: dict[Shape, CorruptShardError] = {}
+        for array, piece in zip(arrays, self.pieces, strict=True):
+            for part, error in array.bad if isinstance(array, Damaged) else ():
+                box = part.shift(tuple(-a for a in piece.start)).intersect(self.box)
+                for index in grid.shards_in(box) if box.size else ():
+                    if index not in self.skip:
+                        bad.setdefault(index, error)
+        return bad
 
-def cut_block(block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+
+def cut_block(
+    block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]
+) -> npt.NDArray[Any] | Damaged:
     """Cut a box out of a source array, after a check of its shape and dtype.
 
     Parameters
@@ -119,6 +147,9 @@ def cut_block(block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]) -> npt.
     SourceError
         If the array has another shape or dtype, or masked elements.
     """
+    if isinstance(block, Damaged):
+        check_block(block, chunk, dtype)
+        return block.cut(inside.shift(chunk.start))
     cut: npt.NDArray[Any] = check_block(block, chunk, dtype)[inside.shift(chunk.start).slices]
     return cut
 
@@ -164,9 +195,11 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     """
     with spec.at_work():
         pieces = _loaded(spec, source, arrays)
+        bad = source.damaged(arrays, spec.metadata.grid)
         touched = spec.touched(source.box)
         if (
-            spec.covers_all(source.box)
+            not bad
+            and spec.covers_all(source.box)
             and spec.streams
             and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes)
         ):
@@ -178,11 +211,25 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
         }
 
         def write(transaction: Transaction, index: Shape) -> Written:
+            if index in bad:
+                raise bad[index]
             write_one = _stream_shard if spec.covers(index) and spec.streams else _splice_shard
             return write_one(spec, transaction, index, units[index], pieces)
 
         with in_turns(spec, len(units), write) as write_in_turn:
             return commit_shards(spec, source.box, list(units), write_in_turn)
+
+
+def _refused(
+    spec: WriteSpec, group: Box, skip: frozenset[Shape], error: CorruptShardError
+) -> GroupReport:
+    """Write none of the shards of a group, because a part of the source cannot be read."""
+
+    def write(*_: Any) -> NoReturn:
+        raise error
+
+    shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
+    return commit_shards(spec, group, shards, write)
 
 
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
@@ -392,7 +439,9 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
         return commit_shards(spec, group, shards, write_in_turn)
 
 
-def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> EncodedBlock:
+def encode_block(
+    spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]
+) -> EncodedBlock | Unreadable:
     """Encode the units of a block, so that another task can commit them.
 
     Parameters
@@ -406,8 +455,9 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
 
     Returns
     -------
-    EncodedBlock
-        The encoded units, in memory or in a part file.
+    EncodedBlock or Unreadable
+        The encoded units, in memory or in a part file; or why there are none, if the run goes on
+        then.
 
     Raises
     ------
@@ -419,8 +469,15 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
         If a part file cannot be written, or an old shard cannot be read.
     """
     with spec.at_work():
-        pieces = _loaded(spec, source, arrays)
-        return retried(lambda: _encode_units(spec, source, pieces), spec.run_path)
+        try:
+            pieces = _loaded(spec, source, arrays)
+            for error in source.damaged(arrays, spec.metadata.grid).values():
+                raise error
+            return retried(lambda: _encode_units(spec, source, pieces), spec.run_path)
+        except CorruptShardError as error:
+            if not spec.goes_on:
+                raise
+            return Unreadable(error)
 
 
 def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> EncodedBlock:
@@ -448,7 +505,7 @@ def commit_group(
     spec: WriteSpec,
     group: Box,
     blocks: Sequence[Box],
-    encoded: Sequence[EncodedBlock],
+    encoded: Sequence[EncodedBlock | Unreadable],
     skip: frozenset[Shape] = frozenset(),
 ) -> GroupReport:
     """Place encoded units into the shards of a group, and commit the shards.
@@ -461,8 +518,8 @@ def commit_group(
         Box of the group.
     blocks : sequence of Box
         Blocks of the group, in the plan's order.
-    encoded : sequence of EncodedBlock
-        Encoded units of each block.
+    encoded : sequence of EncodedBlock or Unreadable
+        What `encode_block` has returned for each block.
     skip : frozenset of tuple of int
         Positions of shards in the group that are done already.
 
@@ -481,9 +538,15 @@ def commit_group(
         If the run has ended, or was taken over.
     """
     units: dict[Shape, list[EncodedUnit]] = {}
-    for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
+    good = [block for block in encoded if isinstance(block, EncodedBlock)]
+    files = tuple(b.payload.path for b in good if isinstance(b.payload, PartFile))
+    for bad in encoded:
+        if isinstance(bad, Unreadable):
+            with spec.at_work():
+                return replace(_refused(spec, group, skip, bad.error), part_files=files)
+    for number, (box, block) in enumerate(zip(blocks, good, strict=True)):
         split_block(spec, box, block, number, units, skip)
-    with spec.at_work(), Payloads([block.payload for block in encoded]) as payloads:
+    with spec.at_work(), Payloads([block.payload for block in good]) as payloads:
         note_memory(spec.run_path)
 
         def write(transaction: Transaction, index: Shape) -> Written:
@@ -495,6 +558,4 @@ def commit_group(
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
         with in_turns(spec, len(shards), write) as write_in_turn:
             report = commit_shards(spec, group, shards, write_in_turn)
-    return replace(
-        report, part_files=tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile))
-    )
+    return replace(report, part_files=files)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,24 +19,36 @@ from shardwrite.codecs.limits import chunk_limit
 from shardwrite.encode.uint64_shard import Joined, UInt64ShardReader
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.precomputed.shard import (
-    Minishard,
+    Contents,
     check_minishards,
+    contents_of,
     seal,
     sequence,
     stage_of,
 )
+from shardwrite.journal.lease import is_abandoned, signature
+from shardwrite.place.directory import remove_temporaries
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
     ObjectWriter,
     Proof,
+    Store,
     Transaction,
     as_store_error,
+    begin_temporary,
+    data_in,
+    forget_temporary,
+    listed,
+    mode_of,
+    remove_data,
+    remove_state,
 )
 
-__all__ = ["Change", "commit_changes"]
+__all__ = ["Change", "ValueOf", "commit_changes", "sweep"]
 
-ValueOf = Callable[[int], Any]
+ValueOf = Callable[[int], tuple[Any, int | None]]
+"""From an id to a value, and how many bytes at its end are the chunk; all of them if None."""
 _COPIED_NBYTES = 4 * 2**20
 
 
@@ -50,6 +64,8 @@ class Change:
         Ids of the chunks that are written.
     removed : numpy.ndarray of uint64, shape (n,)
         Ids of the chunks that are removed.
+    divided : numpy.ndarray of uint64, shape (n,)
+        Those of `ids` of which the caller says what lies before them.
     keeps : bool
         Whether all other chunks of the shard stay. If not, the shard is replaced.
     may_exist : bool
@@ -59,6 +75,7 @@ class Change:
     shard: int
     ids: npt.NDArray[np.uint64]
     removed: npt.NDArray[np.uint64]
+    divided: npt.NDArray[np.uint64]
     keeps: bool
     may_exist: bool
 
@@ -77,7 +94,7 @@ def commit_changes(
     changes : list of Change
         What becomes of them.
     value_of : callable
-        Bytes of a chunk, from its id.
+        Bytes of a chunk and of what lies before it, from its id.
     durability : str
         Level of durability.
 
@@ -85,13 +102,14 @@ def commit_changes(
     ------
     SpecError
         If a value is no bytes, or is too large to be read again, or an index is with the chunks
-        that stay.
+        that stay. Also if bytes lie before a chunk that is replaced, and nothing says what becomes
+        of them.
     StoreError
         If a shard exists that may not, or another writer has changed a shard meanwhile.
     CorruptShardError
-        If chunks are to be kept, and an index of the shard is damaged.
+        If chunks are to be kept, and an index of the shard is damaged, or bytes belong to nothing.
     """
-    nbytes, attempt = 0, f"{uuid.uuid4().hex}.0"
+    nbytes, attempt = 0, f"{uuid.uuid4().hex},{signature()}"
     with files.store.transaction(durability, attempt) as transaction:
         for change in changes:
             nbytes += _write_shard(files, change, value_of, transaction)
@@ -143,9 +161,10 @@ def _remove_obsolete(
     if not keys:
         return
     root = store.local_root
-    # Data are removed by way of a directory of the run; a call that was killed leaves it hidden.
-    aside = Path(root or "", f".{attempt}{TEMPORARY_SUFFIX}")
-    proof = Proof(aside, {"attempt": attempt}, lambda: keys)
+    # Data are removed by way of a directory; the next call removes what a killed one has left.
+    aside = Path(root or "", f".obsolete-{attempt}{TEMPORARY_SUFFIX}")
+    proof = _proof(aside, keys)
+    begin_temporary(str(aside))
     try:
         if root is not None:
             with as_store_error(str(aside), "cannot make"):
@@ -154,9 +173,39 @@ def _remove_obsolete(
             for key in keys:
                 transaction.remove(key)
     finally:
+        forget_temporary(str(aside))
         if root is not None:
-            with contextlib.suppress(OSError):  # what is left there is found hidden
+            with contextlib.suppress(OSError):  # `sweep` removes what is left
                 aside.rmdir()
+
+
+def _proof(aside: Path, keys: Collection[str] = ()) -> Proof:
+    """Proof for the objects of the obsolete format, and for those that were moved aside."""
+    return Proof(aside, {"run": aside.name.partition("-")[2]}, lambda: keys)
+
+
+def sweep(store: Store) -> None:
+    """Remove what this user's calls have left in a directory whose processes are gone.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be removed.
+    """
+    root = store.local_root
+    for path in () if root is None else listed(root, ".", TEMPORARY_SUFFIX):
+        with (
+            as_store_error(str(path), "cannot remove the temporary"),
+            contextlib.suppress(FileNotFoundError),  # another call was faster
+        ):
+            if path.lstat().st_uid != os.geteuid() or not is_abandoned(path):
+                continue
+            if stat.S_ISDIR(mode_of(path, follow=False)):
+                for name in data_in(path):
+                    remove_data(path, name, _proof(path))
+                remove_state(path)
+            else:
+                remove_temporaries([str(path)])
 
 
 def _refusal(key: str, what: str, number: int) -> StoreError:
@@ -180,28 +229,35 @@ class _Writing:
         if len(kept.ids):  # whoever gives `change.ids` has checked these
             check_minishards(self._sharding, ids, self._index_limit_nbytes)
         order = sequence(self._sharding, ids)
-        sizes = np.zeros(len(ids), np.uint64)
+        sizes, starts = np.zeros(len(ids), np.uint64), np.zeros(len(ids), np.uint64)
         base = self._sharding.shard_index_nbytes
         self._writer.skip(base)
         start = end = 0  # of old chunks that lie together, and are copied at once
+        written = 0
         for at in order.tolist():
             place = at - len(change.ids)
             if place < 0:
                 self._copy(old, start, end - start)
                 start = end = 0
-                sizes[at] = self._writer.write([self._encoded(int(ids[at]))])
+                before, data = self._encoded(int(ids[at]))
+                starts[at] = written + self._writer.write([before])
+                sizes[at] = self._writer.write([data])
+                written = int(starts[at] + sizes[at])
                 continue
-            offset, sizes[at] = int(kept.offsets[place]), kept.nbytes[place]
+            before_nbytes, sizes[at] = int(kept.before[place]), kept.nbytes[place]
+            offset = int(kept.offsets[place]) - before_nbytes
             if offset != end or end - start >= _COPIED_NBYTES:
                 self._copy(old, start, end - start)
                 start = end = offset
-            end += int(sizes[at])
+            end += before_nbytes + int(sizes[at])
+            starts[at] = written + before_nbytes
+            written = int(starts[at] + sizes[at])
         self._copy(old, start, end - start)
-        sealed = seal(self._sharding, ids[order], sizes[order])
+        sealed = seal(self._sharding, ids[order], sizes[order], starts[order])
         self._writer.write([sealed.suffix])
         for offset, piece in sealed.entries:
             self._writer.write_at(offset, piece)
-        return base + int(sizes.sum()) + len(sealed.suffix)
+        return base + written + len(sealed.suffix)
 
     def _copy(self, old: UInt64ShardReader | None, offset: int, nbytes: int) -> None:
         """Append encoded bytes of the old shard."""
@@ -212,17 +268,27 @@ class _Writing:
         else:
             self._writer.copy(old.source, offset, nbytes)
 
-    def _encoded(self, chunk_id: int) -> Any:
-        value = self._value_of(chunk_id)
+    def _encoded(self, chunk_id: int) -> tuple[memoryview, Any]:
+        """What lies before a chunk, which is never compressed, and the chunk."""
+        value, nbytes = self._value_of(chunk_id)
         data = _bytes_of(value, chunk_id)
-        if len(data) > chunk_limit():
+        start = 0 if nbytes is None else len(data) - nbytes
+        if start < 0 or 0 < start == len(data):
             raise SpecError(
-                f"chunk {chunk_id} has {len(data)} bytes, and readers take {chunk_limit()}",
-                field="values",
-                value=chunk_id,
-                remedy="raise shardwrite.read.chunk-limit in dask's configuration",
+                f"the value of chunk {chunk_id} has {len(data)} bytes",
+                field="data_offset",
+                value=nbytes,
+                remedy="give the number of bytes of the chunk, which are the last of the value",
             )
-        return data if self._stage is None else self._stage.encode([data])[0]
+        for part in (before := data[:start], data := data[start:]):
+            if len(part) > chunk_limit():
+                raise SpecError(
+                    f"chunk {chunk_id} has {len(part)} bytes, and readers take {chunk_limit()}",
+                    field="values",
+                    value=chunk_id,
+                    remedy="raise shardwrite.read.chunk-limit in dask's configuration",
+                )
+        return before, data if self._stage is None else self._stage.encode([data])[0]
 
 
 def _bytes_of(value: Any, chunk_id: int) -> memoryview:
@@ -242,12 +308,24 @@ def _bytes_of(value: Any, chunk_id: int) -> memoryview:
     ) from why
 
 
-def _kept(old: UInt64ShardReader | None, change: Change) -> Minishard:
+def _kept(old: UInt64ShardReader | None, change: Change) -> Contents:
     """Chunks of the old shard that stay."""
-    nothing = np.zeros(0, np.uint64)
-    found = [] if old is None else list(old.minishards())
-    parts = [(one.ids, one.offsets, one.nbytes) for one in found] or [(nothing,) * 3]
-    ids, offsets, nbytes = (np.concatenate(vectors) for vectors in zip(*parts, strict=True))
+    if old is None:
+        return contents_of([], np.zeros((0, 2), np.uint64), 0, 0)
+    contents = old.owned_contents()
     # By default, numpy 2.0 counts the ids in a table, which fails for those above 2^63.
-    stays = ~np.isin(ids, np.concatenate([change.ids, change.removed]), kind="sort")
-    return Minishard(ids[stays], offsets[stays], nbytes[stays])
+    lost = np.isin(contents.ids, np.setdiff1d(change.ids, change.divided), kind="sort")
+    (positions,) = np.nonzero(lost & (contents.before > 0))
+    if len(positions):
+        chunk_id = int(contents.ids[positions[0]])
+        raise SpecError(
+            f"{int(contents.before[positions[0]])} bytes that lie before it, such as the fragments "
+            "of a mesh, would be lost",
+            field="values",
+            value=chunk_id,
+            remedy="give the new ones before the chunk in its value, and the number of bytes of "
+            f"the chunk as data_offset={{{chunk_id}: n}}. With n of the whole value, they go",
+        )
+    stays = ~np.isin(contents.ids, np.concatenate([change.ids, change.removed]), kind="sort")
+    vectors = (contents.ids, contents.offsets, contents.nbytes, contents.before)
+    return Contents(*(each[stays] for each in vectors), contents.ranges, contents.unowned)

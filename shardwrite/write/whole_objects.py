@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.errors import CorruptShardError
 from shardwrite.grid import Box, Shape, ravel, unravel
 from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.reread import read_again
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores import COPIED_NBYTES, ObjectReader, Transaction
 from shardwrite.write.commit import commit_shards, in_turns
@@ -98,18 +100,24 @@ def differing_objects(
     metadata = array.metadata
     for rank in ranks.tolist():
         key = metadata.shard_key(unravel(rank, metadata.grid.counts))
-        ours, theirs = array.store.open(key), source.store.open(key)
-        if ours is None or theirs is None:
-            is_same = ours is theirs
-            for reader in (ours, theirs):
-                if reader is not None:
-                    reader.__exit__(None, None, None)
-        else:
-            with ours, theirs:
-                is_same = _is_same(ours, theirs)
-        if not is_same:
-            found[rank] = "is not the same as in the source"
+        # What was copied may have come from what this machine has kept of the source.
+        if _differs(array.store.open(key), source.store.open_again(key)):
+            message = "is not the same as in the source"
+            read_again(source.store, key, CorruptShardError(message, key=key))
+            if _differs(array.store.open_again(key), source.store.open_again(key)):
+                found[rank] = message
     return found
+
+
+def _differs(ours: ObjectReader | None, theirs: ObjectReader | None) -> bool:
+    """Whether two open objects, which are closed then, do not have the same bytes."""
+    if ours is None or theirs is None:
+        for reader in (ours, theirs):
+            if reader is not None:
+                reader.__exit__(None, None, None)
+        return ours is not theirs
+    with ours, theirs:
+        return not _is_same(ours, theirs)
 
 
 def _is_same(one: ObjectReader, other: ObjectReader) -> bool:

@@ -31,6 +31,7 @@ tifffile = pytest.importorskip("tifffile")
 
 VALUES = np.random.default_rng(0).integers(1, 2**31, (96, 200), dtype="i4").astype(">i4")
 NATIVE = VALUES.astype("i4")
+TEXT = VALUES.astype("U").astype(np.dtypes.StringDType())
 CHUNKS = (16, 50)  # of which there are 24
 # After a file, so that its values are not known from the first request, which reads the last bytes.
 NOISE = np.random.default_rng(1).bytes(2**17)
@@ -54,6 +55,21 @@ def hdf5(values=VALUES):
     return file.getvalue()
 
 
+def hdf5_turned():
+    """A dataset whose chunks HDF5 lists at wrong positions, since its second axis is unlimited."""
+    file = io.BytesIO()
+    with h5py.File(file, "w", libver="v110") as made:
+        made.create_dataset("x", data=VALUES, chunks=CHUNKS, maxshape=(96, None))
+    return file.getvalue()
+
+
+def hdf5_text():
+    file = io.BytesIO()
+    with h5py.File(file, "w") as made:
+        made.create_dataset("x", data=TEXT, dtype=h5py.string_dtype())
+    return file.getvalue()
+
+
 def tiff(**how):
     file = io.BytesIO()
     tifffile.imwrite(file, np.stack([NATIVE, NATIVE + 1]), photometric="minisblack", **how)
@@ -71,6 +87,8 @@ KINDS = {
     "chunks.h5": (hdf5(), {"dataset": "deep/chunks"}, VALUES),
     "piece.nc": (hdf5(), {"dataset": "piece"}, VALUES),
     "odd": (hdf5(), {"dataset": "odd"}, VALUES),
+    "turned.h5": (hdf5_turned(), {}, VALUES),
+    "text.h5": (hdf5_text(), {}, TEXT),
     "plain.tif": (tiff(), {}, np.stack([NATIVE, NATIVE + 1])),
     "zlib.tif": (tiff(compression="zlib"), {}, np.stack([NATIVE, NATIVE + 1])),
 }

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import botocore.auth
+import dask
 import dask.array as da
 import gcs
 import numpy as np
@@ -17,6 +18,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from click.testing import CliRunner
 from servers import AZURE_SECRET, KEY, SECRET, on
+from zarr.storage import ObjectStore
 
 import shardwrite
 from shardwrite import SpecError, StoreError
@@ -174,3 +176,29 @@ def test_jobs_need_a_directory_for_the_state(moto, url, tmp_path, monkeypatch, w
     assert "leave notes about their jobs in a directory" in done.output
     assert "DASK_SHARDWRITE__RUN_DIR=/scratch/me/runs" in done.output
     assert moto.keys_of(url) == []
+
+
+@on("moto")
+def test_an_array_is_not_changed_by_what_is_read_from_it(service, url):
+    values = np.arange(8.0)
+    for each in (url, url + "2"):
+        shardwrite.to_sharded_zarr(values, each, shards=4, chunks=2)
+    prefix = url.removeprefix(f"s3://{service.bucket}/")
+    readers = [
+        shardwrite.from_sharded_zarr(url),
+        shardwrite.from_sharded_zarr(f"{url}/", storage_options=service.options),
+        shardwrite.from_sharded_zarr(url.rpartition("/")[0], name="x.zarr"),
+        shardwrite.sources.open_source(url),
+        zarr.open_array(ObjectStore(service.client(prefix)), mode="r"),
+        da.from_zarr(zarr.open_array(ObjectStore(service.client()), path=prefix)),
+        da.from_delayed(dask.delayed(np.asarray)(dask.delayed(zarr.open)(url)), (8,), float),
+    ]
+    before = service.contents(url)
+    for reader in readers:
+        with pytest.raises(SpecError, match="the source reads the array that it is to change"):
+            shardwrite.write_region(reader, url, ..., exclusive=True)
+        with pytest.raises(SpecError, match="the source reads the array that it is to replace"):
+            shardwrite.to_sharded_zarr(reader, url, shards=4, chunks=2, mode="w")
+    assert service.contents(url) == before
+    for reader in readers[:-1]:  # s3fs, with which zarr-python would open the last one, is not here
+        shardwrite.write_region(reader, url + "2", ..., exclusive=True)

@@ -418,7 +418,7 @@ def test_rows_of_long_text(whose):
     text = np.dtypes.StringDType()
     pipeline, document = pipeline_for([codec("vlen-utf8")], (1,), text)
     if whose == "zarr's":
-        pipeline = ForeignPipeline((1,), text, document, ())
+        pipeline = ForeignPipeline((1,), text, document, (), (0,))
     batch = np.array([[f"{n}" * 1000] for n in range(3)], text)
     encoded = pipeline.encode(batch, np.array([2, 0]))
     assert [pipeline.decode(data).tolist() for data in encoded] == batch.tolist()[2::-2]

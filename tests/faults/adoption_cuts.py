@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -40,6 +40,7 @@ import adoptions
 import lossy_device
 import power_cut
 from ends import before_effect, count_effects, in_child
+from leftovers import left_over, names_in
 
 FAULTS = ("cut", "kill", "lossy")
 Disk = power_cut.Machine | lossy_device.Disk
@@ -83,6 +84,7 @@ class Case:
     error: str = ""
     lost: int = 0
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
     @property
     def is_evidence(self) -> bool:
@@ -120,7 +122,7 @@ class Bench:
         home = self._root / f"case-{number}"
         adoptions.make(home, case.block)
         subprocess.run(["sync", "--file-system", home], check=True)
-        before = adoptions.state(home)
+        before, names = adoptions.state(home), names_in(home)
         boots = [f"boot {seed} {number} {n if self._disk else 0}" for n in range(2)]
         with mock.patch.object(lease, "boot_id", return_value=boots[0]):
             if isinstance(self._disk, lossy_device.Disk):
@@ -134,6 +136,7 @@ class Bench:
             case.trouble = case.trouble or self._in_child(lambda: follow(case, home))
             self._remount()
             case.trouble = case.trouble or self._in_child(lambda: judge(case, home, before))
+        case.left = left_over(home, names)
         shutil.rmtree(home)
         return case
 
@@ -272,6 +275,7 @@ def summary(cases: list[Case]) -> dict:
         "vacuous": len(cases) - len(struck),
         "acked": len(struck) * len(adoptions.NAMES),
         "lost": sum(case.lost for case in cases),
+        "left": sum(len(case.left) for case in cases),
         "effects": dict(Counter(case.effect for case in struck if case.effect)),
         "troubles": [
             f"case {case.number}, {case.how}, block {case.block}, {case.effect or case.failed}, "

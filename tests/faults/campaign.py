@@ -5,7 +5,8 @@ sittings, as root.
 each as its own command. It adds the result of each batch, with the commit that it was measured on,
 to ``campaign.jsonl``, and ends when every row has what it wants. ``python tests/faults/campaign.py
 table --write docs/reliability.md`` makes the table of what is stored. To measure a row anew, remove
-its lines from ``campaign.jsonl``.
+its lines from ``campaign.jsonl``. ``python tests/faults/campaign.py check``, before a release, refuses
+rows that are missing, bad, or older than so many changes of the package.
 
 A batch in which anything was lost or went wrong is stored as well, and shows in the table.
 """
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,13 @@ HEAD = (
     "left over",
     "other troubles",
     "vacuous runs",
-    "upper bound on the share lost (95 %)",
+    "upper bound on the share of runs with a loss (95 %)",
     "commit",
+    "changes since",
 )
+NOT_MEASURED = "not measured"
+MOST_CHANGES = 100
+"""Changes of the package after which a row is too old for a release."""
 
 
 @dataclass(kw_only=True)
@@ -59,9 +65,11 @@ class Numbers:
         Faults, and those under which nothing was interrupted.
     acked : int or None
         Units acknowledged before the faults.
-    lost, torn, left : int
-        Units that were acknowledged and are not there, that are in a state that they never had, and
-        files that were left over in the end.
+    lost, torn : int
+        Units that were acknowledged and are not there, and that are in a state that they never had.
+    left : int or None
+        Names that were left over in the end, by a list of what was there before and after; None if
+        the harness did not count them.
     troubles : list of str
         What else went wrong.
     redone : list of [int, int]
@@ -74,7 +82,7 @@ class Numbers:
     acked: int | None = None
     lost: int = 0
     torn: int = 0
-    left: int = 0
+    left: int | None = None
     troubles: list[str] = field(default_factory=list)
     redone: list[list[int]] = field(default_factory=list)
 
@@ -96,6 +104,8 @@ class Row:
         Gives the numbers of what the harness wrote.
     needs_shim : bool
         Whether the harness is started with the shim that makes calls fail.
+    is_one_job : bool
+        Whether all runs of a batch strike one job, so that only batches are independent.
     """
 
     name: str
@@ -104,6 +114,7 @@ class Row:
     command: str
     read: Callable[[Any], Numbers]
     needs_shim: bool = False
+    is_one_job: bool = False
 
     def run(self, n_runs: int, seed: int) -> Numbers:
         """One batch."""
@@ -123,8 +134,9 @@ class Row:
 
 def of_states(found) -> Numbers:
     """Of `power_cut.py`."""
-    names = ("states", "vacuous", "acked", "lost", "torn", "leaked")
+    names = ("states", "vacuous", "acked", "lost", "torn", "left")
     runs, vacuous, acked, lost, torn, left = (found[name] for name in names)
+    open_files = ["a descriptor stayed open"] * found["leaked"]
     return Numbers(
         runs=runs,
         vacuous=vacuous,
@@ -132,7 +144,7 @@ def of_states(found) -> Numbers:
         lost=lost,
         torn=torn,
         left=left,
-        troubles=list(found["troubles"]),
+        troubles=list(found["troubles"]) + open_files,
     )
 
 
@@ -153,7 +165,7 @@ def of_kills(found) -> Numbers:
     """Of `kills.py`."""
     total, kills = found["summary"], found["kills"]
     redone = [[kill["redone"], kill["in_flight"]] for kill in kills if not kill["finished"]]
-    found = {name: total[name] for name in ("vacuous", "acked", "lost", "troubles")}
+    found = {name: total[name] for name in ("vacuous", "acked", "lost", "left", "troubles")}
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
@@ -168,14 +180,14 @@ def of_bucket_kills(found) -> Numbers:
 def of_adoptions(found) -> Numbers:
     """Of `adoption_cuts.py` and `id_shard_cuts.py`: acknowledged is what was there before."""
     total = found["summary"]
-    numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "troubles")}
+    numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "left", "troubles")}
     return Numbers(runs=total["cases"], **numbers)
 
 
 def of_converted(found) -> Numbers:
     """Of `conversions.py`."""
     total = found["summary"]
-    numbers = {name: total[name] for name in ("vacuous", "acked", "troubles")}
+    numbers = {name: total[name] for name in ("vacuous", "acked", "left", "troubles")}
     return Numbers(runs=total["kills"], **numbers)
 
 
@@ -186,7 +198,8 @@ def of_ends(found) -> Numbers:
         for case in found
         if case["trouble"]
     ]
-    return Numbers(runs=len(found), troubles=troubles)
+    left = sum(len(case["left"]) for case in found)
+    return Numbers(runs=len(found), left=left, troubles=troubles)
 
 
 def of_freezes(found) -> Numbers:
@@ -206,7 +219,13 @@ def of_freezes(found) -> Numbers:
     )
     runs = total["freezes"] + total["vacuous"]
     return Numbers(
-        runs=runs, vacuous=total["vacuous"], acked=acked, lost=lost, torn=torn, troubles=others
+        runs=runs,
+        vacuous=total["vacuous"],
+        acked=acked,
+        lost=lost,
+        torn=torn,
+        left=total["left"],
+        troubles=others,
     )
 
 
@@ -217,7 +236,14 @@ def of_schedules(found) -> Numbers:
     others = [json.dumps(case)[:400] for case in total["troubles"]]
     acked = sum(case["outcomes"].count("done") for case in cases)
     troubles = [] if len(others) == lost + torn else others
-    return Numbers(runs=total["cases"], acked=acked, lost=lost, torn=torn, troubles=troubles)
+    return Numbers(
+        runs=total["cases"],
+        acked=acked,
+        lost=lost,
+        torn=torn,
+        left=total["left"],
+        troubles=troubles,
+    )
 
 
 def of_calls(found) -> Numbers:
@@ -229,6 +255,7 @@ def of_calls(found) -> Numbers:
         vacuous=total["vacuous"],
         acked=total.get("acked"),
         lost=lost,
+        left=total["left"],
         troubles=list(total["troubles"]),
     )
 
@@ -316,6 +343,10 @@ def rows() -> Iterator[Row]:
         name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
+    for disk in ("tmpfs", "ext4", "xfs"):
+        name = f"the disk becomes full under any operation, {disk}, and some processes are killed"
+        command = f"full_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}"
+        yield Row(name, 150, 50, command, of_cases)
     for what, options in {
         "a scale is added to a volume of Neuroglancer": "",
         "one call writes two scales of a volume of Neuroglancer": " --scales",
@@ -373,7 +404,8 @@ def rows() -> Iterator[Row]:
     yield Row(name, 200, 50, "manifest_cuts.py --cases {n} --seed {seed}", of_ends)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():
         name = f"a job of 10,000 shards in {groups} groups, killed 20 times"
-        yield Row(name, 20, 20, f"kills.py {way} --kills {{n}} --seed {{seed}}", of_kills)
+        command = f"kills.py {way} --kills {{n}} --seed {{seed}}"
+        yield Row(name, 20, 20, command, of_kills, is_one_job=True)
     name = "frozen before an effect of any operation, taken over, thawed"
     yield Row(name, 500, 520, "freeze.py --freezes {n} --seed {seed}", of_freezes)
     name = "frozen before every effect of every operation, taken over, thawed"
@@ -465,30 +497,88 @@ def run(minutes: float, pattern: str) -> None:
             print(f"{row.name}: {json.dumps(asdict(numbers))}", flush=True)
 
 
+@cache
+def n_changes(commit: str) -> int | None:
+    """How many changes of the package came after a commit; None if the commit is not here.
+
+    It is not here in a clone that has the last commits only.
+    """
+    command = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", "../../shardwrite"]
+    try:
+        done = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True)
+    except FileNotFoundError:  # no git
+        return None
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+def bound(row: Row, results: list[dict[str, Any]], of: list[Numbers]) -> str:
+    """Upper bound on the share of runs that lose something, by the rule of three.
+
+    Units of one run fail together, so runs are counted, and not units. Where every case was tried,
+    nothing was sampled.
+    """
+    if any(n.lost for n in of):
+        return "does not hold"
+    if row.wanted == 1:
+        return "every case"
+    n_runs = len(results) if row.is_one_job else sum(n.runs - n.vacuous for n in of)
+    return f"{3 / n_runs:.1e}" if n_runs > 3 else "none: too few runs"
+
+
 def cells(row: Row, results: list[dict[str, Any]]) -> tuple[str, ...]:
     """A line of the table."""
     of = [Numbers(**result["numbers"]) for result in results]
-    runs, vacuous, lost, torn, left = (
-        sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn", "left")
+    runs, vacuous, lost, torn = (
+        sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn")
     )
     acked = None if any(n.acked is None for n in of) else sum(n.acked or 0 for n in of)
-    bound = (
-        ""
-        if acked is None
-        else "does not hold"
-        if lost
-        else f"{3 / acked:.1e}"
-        if acked
-        else "unknown"
-    )
-    commits = ", ".join(dict.fromkeys(result["commit"] for result in results))
-    numbers = [runs, acked, lost, torn, left, sum(len(n.troubles) for n in of), vacuous]
+    left = NOT_MEASURED
+    if all(n.left is not None for n in of):
+        left = f"{sum(n.left or 0 for n in of):,}"
+    commits = list(dict.fromkeys(result["commit"] for result in results))
+    changes = [n_changes(commit) for commit in commits]
     return (
         row.name,
-        *("" if number is None else f"{number:,}" for number in numbers),
-        bound,
-        commits,
+        f"{runs:,}",
+        "" if acked is None else f"{acked:,}",
+        f"{lost:,}",
+        f"{torn:,}",
+        left,
+        f"{sum(len(n.troubles) for n in of):,}",
+        f"{vacuous:,}",
+        bound(row, results, of),
+        ", ".join(commits),
+        ", ".join("unknown" if n is None else f"{n:,}" for n in changes),
     )
+
+
+def refused(most_changes: int) -> list[str]:
+    """Rows with which nothing is released, and why."""
+    known, found = stored(), []
+    for row in rows():
+        results = known.get(row.name, [])
+        of = [Numbers(**result["numbers"]) for result in results]
+        ages = [n_changes(result["commit"]) for result in results]
+        known_ages = [age for age in ages if age is not None]
+        is_control = row.name.endswith("level none")  # which promises nothing, and must lose
+        for is_so, why in (
+            (sum(n.runs for n in of) < row.wanted, "too few runs are stored"),
+            (
+                not is_control and any(n.lost or n.torn or n.troubles for n in of),
+                "something was lost or went wrong",
+            ),
+            (is_control and not any(n.lost for n in of), "nothing was lost, as it must be"),
+            (any(n.left for n in of), "something was left over"),
+            (any(n.left is None for n in of), "what is left over was not measured"),
+            (len(known_ages) < len(ages), "its commit is not in this clone: fetch all commits"),
+            (
+                any(age > most_changes for age in known_ages),
+                f"it is {max(known_ages, default=0):,} changes old",
+            ),
+        ):
+            if is_so:
+                found.append(f"{row.name}: {why}")
+    return found
 
 
 def table() -> str:
@@ -527,8 +617,16 @@ def main() -> None:
     running.add_argument("--rows", default="", help="only rows whose name contains this")
     tabling = steps.add_parser("table", help="show the table")
     tabling.add_argument("--write", type=Path, help="replace the table in this document")
+    checking = steps.add_parser("check", help="refuse what is too old, missing or bad")
+    checking.add_argument(
+        "--most-changes", type=int, default=MOST_CHANGES, help="of the package since a row"
+    )
     given = parser.parse_args()
-    if given.step == "run":
+    if given.step == "check":
+        found = refused(given.most_changes)
+        print("\n".join(found) or "every row is new and good")
+        sys.exit(1 if found else 0)
+    elif given.step == "run":
         run(given.minutes, given.rows)
     elif given.write:
         before, _, rest = given.write.read_text().partition(BEGIN)

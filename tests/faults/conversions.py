@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -34,10 +34,12 @@ from shardwrite.sources.opening import place_of
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 from kills import child, ended_well, is_over, slowly
+from leftovers import left_over
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
 
+_OWN = ("log", "acks", "source*", "kept")
 SHAPE, SMALL, CHUNK = (96, 96), (48, 48), 4
 DATASET = "images/x"
 
@@ -57,6 +59,8 @@ class Kill:
         Whether the conversion ended before the kill came.
     trouble : str
         Why the judgement failed.
+    left : list of str
+        Names that are left over in the end.
     """
 
     keywords: dict
@@ -65,6 +69,7 @@ class Kill:
     copied: int = 0
     finished: bool = False
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
     @property
     def vacuous(self) -> bool:
@@ -180,6 +185,7 @@ def kill_in_place(directory, rng) -> Kill:
     has_checksum = made["compressors"] == "auto"
     pid = child(judge, kept, path, wanted, how, has_checksum, passes, log=log)
     found.trouble += ended_well(pid, log)
+    found.left = left_over(directory, own=_OWN)
     found.copied = len(payloads(path)) if not found.trouble and passes else 0
     return found
 
@@ -221,6 +227,7 @@ def kill_once(directory, rng, *, is_hdf5: bool = False) -> Kill:
     has_checksum = made["compressors"] == "auto"
     pid = child(judge, source, path, wanted, how, has_checksum, passes, log=log)
     found.trouble += ended_well(pid, log)
+    found.left = left_over(directory, own=_OWN)
     found.copied = len(payloads(path)) if not found.trouble and passes else 0
     return found
 
@@ -251,6 +258,7 @@ def main() -> None:
         "vacuous": sum(kill.vacuous for kill in kills),
         "acked": sum(kill.acked for kill in kills),
         "chunks that passed": sum(kill.copied for kill in kills),
+        "left": sum(len(kill.left) for kill in kills),
         "troubles": [kill.trouble for kill in kills if kill.trouble],
     }
     print(json.dumps(summary, indent=1))

@@ -21,7 +21,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -34,6 +34,9 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
 from shardwrite.format.notes import with_note
 from shardwrite.journal import in_place
+
+sys.path.insert(0, str(Path(__file__).parent))
+from leftovers import left_over, names_in
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
@@ -525,6 +528,7 @@ class Case:
     kill_at: int
     again_at: int = 0
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
 
 def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0) -> Case | None:
@@ -532,6 +536,7 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0)
     operation, stage = OPERATIONS[name], home / "trouble"
     path = home / operation.at
     shutil.copytree(made, home)
+    before = names_in(home)
     try:
         ended = in_child(lambda: operation.perform(path), kill_at, stage)
         if ended == "done":
@@ -549,7 +554,8 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0)
             check_usable(path, operation.wanted)
 
         ended = in_child(again, stage=stage)
-        return Case(name, kill_at, again_at, "" if ended == "done" else ended)
+        left = left_over(home, before, own=("trouble",))
+        return Case(name, kill_at, again_at, "" if ended == "done" else ended, left)
     finally:
         shutil.rmtree(home)
 

@@ -34,7 +34,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,7 @@ import freeze
 import oracle
 import preloaded
 import two_writers
+from leftovers import left_over, names_in
 from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
 
 AT_ONCE = 16
@@ -100,6 +101,7 @@ class Case:
     stood: list[str]
     outcomes: list[str]
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
 
 def is_visible(effect: str) -> bool:
@@ -322,7 +324,9 @@ def schedules(bench: freeze.Bench, pairs, ways, depth: int, before: str) -> Iter
 def explore(bench: freeze.Bench, cases: list[Case]) -> None:
     """Go through some schedules at once, as far as they wait for leases to run out, and judge them."""
     under_way = [
-        (case, home, play(case, home)) for case in cases for home in [bench.fresh(case.operation)]
+        (case, home, play(case, home), names_in(home))
+        for case in cases
+        for home in [bench.fresh(case.operation)]
     ]
     waiting = [entry for entry in under_way if goes_on(*entry)]
     while waiting:
@@ -330,7 +334,7 @@ def explore(bench: freeze.Bench, cases: list[Case]) -> None:
         waiting = [entry for entry in waiting if goes_on(*entry)]
 
 
-def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
+def goes_on(case: Case, home: Path, played: Iterator[None], before: set[str]) -> bool:
     """Whether a schedule waits; one that is over is judged."""
     try:
         for _ in played:
@@ -345,6 +349,7 @@ def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
             .removeprefix("AssertionError: ")[:600]
             .replace(str(home), "")
         )
+    case.left = left_over(home, before, own=freeze.OWN)
     shutil.rmtree(home)
     return False
 
@@ -405,6 +410,7 @@ def summary(cases: list[Case]) -> dict:
             kind: sum(case.trouble.startswith(kind) for case in cases)
             for kind in ("lost", "unreadable", "hang")
         },
+        "left": sum(len(case.left) for case in cases),
         "troubles": [asdict(case) for case in cases if case.trouble],
     }
 

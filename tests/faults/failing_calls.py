@@ -20,7 +20,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import dask
@@ -33,6 +34,7 @@ from shardwrite.journal import lease
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+from leftovers import left_over
 
 LOOKS = ("stat", "opendir", "read")
 CALLS = (
@@ -82,6 +84,8 @@ class Fault:
         What was raised, if anything.
     trouble : str
         Why the judgement failed.
+    left : list of str
+        Names that are left over in the end.
     """
 
     call: str
@@ -91,6 +95,7 @@ class Fault:
     n_fired: int = 0
     raised: str = ""
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
     @property
     def stride(self) -> int:
@@ -129,6 +134,13 @@ class Fault:
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(f"{path.name}.shardwrite").rmdir()
         oracle.check_tidy(path)
+
+    def look_for_left(self, directory: Path, before: Collection[str] = ()) -> None:
+        """List what is left over; directories that could not be removed may stay, if they are empty."""
+        left = left_over(directory, before, own=("acks",))
+        if self.call == "rmdir":
+            left = [name for name in left if not (directory / name).is_dir()]
+        self.left = left
 
 
 @dataclass(kw_only=True)
@@ -210,6 +222,7 @@ def run_case(library, case: Case, directory: Path) -> Case:
             oracle.check_whole(path, WANTED)
     except Exception as trouble:
         case.trouble = f"{type(trouble).__name__}: {trouble}"
+    case.look_for_left(directory)
     return case
 
 
@@ -320,6 +333,7 @@ def summary(done) -> dict:
         "raised": sum(bool(case.raised) for case in done),
         "survived": sum(case.n_fired > 0 and not case.raised for case in done),
         "vacuous": sum(not case.n_fired for case in done),
+        "left": sum(len(case.left) for case in done),
         "troubles": Counter(str(case) for case in done if case.trouble),
     }
 

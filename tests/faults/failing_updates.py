@@ -26,6 +26,7 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter
 sys.path.insert(0, str(Path(__file__).parent))
 import failing_calls
 import oracle
+from leftovers import names_in
 
 ERRORS = ("EIO", "EACCES", "ESTALE")
 NO_SPACE = "ENOSPC"
@@ -127,6 +128,7 @@ def run_case(library, case: Case, directory: Path) -> Case:
     is_elsewhere = case.operation in ("shard", "unshard", *CONSUMING)
     made = directory / "source" if is_elsewhere else path
     shutil.copytree(template(case.operation), made)
+    before = names_in(directory)
     struck = directory if case.operation in CONSUMING else path  # with the source and its records
     error = case.strike(library, struck, lambda: operate(path, case.operation))
     try:
@@ -144,6 +146,7 @@ def run_case(library, case: Case, directory: Path) -> Case:
             assert not left, left
     except Exception as trouble:
         case.trouble = f"{type(trouble).__name__}: {trouble}"
+    case.look_for_left(directory, before)
     return case
 
 

@@ -23,12 +23,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import preloaded
 import two_writers
+from leftovers import left_over, names_in
 from two_writers import OPERATIONS, TAKEOVERS, Place
 
 AT_ONCE = 24
@@ -61,6 +62,11 @@ class Freeze:
     before: str = ""
     first: str = ""
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
+
+
+OWN = ("acks-*", "notes-*", "ask-*", "attempt-*")
+"""What processes and harness write for the judge."""
 
 
 class Bench:
@@ -122,11 +128,12 @@ def freeze_all(bench: Bench, freezes: list[Freeze], *, readers: float) -> None:
         frozen.append((case, home, pid if is_frozen else 0))
     time.sleep(two_writers.TTL + 0.1)
     for case, home, pid in frozen:
-        end(case, home, pid, with_readers=random.random() < readers)
+        before = names_in(bench.before(case.operation))
+        end(case, home, pid, before, with_readers=random.random() < readers)
         shutil.rmtree(home)
 
 
-def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
+def end(case: Freeze, home: Path, pid: int, before: set[str], *, with_readers: bool) -> None:
     """Take over, thaw, judge."""
     first, second = Place(home, "first"), Place(home, "second")
     try:
@@ -147,6 +154,7 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
             lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers)
         )
         case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
+    case.left = left_over(home, before, own=OWN)
 
 
 def pattern(effect: str) -> str:
@@ -242,6 +250,7 @@ def summary(freezes: list[Freeze]) -> dict:
             kind: sum(case.trouble.startswith(kind) for case in freezes)
             for kind in ("lost", "unreadable")
         },
+        "left": sum(len(case.left) for case in freezes),
         "troubles": [asdict(case) for case in freezes if case.trouble],
     }
 

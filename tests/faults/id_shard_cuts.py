@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
 from ends import before_effect, count_effects, in_child
+from leftovers import left_over
 
 FAULTS = ("cut", "kill", "fail")
 OLD = {int(one): bytes([one % 251]) * (1 + one % 90) for one in [*range(300), 2**63, 2**64 - 1]}
@@ -69,6 +70,7 @@ class Case:
     effect: str = ""
     lost: int = 0
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
 
 def draw(seed: int, number: int) -> tuple[Case, np.random.Generator]:
@@ -124,6 +126,8 @@ def check_changed(home: Path, case: Case) -> None:
     shards = shards_in(home, case.hash)
     assert dict(shards) == wanted(case)
     assert shards.verify(deep=True).is_good
+    left = [path.name for path in (home / "x").iterdir() if path.suffix != ".shard"]
+    assert not left, f"left over: {left}"
 
 
 class Bench:
@@ -159,6 +163,7 @@ class Bench:
         case.trouble = case.trouble or self._in_child(lambda: change(home, case))
         self._remount()
         case.trouble = case.trouble or self._in_child(lambda: check_changed(home, case))
+        case.left = left_over(home, before=("x",), own=("x/*.shard",))
         shutil.rmtree(home)
         return case
 
@@ -231,6 +236,7 @@ def summary(cases: list[Case]) -> dict:
         "vacuous": len(cases) - len(struck),
         "acked": sum(len(OLD) for case in struck if not case.is_first),
         "lost": sum(case.lost for case in cases),
+        "left": sum(len(case.left) for case in cases),
         "effects": dict(Counter(case.effect for case in struck)),
         "troubles": [
             f"case {case.number}, {case.hash}, first {case.is_first}, {case.effect}: "

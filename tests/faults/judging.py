@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
 import update_cuts
+from leftovers import left_over
 from scenarios import SCENARIOS, STRATEGIES, UNSHARDED, Scenario
 
 OPERATIONS = {
@@ -201,13 +202,7 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     scenario.run()
     judge(case, scenario)
     check_verify(case, scenario)
-    left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
-    names = [scenario.path.name + suffix for suffix in (".shardwrite", ".conversion.shardwrite")]
-    beside = [p for name in names if (p := scenario.path.with_name(name)).exists()]
-    case.left = [
-        str(p.relative_to(scenario.path.parent))
-        for p in (*left, *beside, *(q for p in beside for q in p.rglob("*")))
-    ]
+    case.left = left_over(scenario.path.parent)
 
 
 def judge(case: Case, scenario: Scenario) -> None:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -35,6 +35,7 @@ from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+from leftovers import left_over
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
@@ -42,6 +43,9 @@ for _name in shardwrite.__all__:  # Everything is imported before processes are 
 N_THREADS = 2
 GROUP_PAUSE = 0.004  # seconds that a shard of a large group takes at least
 SLACK_SECONDS = 0.2  # of a machine that has other work
+
+
+_OWN = ("log", "acks*")
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Kill:
         Whether the writer ended before the kill came.
     trouble : str
         Why the judgement failed.
+    left : list of str
+        Names that are left over in the end.
     """
 
     keywords: dict
@@ -74,6 +80,7 @@ class Kill:
     in_flight: int = 0
     finished: bool = False
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
     @property
     def vacuous(self) -> bool:
@@ -236,6 +243,7 @@ def kill_once(directory, rng) -> Kill:
         child(write, x, path, lambda report: None, scheduler, keywords, log=log), log
     )
     found.trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
+    found.left = left_over(directory, own=_OWN)
     after = shards_on_disk(path)
     redone = [file for file in before if after.get(file) != before[file]]
     found.redone = len(redone)
@@ -308,6 +316,7 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
         after = shards_on_disk(path)
         last.redone = sum(after.get(file) != identity for file, identity in before.items())
         last.trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
+        last.left = left_over(directory, own=_OWN)
         kills.append(last)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -398,6 +407,7 @@ def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
             if found.finished:
                 break
         kills[-1].trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
+        kills[-1].left = left_over(directory, own=_OWN)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return kills
@@ -413,6 +423,7 @@ def summary(kills) -> dict:
         "redone": [kill.redone for kill in kills],
         "redone_acked": sum(kill.redone_acked for kill in kills),
         "most_in_flight": max(kill.in_flight for kill in kills),
+        "left": sum(len(kill.left) for kill in kills),
         "troubles": [kill.trouble for kill in kills if kill.trouble],
     }
 

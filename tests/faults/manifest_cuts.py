@@ -31,6 +31,7 @@ from shardwrite.journal import lease
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
 from ends import in_child
+from leftovers import left_over, names_in
 from manifests import OPERATIONS, Case, go_on, n_effects
 
 
@@ -80,8 +81,9 @@ class Place:
                 ended = in_child(lambda: go_on(name, path, then), stage=stage)
         elif ended == "done":
             return None
+        left = left_over(home, names_in(made), own=("trouble",))
         shutil.rmtree(home)
-        return Case(name, cut_at, then, "" if ended == "done" else ended)
+        return Case(name, cut_at, then, "" if ended == "done" else ended, left)
 
 
 def run(directory, names: Sequence[str], n_cases: int, *, seed: int = 0) -> list[Case]:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import dask
@@ -34,6 +34,7 @@ from shardwrite.read.stored_shard import open_shard
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ends import count_effects, in_child
+from leftovers import left_over, names_in
 
 CHUNK, N = 5, 20
 LAYOUT = {"shards": 10, "chunks": CHUNK, "manifest": "nonempty_chunks"}
@@ -268,6 +269,7 @@ class Case:
     kill_at: int
     then: str = ""
     trouble: str = ""
+    left: list[str] = field(default_factory=list)
 
 
 def go_on(name: str, path: Path, then: str) -> None:
@@ -292,13 +294,15 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, then: str) -> Case
     """Kill an operation, look at the lists, and go on; None if it had ended before."""
     path, stage = home / "g/x", home / "trouble"
     shutil.copytree(made, home)
+    before = names_in(home)
     try:
         ended = in_child(lambda: OPERATIONS[name].perform(path), kill_at, stage)
         if ended == "done":
             return None
         if ended == "killed":
             ended = in_child(lambda: go_on(name, path, then), stage=stage)
-        return Case(name, kill_at, then, "" if ended == "done" else ended)
+        left = left_over(home, before, own=("trouble",))
+        return Case(name, kill_at, then, "" if ended == "done" else ended, left)
     finally:
         shutil.rmtree(home)
 

@@ -59,6 +59,7 @@ from shardwrite.journal import lease
 sys.path.insert(0, str(Path(__file__).parent))
 import loop_devices
 import oracle
+from leftovers import left_over
 
 FILESYSTEMS = ("ext4", "xfs")
 _SHUTDOWN = (
@@ -294,6 +295,8 @@ class State:
         Why it did not.
     leaked : int
         Descriptors that the writer left open.
+    left : list of str, optional
+        Names that are left over after the command was run again.
     seconds : float
         For all of it.
     """
@@ -310,6 +313,7 @@ class State:
     resumed: bool = False
     trouble: str = ""
     leaked: int = 0
+    left: list[str] | None = None
     seconds: float = 0.0
 
     @property
@@ -498,6 +502,7 @@ def run_state(
                 source.to_sharded_zarr(path, **keywords)
             oracle.check_whole(path, wanted)
             state.resumed = True
+            state.left = left_over(home)
         except Exception as error:
             state.trouble = f"{type(error).__name__}: {error}"
     shutil.rmtree(home, ignore_errors=True)
@@ -574,6 +579,7 @@ def summary(states: list[State]) -> dict:
         "orphaned": sum(state.orphaned for state in evidence),
         "resumed": sum(state.resumed for state in states),
         "leaked": sum(state.leaked for state in states),
+        "left": sum(len(state.left or ()) for state in states),
         "seconds": round(sum(state.seconds for state in states), 1),
         "errors": dict(Counter(state.error.split(":")[0] for state in states if state.error)),
         "troubles": dict(Counter(state.trouble[:200] for state in states if state.trouble)),

@@ -3,6 +3,7 @@ memory runs out, workers die."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -81,6 +82,70 @@ def test_the_disk_is_full(tmp_path, mounted, durability):
     check_interrupted(disk / "x", acks)
     assert write(disk / "x", durability=durability).n_resumed_shards >= len(acks.ranks())
     oracle.check_whole(disk / "x", oracle.values(SHAPE))
+
+
+FRAMES = np.random.default_rng(0).integers(1, 2**32, (200, 64, 64), "u4")
+IN_PLACE = [
+    "auto",
+    shardwrite.AppendOnly(in_place=True),
+    shardwrite.FixedOrder(in_place=True, max_unused=1.0),
+]
+
+
+def feed(path, acked, strategy="auto"):
+    """Append frames, three a flush, and note how many are acknowledged."""
+    with shardwrite.ShardWriter(path, strategy=strategy, n_threads=1) as writer:
+        for start in range(writer.shape[0], len(FRAMES), 3):
+            writer.append(FRAMES[start : start + 3])
+            writer.flush()
+            acked[:] = [writer.shape[0]]
+
+
+def check_acknowledged(path, acked):
+    """Every reader finds every acknowledged frame, as it stands there now."""
+    for reader, read in oracle.READERS.items():
+        there = read(path, slice(0, acked[0]))
+        np.testing.assert_array_equal(there, FRAMES[: acked[0]], err_msg=reader)
+
+
+def fill(disk):
+    """Take all that is free."""
+    fd, end = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT), 0
+    for nbytes in (2**18, 2**12):
+        with contextlib.suppress(OSError):
+            while True:
+                os.posix_fallocate(fd, end, nbytes)
+                end += nbytes
+    os.close(fd)
+
+
+@needs_root
+@pytest.mark.parametrize("reserves", [True, False])
+@pytest.mark.parametrize("strategy", IN_PLACE, ids=str)
+@pytest.mark.parametrize("compressors", ["auto", None])
+def test_acknowledged_frames_can_be_read_while_the_disk_is_full(
+    mounted, monkeypatch, strategy, compressors, reserves
+):
+    """Before anything is recovered or freed; giving up needs no byte either, if the file system can
+    reserve blocks."""
+    if not reserves:
+        monkeypatch.setattr("shardwrite.stores.allocation._fallocate", None)
+    disk, remount = mounted
+    remount("size=2m")
+    path, acked = disk / "x", []
+    layout = {"shards": (100, 64, 64), "chunks": (1, 64, 64), "compressors": compressors}
+    shardwrite.create(path, (0, 64, 64), "u4", **layout)
+    with pytest.raises(StoreError) as caught:
+        feed(path, acked, strategy)
+    assert caught.value.errno == errno.ENOSPC
+    fill(disk)
+    check_acknowledged(path, acked)
+    if reserves:
+        shardwrite.abandon(path)
+        check_acknowledged(path, acked)
+    remount("size=16m")
+    feed(path, acked, strategy)
+    oracle.check_whole(path, FRAMES)
 
 
 @needs_root
@@ -273,6 +338,25 @@ def test_files_may_not_grow(tmp_path):
     assert not list((tmp_path / "x").rglob("*.swtmp"))
     write(tmp_path / "x")
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+@pytest.mark.parametrize("strategy", IN_PLACE, ids=str)
+def test_acknowledged_frames_can_be_read_where_files_may_not_grow(tmp_path, strategy):
+    path, acked = tmp_path / "x", []
+    shardwrite.create(path, (0, 64, 64), "u4", shards=(100, 64, 64), chunks=(1, 64, 64))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))  # Python ignores SIGXFSZ
+    try:
+        with pytest.raises(StoreError) as caught:
+            feed(path, acked, strategy)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG
+    check_acknowledged(path, acked)
+    shardwrite.abandon(path)
+    check_acknowledged(path, acked)
+    feed(path, acked, strategy)
+    oracle.check_whole(path, FRAMES)
 
 
 def test_a_source_runs_out_of_memory(tmp_path):

@@ -105,8 +105,8 @@ def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatc
 
 
 def _after_damage(shard):
-    def clear(*arguments):
+    def clear(*arguments, **keywords):
         os.truncate(shard, 3)
-        return clear_beyond(*arguments)
+        return clear_beyond(*arguments, **keywords)
 
     return clear

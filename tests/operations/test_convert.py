@@ -234,7 +234,7 @@ def test_other_compressors_take_shards_out_of_shards(tmp_path):
     (sharding,) = json.loads((tmp_path / "y/zarr.json").read_text())["codecs"]
     settings = sharding["configuration"]
     names = [codec["name"] for codec in settings["codecs"]]
-    assert names == ["transpose", "transpose", "bytes", "zstd"]
+    assert names == ["transpose", "transpose", "bytes", "zstd", "crc32c"]
     assert settings["chunk_shape"] == [8, 4]
     for found in (
         zarr.open_array(tmp_path / "y", mode="r")[...],

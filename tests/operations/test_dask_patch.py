@@ -269,3 +269,77 @@ def test_nothing_is_patched_unless_it_is_asked_for():
         "assert own.__module__ == 'dask.array.core'"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def sharded(path, name="x"):
+    return zarr.create_array(f"{path}/{name}", shape=VALUES.shape, dtype="i4", **SIZES)
+
+
+STORES = {
+    "function": lambda x, z: da.store(x, z),
+    "method": lambda x, z: x.store(z),
+    "of core": lambda x, z: da.core.store([x], [z], lock=False),
+    "lock": lambda x, z: da.store([x], [z], lock=threading.Lock()),
+    "scheduler": lambda x, z: da.store(x, z, True, scheduler="sync"),
+    "region": lambda x, z: x.store(z, regions=(slice(0, 20), slice(0, 30))),
+    "region of each": lambda x, z: da.store(
+        [x[:10], x[10:]], [z, z], regions=[(slice(0, 10), slice(30)), (slice(10, 20), slice(30))]
+    ),
+    "later": lambda x, z: dask.compute(x.store(z, compute=False)),
+    "returned": lambda x, z: x.store(z, return_stored=True),
+    "later, and returned": lambda x, z: da.store(x, z, compute=False, return_stored=True).compute(),
+    "keyword of ours": lambda x, z: x.store(z, strategy="append-only"),
+}
+
+
+@pytest.mark.parametrize("how", STORES)
+def test_store_into_shards_loses_nothing(how, x, tmp_path):
+    z = sharded(tmp_path)
+    with patch_dask():
+        STORES[how](x, z)
+    np.testing.assert_array_equal(z[...], VALUES)
+    assert shardwrite.verify(z.store_path, deep=True, against=VALUES).is_good
+
+
+def test_store_returns_what_dask_returns(x, tmp_path):
+    a, b = sharded(tmp_path, "a"), sharded(tmp_path, "b")
+    plain = np.zeros_like(VALUES)
+    theirs = [
+        da.store([x, x], [plain, plain], **how)
+        for how in ({"compute": False}, {"return_stored": True})
+    ]
+    with patch_dask():
+        assert isinstance(da.store(x, a), WriteResult)
+        results = da.store([x, -x], [a, b])
+        assert [type(result) for result in results] == [WriteResult] * 2
+        later = da.store([x, x], [a, b], compute=False)
+        dask.compute(later)
+        stored = da.store([x + 1, x + 2], [a, b], return_stored=True)
+    np.testing.assert_array_equal(stored[1], VALUES + 2)
+    for ours, their in zip((later, stored), theirs, strict=True):
+        assert [type(each) for each in ours] == [type(each) for each in their]
+        assert [each.chunks for each in ours] == [each.chunks for each in their]
+
+
+def test_store_elsewhere_is_dask_s_own(x, tmp_path):
+    own = da.core.store
+    plain = zarr.create_array({}, shape=VALUES.shape, chunks=(7, 30), dtype="i4")
+    memory = np.zeros_like(VALUES)
+    z = sharded(tmp_path)
+    with patch_dask():
+        assert da.core.store is not own
+        x.rechunk((7, 30)).store(plain)
+        da.store(x, memory)
+        with pytest.raises(ValueError, match="Different number"):
+            da.store([x, x], [memory])
+        with pytest.raises(SpecError, match="store those with shards by a call of their own"):
+            da.store([x, x], [memory, z])
+        with pytest.raises(TypeError, match="num_cpus"):
+            x.store(z, num_cpus=3)
+        with pytest.raises(SpecError, match="the source reads the array that it is to change"):
+            da.from_zarr(z)[::-1].store(z)
+        da.store([x], [memory])
+        da.store([x], [z])  # those with shards, by a call of their own
+    assert da.store is da.core.store is own
+    for each in (plain, memory, z):
+        np.testing.assert_array_equal(each[...], VALUES)

@@ -103,6 +103,74 @@ def test_golden_bytes(tmp_path):
     assert (tmp_path / "v" / "4_4_40" / "0.shard").read_bytes() == expected
 
 
+@pytest.mark.parametrize("hash_name", ["identity", "murmurhash3_x86_128"])
+def test_the_words_of_the_format(tmp_path, hash_name):
+    """Raw chunks in shards that gzip them were refused. All members may be given as in an info."""
+    info = {
+        "@type": "neuroglancer_uint64_sharded_v1",
+        "preshift_bits": 1,
+        "hash": hash_name,
+        "minishard_bits": 2,
+        "shard_bits": 4,
+        "minishard_index_encoding": "gzip",
+        "data_encoding": "gzip",
+    }
+    keywords = {"encoding": "raw", "sharding": info}
+    plan = shardwrite.plan_precomputed(source(), **{**NEW, **keywords})
+    assert plan.n_shards
+    write(LABELS, tmp_path / "v", **keywords)
+    scale = scale_of(tmp_path / "v")
+    assert (scale["encoding"], scale["sharding"]) == ("raw", info)
+    write(LABELS, tmp_path / "short", encoding="gzip", sharding=info)
+    assert scale_of(tmp_path / "short") == scale
+    source().to_zarr(tmp_path / "x.zarr")
+    arguments = [tmp_path / "x.zarr", tmp_path / "w", "--axes", "zyx", "--resolution", "4,4,40"]
+    arguments += ["--chunks", "16", "--encoding", "raw", "--sharding", json.dumps(info)]
+    done = CliRunner().invoke(main, ["precomputed", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    assert scale_of(tmp_path / "w") == scale
+    slurm = ["slurm", "precomputed", *map(str, arguments), "--parts", "2", "--dry-run"]
+    slurm[3] = str(tmp_path / "in-parts")
+    done = CliRunner().invoke(main, slurm)
+    assert done.exit_code == 0, done.output
+    for name in ("v", "w"):
+        found = shardwrite.from_precomputed(tmp_path / name, axes="zyx")
+        np.testing.assert_array_equal(found, LABELS)
+        assert shardwrite.verify(tmp_path / name / "4_4_40", deep=True).is_good
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("block", [(8, 8, 17), (64, 64, 64), (5, 40, 1)])
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_blocks_that_are_larger_than_a_chunk(tmp_path, block, dtype):
+    """Other programs read and write them. Chunks at the edges are smaller than the others, too."""
+    ts = pytest.importorskip("tensorstore")
+    labels = LABELS[:21, :34, :30].astype(dtype)
+    labels[:, :8] *= 3
+    keywords = {
+        "encoding": "compressed_segmentation",
+        "compressed_segmentation_block_size": block,
+        "type": "segmentation",
+    }
+    write(labels, tmp_path / "v", **keywords)
+    opened = {"driver": "neuroglancer_precomputed", "kvstore": f"file://{tmp_path}/v/"}
+    found = ts.open(opened).result().read().result()
+    np.testing.assert_array_equal(found[..., 0].T, labels)
+    scale = {"size": [30, 34, 21], "chunk_size": [16] * 3, "resolution": [4, 4, 40], "key": "s"}
+    scale |= {key: value for key, value in keywords.items() if key != "type"}
+    created = {
+        "driver": "neuroglancer_precomputed",
+        "kvstore": f"file://{tmp_path}/theirs/",
+        "multiscale_metadata": {"type": "segmentation", "data_type": dtype, "num_channels": 1},
+        "scale_metadata": scale,
+    }
+    ts.open(created, create=True).result().write(labels.T[..., None]).result()
+    for name in ("v", "theirs"):
+        back = shardwrite.from_precomputed(tmp_path / name, axes="zyx")
+        np.testing.assert_array_equal(back, labels)
+    assert shardwrite.verify(tmp_path / "v" / "4_4_40", deep=True).is_good
+
+
 def test_blocks_and_quality(tmp_path):
     pytest.importorskip("simplejpeg")
     write(
@@ -264,7 +332,7 @@ def test_the_codecs_stay_in_volumes(tmp_path):
                 ("compressed_segmentation", 8),
                 ("compressed_segmentation", "888"),
                 ("compressed_segmentation", (8, 8, 0)),
-                ("compressed_segmentation", (8, 8, 17)),
+                ("compressed_segmentation", (64, 64, 65)),
                 ("compressed_segmentation", (True, 8, 8)),
             )
         ),

@@ -16,6 +16,7 @@ import pytest
 import tensorstore as ts
 import zarr
 from click.testing import CliRunner
+from crc32c import crc32c
 from tiers import some
 
 import shardwrite
@@ -253,6 +254,58 @@ def test_uncompressed_chunks_take_each_others_places(tmp_path, monkeypatch):
     write(path, (slice(8, 16), slice(8, 16)), FixedOrder(in_place=True))
     assert writes == [(9 * 256, 256)]
     assert (path / "c/0/0").stat().st_size == nbytes
+
+
+ANYWAY = FixedOrder(in_place=True, max_unused=1.0)
+
+
+def of_sizes(sizes, version=0):
+    """Rows, each an inner chunk, of which as many elements do not compress."""
+    rows = np.zeros((len(sizes), 4096), "u1")
+    for row, size in enumerate(sizes):
+        noise = np.random.default_rng([version, row]).integers(1, 256, size, "u1")
+        rows[row, :size] = noise
+    return rows
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_larger_chunk_takes_the_unused_bytes_behind_the_old_one(tmp_path, location):
+    """And no byte of its neighbours, wherever the index lies."""
+    path, now = tmp_path / "x", of_sizes([900, 900, 900, 900])
+    layout = {"shards": (4, 4096), "chunks": (1, 4096), "index_location": location}
+    da.from_array(now, chunks=-1).to_sharded_zarr(path, **layout)
+    shard = path / "c/0/0"
+    nbytes = shard.stat().st_size
+    for number, (row, size) in enumerate(
+        [(1, 300), (1, 890), (3, 100), (3, 895), (0, 10), (0, 500)]
+    ):
+        now[row] = of_sizes([size] * 4, number)[row]
+        shardwrite.write_region(now[row : row + 1], path, slice(row, row + 1), strategy=ANYWAY)
+        assert shard.stat().st_size == nbytes
+        np.testing.assert_array_equal(read(path), now)
+    now[1] = of_sizes([1200] * 4, 9)[1]  # larger than the bytes up to the next one
+    shardwrite.write_region(now[1:2], path, slice(1, 2), strategy=ANYWAY)
+    assert shard.stat().st_size > nbytes
+    np.testing.assert_array_equal(read(path), now)
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_bytes_that_two_entries_name_are_nobodys_unused_bytes(tmp_path):
+    """As another program may write chunks that are equal; one of them grows."""
+    path, now = tmp_path / "x", of_sizes([900, 300, 300, 900])
+    now[2] = now[1]
+    layout = {"shards": (4, 4096), "chunks": (1, 4096), "index_location": "end"}
+    da.from_array(now, chunks=-1).to_sharded_zarr(path, **layout)
+    shard = path / "c/0/0"
+    data = shard.read_bytes()
+    table = np.frombuffer(data[-68:-4], "<u8").reshape(4, 2).copy()
+    table[2] = table[1]  # so that the bytes of the third one are unused, and lie behind the second
+    shard.write_bytes(data[:-68] + table.tobytes() + crc32c(table.tobytes()).to_bytes(4, "little"))
+    for row in (1, 2):
+        now[row] = of_sizes([500] * 4, 5 + row)[row]
+        shardwrite.write_region(now[row : row + 1], path, slice(row, row + 1), strategy=ANYWAY)
+        np.testing.assert_array_equal(read(path), now)
+    assert shardwrite.verify(path, deep=True).is_good
 
 
 def test_waste_is_bounded_counted_and_compacted(path):

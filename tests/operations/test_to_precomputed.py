@@ -658,12 +658,12 @@ BAD = {
         (
             source(),
             {
-                "encoding": "raw",
+                "encoding": "gzip",
                 "sharding": {
                     "preshift_bits": 9,
                     "minishard_bits": 0,
                     "shard_bits": 9,
-                    "data_encoding": "gzip",
+                    "data_encoding": "raw",
                 },
             },
         )

@@ -258,8 +258,91 @@ shards.write(Dying({VALUES!r}), threads=1, durability={durability!r})
     assert (0 < len(found) < len(VALUES)) == (durability == "full")
     assert found.items() <= VALUES.items()
     assert shards.verify(deep=True).is_good
+    assert hidden_in(tmp_path / "x")
     shards.write(VALUES, existing="keep")
     assert dict(shards) == VALUES
+    assert not hidden_in(tmp_path / "x")
+
+
+def hidden_in(path):
+    return [name for name in os.listdir(path) if name.startswith(".")]
+
+
+def test_temporaries_that_could_not_be_removed_go_with_the_next_call(tmp_path, shards, monkeypatch):
+    class Broken(dict):
+        def __getitem__(self, one):
+            raise RuntimeError("no such mesh")
+
+    def failing(path, **_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    shards.write({7: b"seven"})
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", failing)
+        with pytest.raises(RuntimeError, match="no such mesh"):
+            shards.write(Broken({8: b""}), existing="update")
+    assert hidden_in(tmp_path / "x")
+    shards.remove([])
+    assert not hidden_in(tmp_path / "x")
+    assert dict(shards) == {7: b"seven"}
+
+
+@pytest.mark.parametrize("age", [0, 3600 * 24 * 3])
+def test_temporaries_of_writers_that_are_alive_stay(tmp_path, shards, age):
+    """Nobody touches a temporary while a value is made, which may take days."""
+    program = f"""
+import sys, shardwrite
+class Slow(dict):
+    def __getitem__(self, one):
+        print("begun", flush=True)
+        sys.stdin.readline()
+        return super().__getitem__(one)
+shardwrite.UInt64Shards(sys.argv[1], {SHARDING!r}).write(Slow({{7: b"seven"}}), threads=1)
+"""
+    ids = {shard: part[0] for shard, part in shards.shards_of(range(100)).items()}
+    (mine,) = shards.shards_of([7])
+    arguments = [*python(), "-c", program, str(tmp_path / "x")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(arguments, **pipes) as other:
+        assert other.stdout.readline() == "begun\n"
+        (name,) = hidden_in(tmp_path / "x")
+        old = os.stat(tmp_path / "x" / name).st_mtime - age
+        os.utime(tmp_path / "x" / name, (old, old))
+
+        class WithCallsAmid(dict):
+            def __getitem__(self, one):
+                shards.remove([])
+                return super().__getitem__(one)
+
+        rest = {one: b"mine" for shard, one in ids.items() if shard != mine}
+        shards.write(WithCallsAmid(rest), threads=2)
+        assert hidden_in(tmp_path / "x") == [name]
+        other.communicate("go\n")
+    assert other.returncode == 0
+    assert dict(shards) == {**rest, 7: b"seven"}
+    assert not hidden_in(tmp_path / "x")
+
+
+def test_temporaries_of_other_hosts_go_after_a_day(tmp_path, shards):
+    """So do directories by which objects of the obsolete format are removed, but no links."""
+    shards.write({7: b"seven"})
+    root, elsewhere = tmp_path / "x", tmp_path / "removed-elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "removed-1").write_bytes(b"data")
+    signed = "elsewhere,boot,4026531836,12,34.swtmp"
+    (root / f".0.shard.one,{signed}").write_bytes(b"young")
+    for name in (f".0.shard.two,{signed}", ".0.shard.three.0.swtmp", f".obsolete-five,{signed}"):
+        if "obsolete" in name:
+            (root / name).mkdir()
+            (root / name / "removed-1").write_bytes(b"old")
+        else:
+            (root / name).write_bytes(b"old")
+        os.utime(root / name, (0, 0))
+    (root / f".obsolete-four,{signed}").symlink_to(elsewhere)
+    os.utime(root / f".obsolete-four,{signed}", (0, 0), follow_symlinks=False)
+    shards.remove([7])
+    assert sorted(hidden_in(root)) == [f".0.shard.one,{signed}", ".0.shard.three.0.swtmp"]
+    assert [file.name for file in elsewhere.iterdir()] == ["removed-1"]
 
 
 def test_another_writer_is_noticed(shards):

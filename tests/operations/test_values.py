@@ -7,6 +7,7 @@ import re
 import warnings
 
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -16,6 +17,7 @@ from packaging.version import Version
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.sources import open_source
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
 pytestmark = pytest.mark.filterwarnings("ignore:The data type:FutureWarning")
@@ -284,3 +286,62 @@ def test_sizes_left_to_the_planner(tmp_path):
     assert 10e6 <= 2 * np.prod(big.metadata.grid.shards) <= 100e6
     given = shardwrite.plan(x, shards="16MB", chunks=50)
     assert 2 * np.prod(given.metadata.grid.shards) <= 16e6
+
+
+FILTERS = {
+    "delta": {"dtype": "<i4"},
+    "fixedscaleoffset": {"dtype": "<i4", "scale": 1, "offset": 3},
+    "delta, twice": {"dtype": "<i4"},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("order", [None, [1, 0, 2], [2, 1, 0]])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_take_elements_in_the_order_of_the_chunk(tmp_path, name, order, layout):
+    """Not in that of the memory, which is another one in a transposed or a Fortran array."""
+    delta = {"name": f"numcodecs.{name.partition(',')[0]}", "configuration": FILTERS[name]}
+    filters = [] if order is None else [{"name": "transpose", "configuration": {"order": order}}]
+    filters += [delta] * (1 + ("twice" in name))
+    a = np.arange(5 * 6 * 7, dtype="<i4").reshape(5, 6, 7)
+    x = da.from_array(np.asarray(a, order=layout), chunks=4)
+    x.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2, filters=filters, compressors=None)
+    for got in (zarr.open_array(tmp_path / "x", mode="r"), shardwrite.open_sharded(tmp_path / "x")):
+        np.testing.assert_array_equal(got[...], a)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_filters_of_zarr_2_in_fortran_order_stay_right_in_other_chunks(tmp_path):
+    a = np.arange(5 * 6, dtype="<i4").reshape(5, 6)
+    source = zarr.create_array(
+        tmp_path / "a", shape=a.shape, chunks=(3, 4), dtype=a.dtype, zarr_format=2, order="F",
+        filters=[numcodecs.Delta("<i4")], compressors=None,
+    )  # fmt: skip
+    source[...] = a
+    shardwrite.reshard(tmp_path / "a", tmp_path / "b", 2, chunks=(2, 2))
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "b", mode="r")[...], a)
+    assert shardwrite.verify(tmp_path / "b", against=tmp_path / "a").is_good
+
+
+@pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong, np.long, np.intc])
+def test_integers_of_each_name(tmp_path, dtype):
+    """numpy has two types of one size, and libraries such as tifffile give either."""
+    a = np.arange(24, dtype=dtype).reshape(4, 6)
+    shardwrite.to_sharded_zarr(a, tmp_path / "x", shards=4, chunks=2)
+    shardwrite.write_region(a[:2], tmp_path / "x", slice(2, 4))
+    got = zarr.open_array(tmp_path / "x", mode="r")
+    assert (got.dtype.kind, got.dtype.itemsize) == (a.dtype.kind, a.itemsize)
+    np.testing.assert_array_equal(got[...], np.concatenate([a[:2], a[:2]]))
+
+
+@pytest.mark.parametrize("dtype", [">i4", "S3"])
+def test_a_single_value_keeps_its_type(tmp_path, dtype):
+    """A scalar of numpy loses the order of its bytes, and the length of its text."""
+    source = zarr.create_array(tmp_path / "a", shape=(), dtype=dtype, zarr_format=2)
+    source[...] = 7 if dtype == ">i4" else b"a"
+    opened = open_source(tmp_path / "a")
+    assert opened[()].dtype == np.dtype(dtype)
+    shardwrite.to_sharded_zarr(opened, tmp_path / "b")
+    assert shardwrite.open_sharded(tmp_path / "b")[()] == source[()]
+    assert shardwrite.verify(tmp_path / "b", against=opened).is_good

@@ -35,6 +35,7 @@ _DTYPES = {
 }
 _CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4)}
 _MOST_IN_BLOCK = 2**32
+_MOST_IN_NEW_BLOCK = 2**18
 _FEWER_CHANNELS = 'select some channels, or give encoding="gzip"'
 _FOR_READERS = (
     "choose another scale, or correct data_type, num_channels or encoding in the info if they are "
@@ -181,7 +182,7 @@ class ChunkEncoding:
         Raises
         ------
         SpecError
-            If labels would change, an image would be too large, or a block is larger than a chunk.
+            If labels would change, or an image or a block would be too large.
         """
         if self.name == "jpeg" and kind == "segmentation":
             remedy = 'use "compressed_segmentation" or "gzip", or give type="image"'
@@ -198,15 +199,15 @@ class ChunkEncoding:
                 remedy = "make chunks smaller along y or z"
                 why = f"{self.name}: {error}"
                 raise SpecError(why, field="chunks", value=chunk, remedy=remedy) from None
-        if self.block_size is not None:
-            bounds = tuple(max(8, n) for n in chunk)
-            if any(b > n for b, n in zip(self.block_size, bounds, strict=True)):
-                raise SpecError(
-                    f"larger than a chunk, which is {chunk}",
-                    field=BLOCK_SIZE,
-                    value=self.block_size,
-                    remedy="give a block that fits a chunk, such as (8, 8, 8)",
-                )
+        # A block may be larger than a chunk. The bits of a whole one are then stored.
+        most = max(_MOST_IN_NEW_BLOCK, math.prod(max(8, n) for n in chunk))
+        if self.block_size is not None and math.prod(self.block_size) > most:
+            raise SpecError(
+                f"has more than {most} voxels, and chunks are {chunk}",
+                field=BLOCK_SIZE,
+                value=self.block_size,
+                remedy="give a smaller block, such as (8, 8, 8)",
+            )
 
 
 def _remedy(dtype: np.dtype[Any]) -> str:

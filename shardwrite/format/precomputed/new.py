@@ -412,7 +412,8 @@ def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> Sha
     else:
         remedy = 'give "auto", or the parameters as info has them under sharding'
         raise SpecError("no parameters", field="sharding", value=wanted, remedy=remedy)
-    if encoding not in (None, made.data_encoding):
+    # In the words of the format, raw chunks may be gzipped by their shards.
+    if encoding == "gzip" != made.data_encoding:
         remedy = f'leave it out, or give "data_encoding": "{encoding}"'
         raise SpecError(
             f"sharding says {made.data_encoding!r}",

@@ -2,14 +2,15 @@
 
 A shard begins with its index: for each minishard, start and end of the index of this minishard.
 The chunks follow, by minishard and by id, and then the indexes of the minishards. All offsets count
-from the end of the shard index. Whoever writes knows the shard index last, since it depends on the
-sizes of all that follows.
+from the end of the shard index. Bytes that no index names may lie before a chunk and belong to it:
+the fragments of a mesh lie there, and the chunk is its manifest. Whoever writes knows the shard
+index last, since it depends on the sizes of all that follows.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,14 @@ from shardwrite.format.precomputed.parameters import ShardingParameters
 __all__ = [
     "ENTRY_NBYTES",
     "GZIP_LEVEL",
+    "Contents",
     "Minishard",
     "Sealed",
     "check_minishards",
     "check_ranges",
     "check_shard_index",
     "check_volume_index",
+    "contents_of",
     "decode_minishard",
     "most_gzip_nbytes",
     "parse_entries",
@@ -65,15 +68,47 @@ class Minishard:
 
     def find(self, chunk_id: int) -> tuple[int, int] | None:
         """Offset and size of a chunk; None if there is none with this id."""
-        at = int(np.searchsorted(self.ids, np.uint64(chunk_id)))
-        if at == len(self.ids) or int(self.ids[at]) != chunk_id:
-            return None
-        return int(self.offsets[at]), int(self.nbytes[at])
+        position = self.position(chunk_id)
+        return (
+            None if position is None else (int(self.offsets[position]), int(self.nbytes[position]))
+        )
+
+    def position(self, chunk_id: int) -> int | None:
+        """Position of a chunk in the vectors; None if there is none with this id."""
+        position = int(np.searchsorted(self.ids, np.uint64(chunk_id)))
+        is_there = position < len(self.ids) and int(self.ids[position]) == chunk_id
+        return position if is_there else None
 
     @property
     def memory_nbytes(self) -> int:
         """Bytes of memory that the three vectors take."""
         return _COLUMN_NBYTES * len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents(Minishard):
+    """All chunks of a shard, in ascending order of their ids, and the bytes that no index names.
+
+    Attributes
+    ----------
+    before : numpy.ndarray of uint64, shape (n,)
+        Number of such bytes that lie immediately before each chunk.
+    ranges : numpy.ndarray of uint64, shape (m, 2)
+        Start and end of the shard index, of the indexes of minishards and of the chunks.
+    unowned : tuple of (int, int)
+        Number of bytes that no index names and that lie before no chunk, and offset of the first.
+    """
+
+    before: Ids
+    ranges: Ids
+    unowned: tuple[int, int]
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Bytes of memory that the vectors take."""
+        return sum(
+            each.nbytes for each in (self.ids, self.offsets, self.nbytes, self.before, self.ranges)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +322,45 @@ def check_ranges(
         start, end = solid[bad[0] + 1].tolist()
         raise CorruptShardError(f"{what} at {start} to {end} overlaps another")
     return solid
+
+
+def contents_of(
+    minishards: Sequence[Minishard], indexes: Ids, base: int, shard_nbytes: int
+) -> Contents:
+    """All chunks of a shard, and what lies between chunks and indexes.
+
+    A chunk of no bytes has no place, so that nothing lies before it.
+
+    Parameters
+    ----------
+    minishards : sequence of Minishard
+        The chunks of each minishard.
+    indexes : numpy.ndarray of uint64, shape (m, 2)
+        Start and end of the index of each of them.
+    base, shard_nbytes : int
+        Size of the shard index and of the shard.
+    """
+    vectors = [(each.ids, each.offsets, each.nbytes) for each in minishards]
+    ids, offsets, nbytes = (
+        np.concatenate(parts) for parts in zip(*vectors or [(indexes[:0, 0],) * 3], strict=True)
+    )
+    order = np.argsort(ids, kind="stable")
+    ids, offsets, nbytes = ids[order], offsets[order], nbytes[order]
+    is_solid = nbytes > 0
+    chunks = np.stack([offsets, offsets + nbytes], axis=1)[is_solid]
+    head = np.array([[0, base]], np.uint64)
+    ranges = np.concatenate([head, indexes, np.unique(chunks, axis=0)])
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    starts = np.append(ranges[:, 0], np.uint64(shard_nbytes))
+    reached = np.maximum.accumulate(ranges[:, 1])  # ranges of damaged shards may overlap
+    gaps = starts[1:] - np.minimum(reached, starts[1:])
+    before = np.zeros_like(nbytes)
+    first = np.searchsorted(starts, chunks[:, 0])  # of ranges that start there, the first
+    before[is_solid] = gaps[first - 1]
+    gaps[first - 1] = 0
+    (left,) = np.nonzero(gaps)
+    where = int(reached[left[0]]) if len(left) else 0
+    return Contents(ids, offsets, nbytes, before, ranges, (int(gaps.sum()), where))
 
 
 def decode_minishard(

@@ -1,0 +1,117 @@
+"""Bugs that are put into copies of the package, and how long the crash test takes to find each.
+
+Run as ``python -m tests.crash.seeds --minutes 10``, or with ``--bugs NAME ...``. Each line that it
+prints is also appended to ``tests/crash/bugs.jsonl`` with ``--keep``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PLACES = (HERE / "bugs", HERE.parent / "faults" / "bugs")
+POWER = ("--worlds", "power")
+DIRECTORY = ("--worlds", "directory")
+FREEZES = (*DIRECTORY, "--faults", "freeze")
+SLOW = (*DIRECTORY, "--faults", "slow", "none")
+BUGS = {
+    "no-fsync": POWER,
+    "no-directory-fsync": POWER,
+    "renamed-before-sync": POWER,
+    "late-rename": FREEZES,
+    "token-not-opened": FREEZES,
+    "removed-by-path": FREEZES,
+    "lease-not-renewed": SLOW,
+    "lease-ignored": SLOW,
+    **dict.fromkeys(
+        (
+            "entered-before-committed",
+            "ack-before-rename",
+            "index-before-data",
+            "short-write-ignored",
+            "record-after-change",
+            "recovered-in-place",
+            "shared-temporary-name",
+            "removed-too-early",
+            "list-overwritten",
+            "nothing-tidied",
+        ),
+        DIRECTORY,
+    ),
+}
+"""The faults that can show each bug, with all operations and options."""
+
+
+def copied(to: Path, bug: str) -> None:
+    """A copy of the package and of the crash test, with a bug or, by its empty name, without."""
+    ignored = shutil.ignore_patterns("__pycache__", "node_modules")
+    for part in ("shardwrite", "tests/crash", "tests/faults", "tests/buckets", "tests/forks"):
+        shutil.copytree(ROOT / part, to / part, ignore=ignored)
+    for place in PLACES if bug else ():
+        if (place / f"{bug}.patch").exists():
+            with (place / f"{bug}.patch").open() as patch:
+                command = ["patch", "-p1", "--quiet", "--fuzz=3"]
+                subprocess.run(command, stdin=patch, cwd=to, check=True)
+            return
+    if bug:
+        raise FileNotFoundError(bug)
+
+
+def hunt(bug: str, minutes: float, seed: int, *more: str) -> dict:
+    """Run the crash test on a copy until it finds something; what that was, and when."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="crash-bug-", dir=place) as directory:
+        root, out = Path(directory) / "copy", Path(directory) / "out"
+        copied(root, bug)
+        environment = {k: v for k, v in os.environ.items() if k not in ("SHIM", "LD_PRELOAD")}
+        command = [sys.executable, "-m", "tests.crash", "--minutes", str(minutes)]
+        command += ["--seed", str(seed), "--directory", str(out), "--no-shrink"]
+        begin = time.monotonic()
+        subprocess.run(
+            [*command, *BUGS.get(bug, []), *more],
+            cwd=root,
+            env={**environment, "PYTHONPATH": str(root)},
+            capture_output=True,
+            check=False,
+        )
+        lines = (out / "results.jsonl").read_text().splitlines()
+        last = json.loads(lines[-1])
+        return {
+            "bug": bug,
+            "seed": seed,
+            "options": " ".join([*BUGS.get(bug, []), *more]),
+            "seconds": round(time.monotonic() - begin, 1),
+            "restarts": len(lines),
+            "said": last["troubles"][0][:200] if last["troubles"] else "",
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--bugs", nargs="+", choices=BUGS, default=[*BUGS])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true")
+    given, more = parser.parse_known_args()
+    n_missed = 0
+    for bug in given.bugs:
+        line = hunt(bug, given.minutes, given.seed, *more)
+        n_missed += not line["said"]
+        print(json.dumps(line), flush=True)
+        if given.keep:
+            with (HERE / "bugs.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    return 1 if n_missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

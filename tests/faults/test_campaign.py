@@ -1,0 +1,130 @@
+"""The table of the campaign tells what was measured, and a release refuses what is old."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import campaign
+from leftovers import left_over, names_in
+
+ROW = next(row for row in campaign.rows() if row.wanted > 1)
+GOOD = {"runs": 800, "vacuous": 0, "acked": 5000, "left": 0, "redone": []}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Function that stores the results of the only row."""
+    monkeypatch.setattr(campaign, "RESULTS", tmp_path / "campaign.jsonl")
+    monkeypatch.setattr(campaign, "rows", lambda: iter([ROW]))
+
+    def store(*found, commit="HEAD"):
+        lines = [
+            {"row": ROW.name, "seed": 100, "commit": commit, "date": "", "numbers": numbers}
+            for numbers in found
+        ]
+        campaign.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return store
+
+
+def cell(name):
+    head, _, line = campaign.table().splitlines()[:3]
+    titles = [title.strip() for title in head.strip("| ").split("|")]
+    return [text.strip() for text in line.strip("| ").split("|")][titles.index(name)]
+
+
+def bound():
+    return cell("upper bound on the share of runs with a loss (95 %)")
+
+
+def test_what_was_not_measured_is_not_zero(results):
+    results(GOOD)
+    assert cell("left over") == "0"
+    results(GOOD, {**GOOD, "left": None})
+    assert cell("left over") == "not measured"
+    results({name: value for name, value in GOOD.items() if name != "left"})
+    assert cell("left over") == "not measured"
+
+
+def test_bounds_count_runs_and_not_units(results):
+    results({**GOOD, "runs": 300, "vacuous": 0})
+    assert bound() == "1.0e-02"
+    results({**GOOD, "runs": 400, "vacuous": 100})
+    assert bound() == "1.0e-02"
+    results({**GOOD, "runs": 3})
+    assert bound() == "none: too few runs"
+    results({**GOOD, "lost": 1})
+    assert bound() == "does not hold"
+
+
+def test_age_is_told_also_where_the_commit_is_not_here(results):
+    results(GOOD)
+    assert cell("changes since") == "0"
+    results(GOOD, commit="0123456789abcdef0123456789abcdef01234567")
+    assert cell("changes since") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "commit", "why"),
+    [
+        ({}, "HEAD", ""),
+        ({"runs": 1}, "HEAD", "too few runs"),
+        ({"lost": 1}, "HEAD", "lost or went wrong"),
+        ({"left": 2}, "HEAD", "left over"),
+        ({"left": None}, "HEAD", "not measured"),
+        ({}, "0123456789abcdef0123456789abcdef01234567", "not in this clone"),
+    ],
+)
+def test_a_release_refuses_bad_rows(numbers, commit, why, results):
+    results({**GOOD, **numbers}, commit=commit)
+    found = campaign.refused(most_changes=100)
+    assert [why in text for text in found] == [True] * bool(why), found
+
+
+def test_a_release_refuses_old_rows(results, monkeypatch):
+    results(GOOD)
+    monkeypatch.setattr(campaign, "n_changes", lambda _: 101)
+    assert ["101 changes" in text for text in campaign.refused(most_changes=100)] == [True]
+    assert not campaign.refused(most_changes=101)
+
+
+def test_the_command_for_a_release_says_no_to_the_stored_rows():
+    """As long as rows of the table have no count of what is left over."""
+    command = [sys.executable, campaign.HERE / "campaign.py", "check", "--most-changes", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert ROW.name in done.stdout
+
+
+def test_left_over_are_new_names_that_are_no_part_of_an_array(tmp_path):
+    (tmp_path / "old").mkdir()
+    before = names_in(tmp_path)
+    for name in (
+        "x/zarr.json",
+        "x/c/0/1",
+        "x/shardwrite-receipt.json",
+        "x/c/0/.1.run.1.swtmp",
+        "x.shardwrite/run-1/plan.json",
+        "g/zarr.json",
+        "gone/c/0/0",
+        "log",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = left_over(tmp_path, before, own=("log",))
+    assert set(found) == {
+        "x/c/0/.1.run.1.swtmp",
+        "x.shardwrite",
+        "x.shardwrite/run-1",
+        "x.shardwrite/run-1/plan.json",
+        "gone",
+        "gone/c",
+        "gone/c/0",
+        "gone/c/0/0",
+    }

@@ -1,0 +1,232 @@
+"""Groups with consolidated metadata that several writers change: a call that has returned is listed,
+whatever path it was given, the same call mends a list, and `verify` compares list and tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite.cli.main import main
+
+pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
+X = np.arange(64, dtype="u4").reshape(8, 8) + 1
+GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
+
+
+def write(path, values=X, **keywords):
+    how = {} if "region" in keywords else GOOD
+    return da.from_array(values, chunks=5).to_sharded_zarr(
+        path, **{"source_id": "x", **how, **keywords}
+    )
+
+
+@pytest.fixture
+def group(tmp_path):
+    zarr.create_group(tmp_path / "g")
+    zarr.consolidate_metadata(tmp_path / "g")
+    return tmp_path / "g"
+
+
+def listed(group):
+    document = json.loads((group / "zarr.json").read_text())
+    return document["consolidated_metadata"]["metadata"]
+
+
+OPERATIONS = {
+    "write": lambda group: write(group / "b"),
+    "name": lambda group: write(group, name="b"),
+    "replace": lambda group: write(group / "old", X + 1, mode="w", source_id="new"),
+    "append": lambda group: write(group / "old", region="append", source_id="new"),
+    "shard": lambda group: shardwrite.shard(group / "flat", group / "b", shards=8),
+    "in place": lambda group: shardwrite.shard(group / "flat", shards=8),
+    "download": lambda group: shardwrite.download(group.parent / "other", group / "b"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_change_of_a_list_is_lost(tmp_path, group, monkeypatch, name):
+    """Another writer enters its array right before a list is replaced that was made without it."""
+    write(group / "old")
+    write(group / "flat", shards=None, chunks=4)
+    write(tmp_path / "other")
+    rename, others = os.rename, []
+
+    def late(source, to, **keywords):
+        if str(to) == str(group / "zarr.json") and not others:
+            others.append(threading.Thread(target=write, args=(group / "quick",)))
+            others[0].start()
+            others[0].join(0.7)  # it has to wait
+        rename(source, to, **keywords)
+
+    monkeypatch.setattr(os, "rename", late)
+    OPERATIONS[name](group)
+    others[0].join()
+    assert set(listed(group)) == {path.parent.name for path in group.glob("*/zarr.json")}
+    assert not list(group.glob(".*")), "nothing is left"
+    assert not list(group.glob("*.shardwrite"))
+    assert shardwrite.verify(group).is_good
+
+
+def test_the_same_call_mends_a_list(group):
+    write(group / "a")
+    before = (group / "a/c/0/0").stat()
+    document = json.loads((group / "zarr.json").read_text())
+    document["consolidated_metadata"]["metadata"] = {}
+    (group / "zarr.json").write_text(json.dumps(document))
+    (warning,) = shardwrite.verify(group / "a").warnings
+    assert "does not list the array" in warning
+    report = shardwrite.verify(group)
+    assert not report.is_good
+    assert [(problem.key, "does not list" in problem.message) for problem in report.problems] == [
+        ("a", True)
+    ]
+    write(group / "a")
+    assert (group / "a/c/0/0").stat() == before, "nothing is written again"
+    assert list(listed(group)) == ["a"]
+    assert shardwrite.verify(group).is_good
+    assert not shardwrite.verify(group / "a").warnings
+
+
+def test_verify_of_a_group(group):
+    for name in ("a", "b", "c", "deep/d"):
+        write(group, name=name)
+    zarr.consolidate_metadata(group)
+    zarr.consolidate_metadata(group, path="deep")
+    report = shardwrite.verify(group)
+    assert report.is_good
+    assert report.n_nodes == 5
+    result = CliRunner().invoke(main, ["verify", str(group)])
+    assert result.exit_code == 0, result.output
+    assert "5 arrays and groups" in result.output
+
+    os.rename(group / "a", group.parent / "gone")  # and as other programs do it
+    zarr.open_array(group / "b").attrs["who"] = "somebody"
+    zarr.open_group(group / "deep", use_consolidated=False).create_array("e", data=X)
+    told = {problem.key: problem.message for problem in shardwrite.verify(group).problems}
+    assert "no node stands there" in told["a"]
+    assert "another document" in told["b"]
+    assert "does not list it" in told["deep/e"]
+    assert set(told) == {"a", "b", "deep/e"}
+    result = CliRunner().invoke(main, ["verify", str(group)])
+    assert result.exit_code == 1
+    assert "deep/e" in result.output
+    with pytest.raises(shardwrite.SpecError, match="is for arrays"):
+        shardwrite.verify(group, deep=True)
+
+
+def test_verify_of_a_group_without_a_list(tmp_path):
+    write(tmp_path / "g", name="a")
+    report = shardwrite.verify(tmp_path / "g")
+    assert report.is_good
+    assert "lists no nodes" in str(report)
+
+
+@pytest.mark.parametrize("kind", ["obstore", "fsspec", "part of a store"])
+def test_an_array_that_is_a_store_of_its_own_is_listed(tmp_path, kind):
+    fsspec = pytest.importorskip("fsspec")
+    root = zarr.storage.FsspecStore.from_url(f"memory://{tmp_path.name}{kind[:3]}/g")
+    if kind == "obstore":
+        store = pytest.importorskip("obstore.store").MemoryStore()
+        root = zarr.storage.ObjectStore(store)
+    group = zarr.create_group(root)
+    zarr.consolidate_metadata(root)
+    if kind == "obstore":
+        write(store, name="a")
+    elif kind == "fsspec":
+        write(f"memory://{tmp_path.name}{kind[:3]}/g/a")
+    else:
+        write(group, name="a")
+    assert fsspec
+    found = zarr.open_consolidated(root, mode="r")
+    np.testing.assert_array_equal(found["a"][...], X)
+
+
+def test_a_conversion_keeps_what_others_have_entered(tmp_path):
+    """Two calls convert other parts of one hierarchy, the second one after the first."""
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    group = zarr.create_group(src)
+    for name in ("a", "b"):
+        group.create_array(name, data=X, chunks=(4, 4))
+    zarr.consolidate_metadata(src)
+    shardwrite.shard(src, dst, shards=8, include="a")
+    shardwrite.shard(src, dst, shards=8, include="b")
+    write(dst / "c")
+    zarr.open_group(src).attrs["new"] = 1
+    shardwrite.shard(src, dst, shards=8, include="b", mode="w")
+    assert list(listed(dst)) == ["a", "b", "c"]
+    assert json.loads((dst / "zarr.json").read_text())["attributes"] == {"new": 1}
+    assert shardwrite.verify(dst).is_good
+
+
+SECOND_USER = """
+    import os, sys
+    from pathlib import Path
+    import numpy as np, dask.array as da, shardwrite
+    x = da.from_array(np.ones((8, 8), "u4"), chunks=4)
+
+    def attempt(what, group):
+        try:
+            if what == "shard":
+                shardwrite.shard(group / "mine/flat", shards=8)
+            elif what == "append":
+                x.to_sharded_zarr(group / "mine/old", region="append", source_id="b")
+            else:
+                name, mode = ("new", "w-") if what == "new" else ("old", "w")
+                x.to_sharded_zarr(group / "mine" / name, shards=8, chunks=4, mode=mode)
+            return "done"
+        except shardwrite.ShardwriteError as error:
+            return f"{type(error).__name__}: {error}"
+
+    paths = [Path(path) for path in sys.argv[1:]]
+    for what in ("new", "replace", "append", "shard"):
+        assert attempt(what, paths[0]) == "done"  # which also imports everything
+    os.setgroups([])
+    os.setgid(4321), os.setuid(4321)
+    for path in paths[1:]:
+        for what in ("new", "replace", "append", "shard"):
+            print(what, attempt(what, path))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
+def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
+    """The directory below is the second user's own, and the group is not."""
+    groups = [tmp_path / name for name in ("root", "closed", "sticky")]
+    for group in groups:
+        mine = zarr.create_group(group).create_group("mine").store_path.store.root / "mine"
+        write(mine / "old")
+        write(mine / "flat", shards=None, chunks=4)
+        zarr.consolidate_metadata(group)
+        for directory, _, leaves in os.walk(mine):
+            for path in [directory, *(os.path.join(directory, leaf) for leaf in leaves)]:
+                os.chown(path, 4321, 4321)
+    groups[2].chmod(0o1777)
+    for above in tmp_path.parents:
+        if above.stat().st_uid == os.geteuid() and above.name.startswith(("pytest", "popen")):
+            above.chmod(0o755)
+    tmp_path.chmod(0o755)
+    before = {path: path.stat().st_mtime_ns for group in groups[1:] for path in group.rglob("*")}
+    told = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert len(lines) == 8
+    assert [line for line in lines if "you may not change it" not in line] == []
+    assert {line.split()[1] for line in lines} == {"SpecError:"}
+    after = {path: path.stat().st_mtime_ns for group in groups[1:] for path in group.rglob("*")}
+    assert after == before
