@@ -40,12 +40,19 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
+from shardwrite.errors import (
+    JournalError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    UntrustedStateError,
+)
 from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
+    PATH_MAX,
     WORK_PREFIX,
     Proof,
     as_store_error,
@@ -71,6 +78,8 @@ __all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_pl
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
+_STATE_NBYTES = 512
+"""More than the longest path of run state has, beside the path of its array."""
 
 
 def _home(path: Path) -> Path:
@@ -427,6 +436,8 @@ class InPlace:
 def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = _home(path)
+    if layout is not None:
+        _check_length(path)
     if layout is not None and not is_there(home / _RECORD):
         refuse_in_place(path.parent)
     for _ in range(_MAX_TRIES):
@@ -456,6 +467,20 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
             differences=others,
         )
     return record
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a path beside which no run can work, as the paths there would be too long."""
+    longest = f"{CONVERSION_SUFFIX}/{WORK_PREFIX}{'0' * 32}/new/{path.name}{'0' * _STATE_NBYTES}"
+    most = PATH_MAX - len(os.fsencode(longest)) - 1
+    if len(os.fsencode(path)) > most:
+        raise SpecError(
+            "the path is too long, and those of what is written beside it would be, too",
+            field="src",
+            value=str(path),
+            remedy=f"rename directories above, so that the path has at most {most:,} bytes, or "
+            "convert into another place",
+        )
 
 
 def _parsed(path: Path, data: bytes) -> Record:

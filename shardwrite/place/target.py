@@ -364,7 +364,7 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
             "not the path of a directory that can be made",
             field="store",
             value=str(store),
-            remedy="give one with a name",
+            remedy=f"give one with a name, of at most {_MAX_NAME_NBYTES} bytes for each part",
         )
     root = _without_dots(root)
     if root.name.endswith(RUN_SUFFIX):

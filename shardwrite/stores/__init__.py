@@ -51,6 +51,7 @@ from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
+    PATH_MAX,
     check_regular,
     is_file,
     is_there,
@@ -103,6 +104,7 @@ __all__ = [
     "COPIED_NBYTES",
     "DURABILITIES",
     "NO_ROOM",
+    "PATH_MAX",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
