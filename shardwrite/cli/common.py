@@ -131,7 +131,7 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
     for field in ("fill_value", "dimension_names"):
         if options[field] is None:
             options[field] = getattr(known, field)
-    if options["serializer"] == "auto" and known.serializer is not None:
+    if options.get("serializer") == "auto" and known.serializer is not None:
         options["serializer"] = known.serializer
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
     return _as_given(opened, options, as_source=as_source), identity or opened.identity

@@ -247,6 +247,10 @@ class ForeignPipeline:
         codecs = document["codecs"]
         self._stages = tuple(stages)
         self._document = {**document, "codecs": codecs[: len(codecs) - len(stages)]}
+        # Filters take the bytes for numbers in the order that they have.
+        wanted = codecs[0].get("configuration", {}).get("dtype")
+        is_other = isinstance(wanted, str) and wanted == dtype.newbyteorder("S").str
+        self._dtype = np.dtype(wanted) if is_other else dtype
         self.names = "+".join(str(codec["name"]) for codec in codecs)
         self._key = "c/" + "/".join("0" * len(chunk_shape)) if chunk_shape else "c"
         self._local = threading.local()
@@ -276,7 +280,7 @@ class ForeignPipeline:
     def _encoded_by(self, array: zarr.Array[Any], memory: dict[str, Any], chunk: Array) -> bytes:
         """One chunk after the codecs, and before the stages."""
         try:
-            array[...] = np.ascontiguousarray(chunk.transpose(self._axes))
+            array[...] = np.ascontiguousarray(chunk.transpose(self._axes), self._dtype)
         except (TypeError, ValueError, RuntimeError) as error:
             raise CodecError(
                 f"codecs {self.names} failed to encode: {error}", codec=self.names

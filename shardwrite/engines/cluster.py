@@ -67,7 +67,8 @@ class ClusterEngine:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        with _reaching(client):
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
         self.n_processes = max(1, len(workers))
         self.n_threads = max((w["nthreads"] for w in workers), default=1)
         limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
@@ -217,14 +218,40 @@ class ClusterEngine:
         """
         from distributed.comm.core import CommClosedError
 
-        results: Mapping[str, Any] = self._client.run(function, *args, on_error="return")
-        errors = {name: value for name, value in results.items() if isinstance(value, Exception)}
-        if errors:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"]
-            for name, error in errors.items():
-                if name in workers and not isinstance(error, CommClosedError):
-                    raise error
+        with _reaching(self._client):
+            results: Mapping[str, Any] = self._client.run(function, *args, on_error="return")
+            errors = {
+                name: value for name, value in results.items() if isinstance(value, Exception)
+            }
+            workers = self._client.scheduler_info(n_workers=-1)["workers"] if errors else {}
+        for name, error in errors.items():
+            if name in workers and not isinstance(error, CommClosedError):
+                raise error
         return {name: value for name, value in results.items() if name not in errors}
+
+
+@contextlib.contextmanager
+def _reaching(client: Any) -> Iterator[None]:
+    """Turn whatever dask raises for a scheduler that is gone into one error.
+
+    Raises
+    ------
+    ClusterLostError
+        If the client has lost its scheduler, before the block or while it ran. dask itself would
+        wait for it to come back.
+    """
+    lost = ClusterLostError(
+        "the scheduler of the dask client is gone; close the client, connect to another cluster, "
+        "and run the same again"
+    )
+    if client.status != "running":
+        raise lost
+    try:
+        yield
+    except Exception as error:
+        if client.status == "running" and not isinstance(error, OSError):
+            raise
+        raise lost from error
 
 
 @contextlib.contextmanager

@@ -102,7 +102,11 @@ def keep_room(path: Path) -> None:
         fd = open_plain(path, os.O_WRONLY)
         try:
             end = os.fstat(fd).st_size
-            reserve_blocks(fd, end, end + _KEPT_NBYTES)
+            try:
+                reserve_blocks(fd, end, end + _KEPT_NBYTES)
+            except OSError as error:
+                if error.errno != errno.EFBIG:  # where no file may be so large, none is kept
+                    raise
         finally:
             os.close(fd)
 

@@ -58,6 +58,7 @@ BAD = {
     "read.chunk-limit": [0.5],
     "precomputed.index-limit": ["much", 0],
     "source.chunk-size": ["x"],
+    "source.accept": ["yes", 1],
     "cluster.attempts": [0],
     "slurm.command-timeout": [0],
     "slurm.start-timeout": ["x"],

@@ -66,15 +66,19 @@ class Log:
         os.close(self._fd)
 
     @contextlib.contextmanager
-    def changing(self, *changes: Change) -> Iterator[None]:
-        """What is changed in the block, which acknowledges it by its end."""
+    def changing(self, *changes: Change, is_ours: bool = True) -> Iterator[None]:
+        """What is changed in the block, which acknowledges it by its end.
+
+        What is not ours is done by the user, and no fault is meant for it.
+        """
         self._n += 1
         name = f"{self._client}-{self._n}"
         plain = [asdict(c) for c in changes]
         for change in plain:
             del change["begin"], change["end"], change["acked"]
         self.note(event="begin", id=name, changes=plain)
-        self.on_change()
+        if is_ours:
+            self.on_change()
         try:
             yield
         except BaseException:
@@ -375,7 +379,7 @@ def _consume(client: Client, operation: Operation) -> None:
         if "consolidated_metadata" in json.loads((client.root / "zarr.json").read_text()):
             raise SkippedError("it would still be listed, so it is refused")
         copied = _copied(client, source, operation["array"])
-        with client.log.changing(Change(operation["array"], "gone")):
+        with client.log.changing(Change(operation["array"], "gone"), is_ours=False):
             shutil.rmtree(client.root / operation["array"], ignore_errors=True)
         operation["copied"] = asdict(copied)
         client.log.note(event="start", operation=operation)
@@ -417,7 +421,6 @@ def _write_again(client: Client, operation: Operation) -> None:
     x = checker.values_of_versions(np.load(operation["source"]), operation["array"])
     pieces = da.from_array(x, chunks=operation["pieces"])
     shardwrite.repair(store, pieces, **name, durability=operation["durability"])
-    shutil.rmtree(client.root / f"{operation['array']}.quarantine", ignore_errors=True)
 
 
 def _pair(client: Client, operation: Operation) -> None:

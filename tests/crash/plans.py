@@ -10,7 +10,8 @@ import operations
 from operations import Operation
 from rounds import NEW, TTL, Campaign
 
-CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", "stat", "opendir", "read")  # fmt: skip
+COMMON = ("open", "write", "fsync", "rename", "unlink")
+CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
 GROWING = {"append", "stream", "write", "ids", "remove ids"}
 _WEIGHTS = (6, 3, 5, 2, 1, 1, 0.3, 1)  # of the arrays
@@ -107,7 +108,7 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
         k = rng.randint(1, most if of == "*" else 6)
         return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":
-        error = rng.choice([0, *ERRORS])  # 0: a short write
+        error = rng.choice([0, 0, *ERRORS])  # 0: a short write
         return {
             "kind": kind,
             "client": client,

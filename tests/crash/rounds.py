@@ -233,6 +233,8 @@ class Campaign:
             self.check(outcome, "after abandon", recovered=not self.pending)
         self._call_again(outcome)
         self.check(outcome, "after the same calls", recovered=True)
+        for path in self.root.glob("*.quarantine"):  # is for the user, who needs it no more
+            shutil.rmtree(path)
         if plan["fault"]["kind"] in ("fail", "full", "cut") and self._left_over():
             # The removal of what a call that returned had left has failed, or came to nothing.
             self._abandon(outcome)

@@ -22,6 +22,7 @@ PLACES = (HERE / "bugs", HERE.parent / "faults" / "bugs")
 POWER = ("--worlds", "power")
 DIRECTORY = ("--worlds", "directory")
 FREEZES = (*DIRECTORY, "--faults", "freeze")
+FAILS = (*DIRECTORY, "--faults", "fail")
 SLOW = (*DIRECTORY, "--faults", "slow", "none")
 BUGS = {
     "no-fsync": POWER,
@@ -32,12 +33,12 @@ BUGS = {
     "removed-by-path": FREEZES,
     "lease-not-renewed": SLOW,
     "lease-ignored": SLOW,
+    "ack-before-rename": FAILS,
+    "short-write-ignored": FAILS,
     **dict.fromkeys(
         (
             "entered-before-committed",
-            "ack-before-rename",
             "index-before-data",
-            "short-write-ignored",
             "record-after-change",
             "recovered-in-place",
             "shared-temporary-name",

@@ -18,12 +18,14 @@ from functools import cache
 from pathlib import Path
 
 import dask.array as da
+import h5py
 import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
+import ends
 import failing_calls
 import oracle
 from leftovers import names_in
@@ -50,7 +52,56 @@ CONVERSIONS = {"shard": 4, "unshard": None, "shard-in-place": 4, "unshard-in-pla
 """Shards of the new array, in inner chunks."""
 CONSUMING = {"shard-and-consume": 4, "reshard-and-consume": (3, 1)}
 """The same for conversions that remove their source."""
-OPERATIONS = (*UPDATES, *STREAMS, *CONVERSIONS, *CONSUMING)
+OTHERS = {
+    name: ends.OPERATIONS[name]
+    for name in (
+        "replacement",
+        "restart",
+        "parts",
+        "finalize",
+        "creation",
+        "erase",
+        "compaction",
+        "repair",
+        "salvage",
+        "update by restart",
+        "give up, and update",
+        "conversion that encodes",
+        "shard a store",
+        "append in a group",
+        "replacement in a group",
+    )
+}
+"""Operations that `ends.py` kills."""
+
+
+def adopt(path: Path) -> None:
+    shardwrite.adopt([path.with_name("old.h5")], path, dataset="x")
+
+
+def make_hdf5(path: Path) -> None:
+    with h5py.File(path.with_name("old.h5"), "w") as file:
+        file.create_dataset("x", data=ends.NEW, chunks=(5, 5), compression="gzip")
+
+
+def convert_in_parts(path: Path) -> None:
+    given = path.with_name("source"), path
+    shardwrite.prepare_conversion(*given, shards=2)
+    for part in range(2):
+        shardwrite.convert_part(*given, part, 2, shards=2)
+    shardwrite.finalize_conversion(*given, shards=2)
+
+
+OTHERS |= {
+    "adoption": ends.Operation(make_hdf5, adopt, ends.NEW),
+    "download": ends.Operation(
+        lambda path: ends.make_source(path, 10),
+        lambda path: shardwrite.download(path.with_name("source"), path),
+        ends.NEW,
+    ),
+    "conversion in parts": ends.Operation(ends.make_source, convert_in_parts, ends.NEW),
+}
+OPERATIONS = (*UPDATES, *STREAMS, *CONVERSIONS, *CONSUMING, *OTHERS)
 
 
 @dataclass(kw_only=True)
@@ -62,6 +113,10 @@ class Case(failing_calls.Fault):
 
 def make(path: Path, operation: str) -> None:
     """The array as it is before; inner chunks of one size are what can be put in place."""
+    if operation in OTHERS:
+        path.parent.joinpath(OTHERS[operation].at).parent.mkdir(exist_ok=True)
+        OTHERS[operation].prepare(path.parent / OTHERS[operation].at)
+        return
     compressors = "auto" if operation == "append in place" else []
     if operation in (*CONVERSIONS, *CONSUMING):
         is_flat = CONVERSIONS.get(operation) or operation == "shard-and-consume"
@@ -123,7 +178,28 @@ def template(operation: str) -> Path:
     return path
 
 
+def run_other(library, case: Case, directory: Path) -> Case:
+    """The same for one of `OTHERS`: a call fails, and the same call is made again."""
+    operation = OTHERS[case.operation]
+    shutil.copytree(template(case.operation).parent, directory, dirs_exist_ok=True)
+    before, path = names_in(directory), directory / operation.at
+    error = case.strike(library, directory, lambda: operation.perform(path))
+    try:
+        if error is None:
+            np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
+        else:
+            case.check_told(error)
+        operation.perform(path)
+        np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
+    except Exception as trouble:
+        case.trouble = f"{type(trouble).__name__}: {trouble}"
+    case.look_for_left(directory, before)
+    return case
+
+
 def run_case(library, case: Case, directory: Path) -> Case:
+    if case.operation in OTHERS:
+        return run_other(library, case, directory)
     path = directory / "x.zarr"
     is_elsewhere = case.operation in ("shard", "unshard", *CONSUMING)
     made = directory / "source" if is_elsewhere else path
