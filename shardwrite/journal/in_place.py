@@ -128,13 +128,7 @@ def new_tree_of(path: Path) -> Path | None:
 
 
 def work_of(path: Path) -> Path | None:
-    """Directory of the work on a conversion of the tree at a path, whoever is at it.
-
-    Raises
-    ------
-    JournalError
-        If its record is damaged, or another user has begun it.
-    """
+    """Directory of the work on a conversion of the tree at a path, whoever is at it."""
     if not find_in_place(path):
         return None
     record = _parsed(path, read_file(_home(path) / _RECORD) or b"")
@@ -142,13 +136,7 @@ def work_of(path: Path) -> Path | None:
 
 
 def layout_of(path: Path) -> Mapping[str, str]:
-    """What a conversion of the tree at a path was begun with; empty if there is none.
-
-    Raises
-    ------
-    JournalError
-        If its record is damaged, or another user has begun it.
-    """
+    """What a conversion of the tree at a path was begun with; empty if there is none."""
     if not find_in_place(path):
         return {}
     return _parsed(path, read_file(_home(path) / _RECORD) or b"").layout
@@ -315,15 +303,7 @@ class InPlace:
         )
 
     def check_movable(self) -> None:
-        """Refuse to go on if the system cannot rename the old tree.
-
-        Raises
-        ------
-        SpecError
-            If it cannot.
-        StoreError
-            If the storage refuses.
-        """
+        """Refuse to go on if the system cannot rename the old tree."""
         with as_store_error(str(self.path), "cannot exchange"):
             check_movable(self.path, self.work)
 
@@ -369,15 +349,7 @@ class InPlace:
         self._lost()
 
     def settle(self) -> None:
-        """Finish the exchange of names, and make it durable (step 5).
-
-        It may be called again after a crash.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses.
-        """
+        """Finish the exchange of names, and make it durable (step 5), also after a crash."""
         with as_store_error(str(self.path), "cannot finish the exchange of"):
             if _inode(self.path) is None:
                 os.rename(self.new, self.path)
