@@ -140,7 +140,7 @@ COVERED: dict[str, str] = {
     "To replace it by this one, give mode": (
         f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
     ),
-    "or give it up with abandon (shardwrite abandon), which puts the old array back": (
+    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "It overwrites the objects of the old array, so nothing can be put back": (

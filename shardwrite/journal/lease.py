@@ -8,9 +8,9 @@ A holder counts as alive as long as its lease is touched. On its own host, a pro
 known to be dead at once. That a machine has started anew is believed only if its identifier is the
 same, because two machines may have one host name. Ages are measured by the file system's clock, so
 that the clocks of hosts need not agree. Each lease or claim states the age in seconds at which its
-holder counts as dead. Processes with other settings therefore judge it as its holder does. Where
-the time of a lease lies so far in the future that its age says nothing, it is watched for that many
-seconds: a holder that lives touches it meanwhile.
+holder counts as dead. Processes with other settings therefore judge it as its holder does. The
+time of a lease may lie so far in the future that its age says nothing. Such a lease is watched for
+that many seconds, in which a holder that lives touches it.
 """
 
 from __future__ import annotations

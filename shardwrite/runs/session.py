@@ -474,7 +474,9 @@ class Session:
         Its manifest, if it keeps one, lists all chunks until the run ends.
         """
         metadata = self.job.plan.metadata
-        self.directory.clear(())
+        if self.directory.record.replaces:
+            self.ledger = replay(self.directory, metadata).ledger  # of an earlier call
+            self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
         self.directory.publish(self.job.durability, self.driver, listed)
 

@@ -18,7 +18,7 @@ from shardwrite import JournalError, SpecError
 OLD = np.arange(1, 1025, dtype="u4").reshape(32, 32)
 NEW = OLD + 5000
 NEW[:8, 8:16] = 0  # a shard that only the old array has
-LAYOUT = {"shards": 8, "chunks": 4}
+LAYOUT = {"shards": 8, "chunks": 4, "memory_limit": "4kB"}
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +87,9 @@ def test_a_replacement_in_two_calls(service, environment, url):
             failing(x, 7).to_sharded_zarr(url, mode="w", source_id="new", **LAYOUT)
         with pytest.raises(SpecError, match="no array"):
             shardwrite.open_sharded(url)
+        report = shardwrite.verify(url)
+        assert report.is_good
+        assert report.n_pending > 8  # where only shards of the old array are
         with pytest.raises(JournalError, match=r"overwrites.*again.*restart=True"):
             shardwrite.abandon(url)
         x.to_sharded_zarr(url, mode="w", source_id="new", **LAYOUT)
@@ -125,3 +128,14 @@ def test_published_first(moto, url):
     seen = values(moto, url)
     assert ((seen == 0) | (seen == NEW)).all()
     assert (seen == 0).sum() > 64
+
+
+def test_published_first_by_the_second_call(moto, url):
+    """It removes none of the shards that the first call has put."""
+    da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)
+    x, call = da.from_array(NEW, chunks=8), {"mode": "w", "source_id": "new", **LAYOUT}
+    with pytest.raises(ValueError, match="no source"):
+        failing(x, 7).to_sharded_zarr(url, **call)
+    done = x.to_sharded_zarr(url, publish="first", **call)
+    assert done.n_resumed_shards
+    np.testing.assert_array_equal(values(moto, url), NEW)

@@ -21,6 +21,7 @@ from shardwrite.cli import main
 
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 LAYOUT = {"shards": 10, "chunks": 5}
+SMALL = {"memory_limit": "2kB"}  # so that each shard is a task of its own
 ENDS = Path(__file__).parents[1] / "faults/ends.py"
 
 
@@ -60,10 +61,11 @@ def broken(values, n_good=2):
 
 def write(path, n_good=2, **keywords):
     x = broken(OLD + 7, n_good)
-    return x.to_sharded_zarr(path, source_id="new", **{**LAYOUT, "mode": "w", **keywords})
+    return x.to_sharded_zarr(path, source_id="new", **{**LAYOUT, **SMALL, "mode": "w", **keywords})
 
 
 def fail(path, **keywords):
+    """Fail when some shards of the new array are there, and none of the old one."""
     with pytest.raises(ValueError, match="no source"):
         write(path, **keywords)
     assert not (path / "zarr.json").exists()
@@ -93,7 +95,7 @@ def test_the_command_puts_it_back(tmp_path):
 def test_the_same_call_finishes_it(tmp_path):
     make(tmp_path / "x")
     fail(tmp_path / "x")
-    write(tmp_path / "x", n_good=99)
+    assert write(tmp_path / "x", n_good=99).n_resumed_shards == 1
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
     assert beside(tmp_path / "x") == []
 
