@@ -6,6 +6,7 @@ import math
 import textwrap
 
 from shardwrite.codecs.documents import attributes_of
+from shardwrite.errors import printable
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
@@ -88,14 +89,15 @@ def counted(number: int, noun: str) -> str:
 def table_text(title: str, rows: Rows) -> str:
     """Format a table of two columns as text.
 
-    `rows` are pairs of a name and a cell. A cell may have several lines.
+    `rows` are pairs of a name and a cell. A cell may have several lines. Control characters,
+    such as a name can have, are spelt out.
     """
     width = max(len(name) for name, _ in rows)
     lines = [title]
     for name, cell in rows:
         for number, line in enumerate(cell.split("\n")):
             lines.append(f"  {name if number == 0 else '':<{width}}  {line}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def index_text(metadata: ArrayMetadata) -> str:

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, printable
 from shardwrite.journal import Ledger
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
@@ -176,7 +176,7 @@ class WriteResult:
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} of {self.path}: {counted(self.n_shards, 'file')}, "
+            f"<{type(self).__name__} of {printable(self.path)}: {counted(self.n_shards, 'file')}, "
             f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out>"
         )
 

@@ -86,9 +86,7 @@ def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArr
     Raises
     ------
     SpecError
-        If elements of the block are masked, or would mean something else in the array. If it is
-        read from the array that is written: which of the earlier blocks it saw would depend on what
-        was flushed.
+        If elements are masked, would mean something else, or are read from the array itself.
     """
     if type(block) is not np.ndarray:
         refuse_reading(block, target.store, target.label)
