@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import textwrap
 import threading
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
