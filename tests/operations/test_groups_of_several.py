@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import textwrap
 import threading
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -206,10 +209,19 @@ SECOND_USER = """
 """
 
 
+@pytest.fixture
+def public():
+    """A directory that other users may enter, which those of pytest are not."""
+    path = Path(tempfile.mkdtemp(prefix="shardwrite-groups-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
-def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
+def test_a_list_of_another_user_is_refused_before_the_first_byte(public):
     """The directory below is the second user's own, and the group is not."""
-    groups = [tmp_path / name for name in ("root", "closed", "sticky", "open", "no list")]
+    groups = [public / name for name in ("root", "closed", "sticky", "open", "no list")]
     for group in groups:
         mine = zarr.create_group(group).create_group("mine").store_path.store.root / "mine"
         write(mine / "old")
@@ -221,10 +233,6 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
                 os.chown(path, 4321, 4321)
     groups[2].chmod(0o1777)
     groups[3].chmod(0o777)
-    for above in tmp_path.parents:
-        if above.stat().st_uid == os.geteuid() and above.name.startswith(("pytest", "popen")):
-            above.chmod(0o755)
-    tmp_path.chmod(0o755)
     before = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     told = subprocess.run(
         [*python(), "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
