@@ -6,6 +6,7 @@ dropped from the cache.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import CorruptShardError
+from shardwrite import CorruptShardError, StoreError
+from shardwrite.sources import open_source
 
 VALUES = np.random.default_rng(3).integers(1, 2**32, (48, 48), dtype="u4")
 N_SHARDS = 9
@@ -266,3 +268,16 @@ def test_others_go_on_with_every_scheduler(scheduler, tmp_path):
         done = shardwrite.reshard(tmp_path / "a", tmp_path / "b", 4, chunks=4)
         assert done.arrays[0].result.n_resumed_shards == N_SHARDS - 1
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
+
+
+def test_an_hdf5_file_that_the_storage_refuses_is_not_called_damaged(tmp_path, monkeypatch):
+    """HDF5 tells the number of the system's error in its text only."""
+    (file,) = written_by_h5py(tmp_path / "a.h5")
+
+    def refuse(*_, **__):
+        raise RuntimeError("cannot close (errno = 5, error message = 'Input/output error')")
+
+    monkeypatch.setattr(h5py, "File", refuse)
+    with pytest.raises(StoreError) as caught:
+        open_source(file)
+    assert caught.value.errno == errno.EIO
