@@ -69,6 +69,12 @@ _VOLUMES = "tests/operations/test_to_precomputed.py"
 _COMPARED = "tests/operations/test_repair_compare.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
+    ". If only the name or the time of the source has changed, and its data are the same": (
+        "tests/operations/test_accept_source.py::test_commands_say_so"
+    ),
+    "All others are written. Mend what is read, and make the same call again": (
+        "tests/faults/test_bad_reads.py::test_what_stays_wrong_fails_alone_and_is_named"
+    ),
     "if they mean the same, give the values alone": (
         "tests/sources/test_packed.py::test_a_file_that_is_packed_otherwise_goes_nowhere"
     ),
