@@ -6,7 +6,7 @@ read, and what is decoded has a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,6 +185,19 @@ class UInt64ShardReader:
             )
         except CorruptShardError as error:
             raise error.located(key=self.key) from error
+
+    def minishards(self) -> Iterator[Minishard]:
+        """Chunks of all minishards that have some, one minishard after the other.
+
+        Raises
+        ------
+        SpecError
+            If the shard index is too large to be read as a whole.
+        CorruptShardError
+            If an index is damaged, or the indexes of two minishards overlap.
+        """
+        for entry in self._entries():
+            yield self._load(*entry)
 
     def _entries(self) -> list[tuple[int, int, int]]:
         """Number, start and end of the index of each minishard that has one."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
@@ -88,7 +88,8 @@ class Compaction:
 
     def __repr__(self) -> str:
         return (
-            f"<Compaction of {self.path}: {counted(self.n_rewritten, 'shard')} rewritten, "
+            f"<Compaction of {printable(self.path)}: "
+            f"{counted(self.n_rewritten, 'shard')} rewritten, "
             f"{human(self.stored_nbytes)} (was {human(self.stored_nbytes_before)})>"
         )
 

@@ -202,7 +202,7 @@ def as_attributes(
         try:
             held = mask_value(value, dtype) if name == "_FillValue" else _as_json(value)
             nbytes = len(json.dumps(held))
-        except (RecursionError, TypeError):
+        except (IndexError, RecursionError, TypeError):
             why = f"JSON holds no values of the type {type(value).__name__}"
         else:
             if nbytes <= _MAX_NBYTES:

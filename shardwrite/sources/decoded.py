@@ -99,4 +99,7 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     packed = xarray.Variable(names, native, {**known.attributes, **known.typed})
     decode = xarray.conventions.decode_cf_variable
-    return decode("values", packed, concat_characters=False).load()
+    found = decode("values", packed, concat_characters=False).load()
+    if found.dtype.hasobject:  # such as times of a calendar that numpy does not have
+        raise TypeError("they become objects of Python, which Zarr does not store")
+    return found

@@ -109,8 +109,8 @@ def open_(request: Request) -> Source:
     UserWarning
         If its affine has no inverse, or its units are unknown; they are then left out.
     """
-    path = os.path.abspath(request.path)
-    image = _image(path)
+    image = _image(os.path.abspath(request.path))
+    path = str(image.file_map["image"].filename)  # of a pair of files, that with the values
     proxy, metadata = image.dataobj, _metadata(image, path)
     shape, dtype = tuple(int(n) for n in proxy.shape), np.dtype(proxy.dtype)
     identity = identify("nifti", path)

@@ -102,6 +102,14 @@ def test_what_cannot_be_decoded_is_told(tmp_path):
         time.units, time.calendar = "days since when", "standard"
     with pytest.raises(SpecError, match=r"decode_cf.*cannot be decoded.*without --decode-cf"):
         decoded(open_source(path, dataset="time"))
+    with netcdf.netcdf_file(tmp_path / "b.nc", "w") as file:
+        file.createDimension("time", 2)
+        time = file.createVariable("time", "f8", ("time",))
+        time[:] = [0, 1]
+        time.units, time.calendar = "days since 2000-01-01", "noleap"
+    pytest.importorskip("cftime")
+    with pytest.raises(SpecError, match=r"objects of Python.*without --decode-cf"):
+        decoded(open_source(tmp_path / "b.nc", dataset="time"))
     document = converted(path, tmp_path / "out", "--dataset", "time")
     assert document["attributes"]["units"] == "days since when"
 

@@ -229,6 +229,13 @@ def test_decoded_floats_go_where_floats_are_masked(tmp_path):
         shardwrite.write_region(open_source(path, dataset="t"), tmp_path / "plain", "append")
 
 
+def test_an_attribute_that_holds_nothing_is_left_out(tmp_path):
+    path = make(tmp_path / "a.h5", "hdf5", WHOLE, {"_FillValue": np.array([], "i2"), "units": "K"})
+    with pytest.warns(UserWarning, match="'_FillValue' is left out"):
+        source = open_source(path, dataset="t")
+    assert dict(source.metadata.attributes) == {"units": "K"}
+
+
 def test_xarray_reads_the_fill_value_of_another_type(tmp_path):
     """HDF5 lets `_FillValue` have any type; xarray wants that of the variable in Zarr."""
     for name, values, fill in (("f", WHOLE.astype("f4"), np.int64(3)), ("i", WHOLE, np.float64(3))):

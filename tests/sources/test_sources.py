@@ -659,6 +659,19 @@ def test_nifti_values_are_raw(tmp_path):
     np.testing.assert_array_equal(source[...], values(SHAPE))
 
 
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["hdr", "img"])
+def test_nifti_pairs(tmp_path, kind, end):
+    """The header is one file, and the values are in the other one."""
+    import nibabel
+
+    data = values((3, 4, 5), "int16")
+    nibabel.save(nibabel.Nifti1Pair(data, np.eye(4)), tmp_path / f"a.img{end}")
+    source = open_source(tmp_path / f"a.{kind}{end}", format="nifti")
+    np.testing.assert_array_equal(source[...], data)
+    np.testing.assert_array_equal(source[1:2, :, 2:], data[1:2, :, 2:])
+
+
 def test_nifti_gz_is_one_chunk(tmp_path):
     path, _ = make_nifti_gz(tmp_path, values(SHAPE, "int16"))
     assert open_source(str(path)).chunks == SHAPE
