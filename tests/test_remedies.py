@@ -70,6 +70,11 @@ _COMPARED = "tests/operations/test_repair_compare.py"
 _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
+    ". If only the name or the time of the source has changed, and its data are the same": (
+        "tests/operations/test_accept_source.py::test_commands_say_so"
+    ),
+    "All others are written. Mend what is read, and make the same call again": (
+        "tests/faults/test_bad_reads.py::test_what_stays_wrong_fails_alone_and_is_named"
     "ask its owner for the right to write there, give a path outside of it": (
         "tests/operations/test_groups_of_several.py"
         "::test_a_list_of_another_user_is_refused_before_the_first_byte"

@@ -331,7 +331,7 @@ class Conversion:
         if n_resumed:
             rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         if not self.is_skipped:

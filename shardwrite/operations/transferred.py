@@ -234,7 +234,7 @@ class Transfer:
         if self.n_resumed:
             rows.append(("resumed", f"{self.n_resumed:,} objects were copied by an earlier call"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]

@@ -154,7 +154,7 @@ class WriteResult:
         if self.n_retried_tasks:
             rows.append(("retried", f"{counted(self.n_retried_tasks, 'task')} whose worker died"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(

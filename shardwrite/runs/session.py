@@ -51,13 +51,12 @@ from shardwrite.journal import (
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
-from shardwrite.plan.render import counted
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.read.reread import take_n_reread
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.reporting.make import make_report
-from shardwrite.runs.finished import incomplete
+from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
@@ -71,7 +70,6 @@ __all__ = ["Session", "finish_together"]
 
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
-_N_NAMED = 20  # bad chunks in the message of an error
 
 
 @dataclass(slots=True, eq=False)
@@ -139,15 +137,19 @@ class Session:
             fence=(shared_fence_of if self.is_later else fence_of)(self.job.target),
             drops_hdf5=self.job.options.drop_hdf5,
             digest=plan.digest,
-            read_from=self._read_from,
+            read_from=self._token_read,
             goes_on=True,
         )
 
     @property
-    def _read_from(self) -> str:
-        """Token of the store of the array from which the source comes; else empty."""
+    def _read_from(self) -> ShardedArray | None:
+        """The array that exists from which the source comes."""
         source = self.job.source
-        array = source.read_from if isinstance(source, ReadsArray) else None
+        return source.read_from if isinstance(source, ReadsArray) else None
+
+    @property
+    def _token_read(self) -> str:
+        array = self._read_from
         return "" if array is None else array.store.token
 
     def left(self, groups: Iterable[int]) -> list[int]:
@@ -266,7 +268,7 @@ class Session:
             n_resumed=self.n_resumed,
             resumed_nbytes=self.resumed_nbytes,
             n_retried=self.n_retried,
-            n_reread=self.n_reread + take_n_reread(self._read_from),
+            n_reread=self.n_reread + take_n_reread(self._token_read),
         )
         return result_of(self.job.target.label, plan, self.ledger, effort)
 
@@ -279,21 +281,8 @@ class Session:
             The error of the first of these shards, with a list of the others.
         """
         errors = [e for rank, e in sorted(self.bad.items()) if not self.ledger.is_done[rank]]
-        if not errors:
-            return
-        array = self.job.source.read_from if isinstance(self.job.source, ReadsArray) else None
-        store = None if array is None else array.store
-        where = store and (store.local_root or store.url or store)
-        texts = list(dict.fromkeys(map(str, errors)))
-        listed = "; ".join(texts[1:_N_NAMED]) + ("; ..." if len(texts) > _N_NAMED else "")
-        message = (
-            f"{errors[0].message}. It was read twice"
-            + ("" if array is None else f", from {where}")
-            + f". {counted(len(errors), 'shard')} cannot be written"
-            + (f", also because of: {listed}" if listed else "")
-            + ". All others are written. Mend what is read, and make the same call again"
-        )
-        raise CorruptShardError(message, **errors[0].fields)
+        if errors:
+            raise unreadable(errors, self._read_from)
 
     def check_whole(self) -> None:
         """Check that every shard is committed, before the run ends.
