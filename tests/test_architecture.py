@@ -509,7 +509,14 @@ REMOVES_ITS_OWN = {
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
     "journal/jobs.py": {"write_note"},
-    "journal/lock.py": {"settle", "release", "record", "_make", "_succeed", "_remove_empty"},  # claims
+    "journal/lock.py": {
+        "settle",
+        "release",
+        "record",
+        "_make",
+        "_succeed",
+        "_remove_empty",
+    },  # claims
     "stores/allocation.py": {"give_room"},  # cuts a file to the size that it has
     "stores/editing.py": {"cut"},  # what a change in place has appended
     "journal/rundir.py": {"discard_drafts", "remove_empty"},

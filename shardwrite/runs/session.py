@@ -200,16 +200,7 @@ class Session:
         return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
 
     def enter(self, report: GroupReport) -> None:
-        """Enter the report of a task, and remove the part files that it does not need any more.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended, and the journal of a worker on another host cannot be written.
-        StoreError
-            If that cannot be written, a part file cannot be removed, or what the task has changed
-            cannot be merged.
-        """
+        """Enter the report of a task, and remove the part files that it does not need any more."""
         store = self.job.target.store
         if isinstance(store, Staged):
             for changes in report.changes:
@@ -228,13 +219,7 @@ class Session:
         note_committed(len(report.shards))
 
     def note_resumed(self, ranks: Sequence[int] | None = None) -> None:
-        """Count the shards in the ledger as done before this session.
-
-        Parameters
-        ----------
-        ranks : sequence of int, optional
-            Ranks of the shards to count. All shards by default.
-        """
+        """Count the shards in the ledger as done before this session."""
         is_done = self.ledger.is_done
         if ranks is not None:
             is_done = np.zeros_like(is_done)
@@ -285,17 +270,7 @@ class Session:
             raise unreadable(errors, self._read_from)
 
     def check_whole(self) -> None:
-        """Check that every shard is committed, before the run ends.
-
-        Raises
-        ------
-        IncompleteError
-            If shards are missing.
-        CorruptShardError, JournalError
-            If a change in place that was interrupted cannot be undone.
-        StoreError
-            If the storage refuses, or shards are gone that this run has written.
-        """
+        """Check that every shard is committed, before the run ends."""
         plan, target = self.job.plan, self.job.target
         self.refuse_bad()
         if len(self.ledger.missing):
@@ -357,13 +332,7 @@ class Session:
             )
 
     def finish(self, seconds: float) -> WriteResult:
-        """End the run alone: `check_whole`, then `publish`. It raises what these do.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration of the session, for the result.
-        """
+        """End the run alone: `check_whole`, then `publish`. It raises what these do."""
         self.check_whole()
         return self.publish(self.result(seconds))
 
@@ -372,13 +341,6 @@ class Session:
 
         If another process takes them at the same time, an error here is ignored if the receipt
         shows that this run has ended.
-
-        Raises
-        ------
-        RunEndedError
-            If another run has taken this one's place.
-        StoreError
-            If the storage refuses.
         """
         directory, options = self.directory, self.job.options
         try:
@@ -432,13 +394,6 @@ class Session:
         """List the chunks that the job may write in the array's manifest, if it keeps one.
 
         A new array gets its manifest when it is published.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        StoreError
-            If the storage refuses.
         """
         if self.job.makes_array or self.directory.keeps_values:
             return
@@ -570,16 +525,6 @@ class Session:
         """Compare each object that was written with the ledger, by its size and its index.
 
         Shards that are gone, bad or others count as missing then.
-
-        Parameters
-        ----------
-        engine : Engine
-            The engine that looks at the objects.
-
-        Returns
-        -------
-        int
-            Number of such shards.
         """
         metadata, ledger = self.job.plan.metadata, self.ledger
         written = np.flatnonzero(ledger.is_done & (ledger.nbytes > 0))
