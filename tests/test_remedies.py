@@ -409,6 +409,9 @@ COVERED: dict[str, str] = {
     ),
     "is gone, although this run has written it": "tests/operations/test_left_over.py::test_a_directory_that_disappears_amid_a_write",
     "its scheduler is gone, or was restarted; run the same again": "tests/faults/test_cluster.py::test_the_scheduler_is_killed",
+    "the scheduler of the dask client is gone; close the client, connect to another": (
+        "tests/engines/test_lost_scheduler.py::test_it_is_told_at_once_and_the_same_call_goes_on"
+    ),
     "there have been no workers for too long; run the same again": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
 }
 """Tests that carry out the remedy of a message, by a piece of its text."""
