@@ -30,6 +30,7 @@ __all__ = [
     "SubmitError",
     "UntrustedStateError",
     "WorkersLostError",
+    "printable",
 ]
 
 # file:/// does not match, since a path follows it, and no host.
@@ -39,6 +40,12 @@ _USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")
 # This takes a backslash with the character that it escapes, so that JSON stays JSON.
 _QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#](?:\\[^\s'\"<>]|[^\s'\"<>\\])*")
 _ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
+
+# Control characters except tab and newline, characters that change the direction of writing, and
+# bytes that are not text.
+_UNPRINTABLE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def redacted(text: str) -> str:
@@ -54,6 +61,23 @@ def redacted(text: str) -> str:
     'cannot read https://host/x?*** at 7:30'
     """
     return _QUERY.sub(r"\1\2?***", _USER_INFO.sub(r"\1***@", text))
+
+
+def printable(text: str) -> str:
+    r"""Spell out the control characters of a text. A text in JSON stays one.
+
+    Examples
+    --------
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return _UNPRINTABLE.sub(_spelt_out, text)
+
+
+def _spelt_out(found: re.Match[str]) -> str:
+    if found[0] == "\x7f":  # the only one that JSON can hold as it is
+        return r"\u007f"
+    return found[0].encode("unicode-escape").decode()
 
 
 def _without_credentials(value: Any) -> Any:
@@ -82,11 +106,12 @@ class ShardwriteError(Exception):
 
     Notes
     -----
-    Credentials in URLs are removed from the message and from all fields.
+    Credentials in URLs are removed from the message and from all fields. Control characters in the
+    message, such as a name can have, are spelt out.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
-        message = redacted(message)
+        message = printable(redacted(message))
         super().__init__(message)
         self.message = message
         self.fields: dict[str, Any] = {
@@ -123,7 +148,7 @@ class SpecError(ShardwriteError, ValueError):
         super().__init__(message, field=field, value=value, remedy=remedy)
 
     def __str__(self) -> str:
-        return (
+        return printable(
             f"{self.fields['field']}={self.fields['value']!r}: "
             f"{self.message}; {self.fields['remedy']}"
         )
@@ -149,7 +174,7 @@ class PlanError(ShardwriteError, ValueError):
         )
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.fields['remedy']}"
+        return printable(f"{self.message}; {self.fields['remedy']}")
 
 
 class CorruptShardError(ShardwriteError, ValueError):
@@ -250,7 +275,7 @@ class CodecError(ShardwriteError):
         if not self.fields["key"]:
             return self.message
         box = ", ".join(f"{start}:{stop}" for start, stop in self.fields["region"])
-        return f"{self.fields['key']}, region [{box}]: {self.message}"
+        return printable(f"{self.fields['key']}, region [{box}]: {self.message}")
 
     def located(self, key: str, region: Sequence[tuple[int, int]]) -> CodecError:
         """Copy of the error that names a shard and the region of an inner chunk in it.

@@ -67,8 +67,28 @@ _HDF5_FAULTS = "tests/operations/test_hdf5_faults.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 _COMPARED = "tests/operations/test_repair_compare.py"
+_REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
+    ". If only the name or the time of the source has changed, and its data are the same": (
+        "tests/operations/test_accept_source.py::test_commands_say_so"
+    ),
+    "All others are written. Mend what is read, and make the same call again": (
+        "tests/faults/test_bad_reads.py::test_what_stays_wrong_fails_alone_and_is_named"
+    "ask its owner for the right to write there, give a path outside of it": (
+        "tests/operations/test_groups_of_several.py"
+        "::test_a_list_of_another_user_is_refused_before_the_first_byte"
+    ),
+    "make the call again that has written it, or consolidate the group anew": (
+        "tests/operations/test_groups_of_several.py::test_the_same_call_mends_a_list"
+    ),
+    "rename it, or leave it out with exclude={} (--exclude)": (
+        "tests/operations/test_names_in_trees.py"
+        "::test_a_name_that_no_array_can_have_is_refused_before_anything_changes"
+    ),
+    "if these are its chunks, correct chunk_key_encoding in zarr.json": (
+        "tests/operations/test_names_of_chunks.py::test_the_remedies"
+    ),
     "if they mean the same, give the values alone": (
         "tests/sources/test_packed.py::test_a_file_that_is_packed_otherwise_goes_nowhere"
     ),
@@ -124,7 +144,35 @@ COVERED: dict[str, str] = {
         f"{_ADOPT}::test_files_and_places_that_are_refused"
     ),
     "--strategy is for copies": f"{_HDF5}::test_the_name_on_the_command_line",
-    "--drop-hdf5 is for a call without DST": f"{_HDF5}::test_conversions_on_the_command_line",
+    "With --in-place, the new data take the name of SRC": (
+        "tests/cli/test_convert_commands.py::test_in_place"
+    ),
+    "--in-place goes without DST: give one of the two": (
+        "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
+    ),
+    "or give --in-place, so that the new data take the name of SRC": (
+        "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
+    ),
+    "or call abandon (shardwrite abandon), which puts the old array back": (
+        f"{_REPLACEMENTS}::test_messages_name_both_ways"
+    ),
+    "To replace it by this one, give mode": (
+        f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
+    ),
+    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
+        f"{_REPLACEMENTS}::test_messages_name_both_ways"
+    ),
+    "It overwrites the objects of the old array, so nothing can be put back": (
+        "tests/buckets/test_late_requests.py::test_a_replacement_in_two_calls"
+    ),
+    "give another path, or copy the directory, remove it, and give the copy its": (
+        "tests/operations/test_overlayfs.py::test_refused_before_anything_changes"
+    ),
+    "rename directories above, so that the path has at most": (
+        "tests/operations/test_long_names.py::test_long_paths"
+    ),
+    "the old array cannot go back to": (f"{_REPLACEMENTS}::test_what_stands_in_the_way_is_named"),
+    "--drop-hdf5 is for a call with --in-place": f"{_HDF5}::test_conversions_on_the_command_line",
     "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",
     "Repair it with the source (--source)": (
         f"{_HDF5_FAULTS}::test_a_file_that_hdf5_does_not_open_is_not_cut"
@@ -156,6 +204,14 @@ COVERED: dict[str, str] = {
     ),
     "Make the same call again (shardwrite finalize, if parts were written)": (
         f"{_REPORTS}::test_an_end_that_was_cut_off_after_the_report"
+    ),
+    "anew takes {} bytes: free as many, and make the same call again": (
+        "tests/journal/test_changes_in_place.py::"
+        "test_a_recovery_that_finds_no_room_says_how_much_it_needs"
+    ),
+    "may be torn until the same call, or abandon, has given it its old content back": (
+        "tests/journal/test_changes_in_place.py::"
+        "test_where_the_old_content_cannot_be_put_back_the_message_says_what_to_do"
     ),
     "Make room on the storage, and make the same call again": (
         "tests/faults/test_disk.py::test_the_disk_is_full"

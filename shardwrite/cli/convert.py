@@ -44,6 +44,11 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             conversion_options,
             begin_options,
             click.option(
+                "--in-place",
+                is_flag=True,
+                help="Without DST: give the new data the name of SRC, and remove the old data.",
+            ),
+            click.option(
                 "--consume",
                 is_flag=True,
                 help="Remove each file of SRC as soon as the shards with its data "
@@ -52,7 +57,7 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--drop-hdf5",
                 is_flag=True,
-                help="Without DST or with --consume: give up shards of SRC that are HDF5 files, "
+                help="With --in-place or --consume: give up shards of SRC that are HDF5 files, "
                 "with everything else in them.",
             ),
             click.option(
@@ -75,9 +80,9 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
 
 
 _IN_PLACE = (
-    "Without DST, the new data take the name of SRC once they are complete and were compared with "
-    "the old data, which are then removed. This needs room for both. Where the file system cannot "
-    "exchange two names, nothing stands at SRC for a moment."
+    "With --in-place, the new data take the name of SRC once they are complete and were compared "
+    "with the old data, which are then removed. This needs room for both. Where the file system "
+    "cannot exchange two names, nothing stands at SRC for a moment."
 )
 _CONSUMED = (
     "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
@@ -86,8 +91,26 @@ _CONSUMED = (
 _OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume", "while_growing")
 
 
+def _check_places(dst: str | None, *, in_place: bool, dry_run: bool) -> None:
+    """Refuse to replace SRC unless that is asked for.
+
+    Raises
+    ------
+    click.UsageError
+        If it is unclear where the new data go.
+    """
+    if dst is not None and in_place:
+        raise click.UsageError("--in-place goes without DST: give one of the two")
+    if dst is None and not in_place and not dry_run:
+        raise click.UsageError(
+            "nothing says where the new data go. Give DST, the path of a new array; or give "
+            "--in-place, so that the new data take the name of SRC, and the old data are removed"
+        )
+
+
 def _convert(src: str, dst: str | None, **options: Any) -> None:
     """Convert an array, show the plan for that, or do one step of a conversion in parts."""
+    in_place = options.pop("in_place")
     has_jobs, given = taken(options)
     strategy = options.pop("strategy", "fixed-order")
     is_one_of_many = is_in_parts(options, has_jobs=has_jobs)
@@ -95,10 +118,11 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         raise click.UsageError("--strategy goes with no parts and no --cluster")
     drop_hdf5 = options.pop("drop_hdf5")
     if drop_hdf5 and (is_one_of_many or (has_jobs and dst is not None)):
-        raise click.UsageError("--drop-hdf5 is for a call without DST or with --consume")
+        raise click.UsageError("--drop-hdf5 is for a call with --in-place or --consume")
     if is_one_of_many:
         convert_in_parts(src, dst, options)
         return
+    _check_places(dst, in_place=in_place, dry_run=options["dry_run"])
     for name in ("begins", "part", "ends", "n_parts", "resubmit"):
         options.pop(name)
     threads, workers, address = (options.pop(key) for key in ("threads", "workers", "address"))
@@ -149,9 +173,9 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
 def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
 
-    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
-    are converted. SRC can also be a file of HDF5 or NetCDF-4, a Zarr store in
-    a ZIP file, or a part of one, FILE::PATH.
+    DST is a new array. With --in-place and without DST, SRC is converted in place. If SRC is a
+    group, all of its arrays are converted. SRC can also be a file of HDF5 or NetCDF-4, a Zarr store
+    in a ZIP file, or a part of one, FILE::PATH.
 
     Chunks are copied without decoding wherever that is possible. If the command was interrupted,
     run it again: it continues where it stopped. If SRC has these shards already, nothing is done.
@@ -169,9 +193,9 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
 def unshard(src: str, dst: str | None, **options: Any) -> None:
     """Make one file of each encoded chunk of SRC.
 
-    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
-    are converted. Nothing is decoded. If the command was interrupted, run it again: it continues
-    where it stopped. If SRC has no shards, nothing is done.
+    DST is a new array. With --in-place and without DST, SRC is converted in place. If SRC is a
+    group, all of its arrays are converted. Nothing is decoded. If the command was interrupted, run
+    it again: it continues where it stopped. If SRC has no shards, nothing is done.
     """
     _convert(src, dst, shards=None, **options)
 
@@ -188,9 +212,9 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
 def reshard(src: str, dst: str | None, **options: Any) -> None:
     """Write SRC again with other shards, inner chunks or codecs.
 
-    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
-    are converted. If inner chunks and codecs stay the same, encoded chunks are copied. Otherwise
-    all are decoded and encoded again. If the command was interrupted, run it again: it continues
-    where it stopped.
+    DST is a new array. With --in-place and without DST, SRC is converted in place. If SRC is a
+    group, all of its arrays are converted. If inner chunks and codecs stay the same, encoded chunks
+    are copied. Otherwise all are decoded and encoded again. If the command was interrupted, run it
+    again: it continues where it stopped.
     """
     _convert(src, dst, **options)

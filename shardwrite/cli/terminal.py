@@ -8,39 +8,15 @@ Credentials are removed.
 from __future__ import annotations
 
 import contextlib
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import click
 
-from shardwrite.errors import SpecError, redacted
+from shardwrite.errors import SpecError, printable, redacted
 
 __all__ = ["Program", "echo", "emit", "exact", "printable", "telling_warnings"]
-
-# Control characters except tab and newline, characters that change the direction of writing, and
-# bytes that are not text.
-_UNPRINTABLE = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def printable(text: str) -> str:
-    r"""Spell out the control characters of a text. A text in JSON stays one.
-
-    Examples
-    --------
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
-    """
-    return _UNPRINTABLE.sub(_spelt_out, text)
-
-
-def _spelt_out(found: re.Match[str]) -> str:
-    if found[0] == "\x7f":  # the only one that JSON can hold as it is
-        return r"\u007f"
-    return found[0].encode("unicode-escape").decode()
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -6,7 +6,7 @@ read, and what is decoded has a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,11 +148,7 @@ class UInt64ShardReader:
         SpecError, CorruptShardError
             As :meth:`contents` does, or if chunks or indexes overlap, or bytes lie elsewhere.
         """
-        contents = self.contents()
-        try:
-            check_ranges(contents.ranges, self.source.nbytes, "chunk or index")
-        except CorruptShardError as error:
-            raise error.located(key=self.key) from error
+        contents = self._apart()
         n_unowned, offset = contents.unowned
         if n_unowned:
             raise CorruptShardError(
@@ -161,6 +157,14 @@ class UInt64ShardReader:
                 'refused; existing="replace" makes it anew from the chunks that you give',
                 key=self.key,
             )
+        return contents
+
+    def _apart(self) -> Contents:
+        contents = self.contents()
+        try:
+            check_ranges(contents.ranges, self.source.nbytes, "chunk or index")
+        except CorruptShardError as error:
+            raise error.located(key=self.key) from error
         return contents
 
     def _load(self, number: int, start: int, end: int) -> Minishard:
@@ -185,6 +189,19 @@ class UInt64ShardReader:
             )
         except CorruptShardError as error:
             raise error.located(key=self.key) from error
+
+    def minishards(self) -> Iterator[Minishard]:
+        """Chunks of all minishards that have some, one minishard after the other.
+
+        Raises
+        ------
+        SpecError
+            If the shard index is too large to be read as a whole.
+        CorruptShardError
+            If an index is damaged, or the indexes of two minishards overlap.
+        """
+        for entry in self._entries():
+            yield self._load(*entry)
 
     def _entries(self) -> list[tuple[int, int, int]]:
         """Number, start and end of the index of each minishard that has one."""
@@ -281,7 +298,7 @@ class UInt64ShardReader:
             )
         return self.source.read(offset, nbytes)
 
-    def check(self, *, deep: bool = False) -> tuple[int, int]:
+    def check(self, *, deep: bool = False) -> tuple[int, int, int]:
         """Check all indexes, and that no two chunks overlap. Several may have the same bytes.
 
         Parameters
@@ -291,19 +308,21 @@ class UInt64ShardReader:
 
         Returns
         -------
-        n_chunks, before_nbytes : int
-            Number of chunks, and of the bytes that lie before chunks and are named by no index.
+        n_chunks, before_nbytes, unowned_nbytes : int
+            Number of chunks, and of the bytes that no index names: those that lie before chunks,
+            and the others.
 
         Raises
         ------
         SpecError, CorruptShardError
-            At the first fault, as :meth:`owned_contents` and :meth:`chunk` do.
+            At the first fault, as :meth:`contents` and :meth:`chunk` do, or if two overlap.
         """
-        contents = self.owned_contents()
+        contents = self._apart()
         if deep:
             for position in np.argsort(contents.offsets, kind="stable").tolist():
                 self.value(int(contents.offsets[position]), int(contents.nbytes[position]))
         # Chunks that have the same bytes have the same bytes before them.
         has_some = contents.before > 0
         _, first = np.unique(contents.offsets[has_some], return_index=True)
-        return len(contents.ids), int(contents.before[has_some][first].sum())
+        before_nbytes = int(contents.before[has_some][first].sum())
+        return len(contents.ids), before_nbytes, contents.unowned[0]

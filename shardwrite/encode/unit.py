@@ -363,9 +363,9 @@ def encode_unit(
             yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], step.is_last)
             continue
         buffers = encode_tiles(metadata, tiles, rows, region)
-        yield EncodedBatch(
-            ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last
-        )
+        sizes = np.fromiter(map(len, buffers), np.int64, len(buffers))
+        yield EncodedBatch(ranks, sizes, buffers, step.is_last)
+        del buffers  # before the next ones are made
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +479,8 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
     Raises
     ------
     SourceError
-        If the block has another shape or dtype, or masked elements.
+        If the block has another shape or dtype, or masked elements, or is no array of numpy and
+        does not become one.
     """
     if isinstance(block, Damaged):
         block = block.values
@@ -490,7 +491,16 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
                 region=region.bounds,
             )
         block = block.data
-    array = np.asarray(block)
+    try:
+        array, reason = np.asarray(block), ""
+    except (TypeError, RuntimeError, ValueError) as error:  # as sparse and cupy refuse
+        array, reason = np.asarray(None), f" ({type(error).__name__}: {error})"
+    if reason or (array.shape == () and getattr(block, "shape", ()) != ()):
+        raise SourceError(
+            f"the block is a {type(block).__name__}, and no array of numpy{reason}; convert it "
+            "with map_blocks, for instance by its method toarray, todense or get",
+            region=region.bounds,
+        )
     if array.shape != region.shape:
         message = (
             f"dask declared shape {region.shape}, the block has {array.shape}; "

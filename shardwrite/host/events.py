@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 
-from shardwrite.errors import redacted
+from shardwrite.errors import printable, redacted
 
 __all__ = ["RUNS", "SHARDS", "TAKEOVERS", "is_told", "tell"]
 
@@ -56,4 +56,4 @@ def tell(
     """
     if logger.isEnabledFor(level):
         facts = {"run": redacted(os.fspath(run)), "shard": redacted(shard)}
-        logger.log(level, "%s", redacted(message), extra=facts, stacklevel=2)
+        logger.log(level, "%s", printable(redacted(message)), extra=facts, stacklevel=2)

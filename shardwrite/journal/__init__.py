@@ -97,7 +97,7 @@ from shardwrite.journal.replay import (
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, metadata_of, take_away, take_back
 from shardwrite.journal.timeline import Commits, OpenTask, Timeline, Worker, timeline_of
-from shardwrite.journal.trust import require_trusted
+from shardwrite.journal.trust import require_trusted, require_trusted_copies
 from shardwrite.journal.undo import (
     Change,
     OldBytes,
@@ -221,6 +221,7 @@ __all__ = [
     "replace_info",
     "replay",
     "require_trusted",
+    "require_trusted_copies",
     "same_source_remedy",
     "shard_claim",
     "shards_of",

@@ -21,10 +21,9 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
-from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.in_place import refuse_in_place
-from shardwrite.journal.lease import live_holders, signature, this_process
+from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
 from shardwrite.journal.rundir import RunDirectory, held, later_version
@@ -33,6 +32,7 @@ from shardwrite.journal.takeover import (
     TAKEN,
     forget,
     make_end,
+    refuse_consuming,
     remove_orphans,
     settle,
     take_away,
@@ -40,8 +40,10 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
+    check_movable,
     is_there,
     keep_room,
     listed,
@@ -297,7 +299,8 @@ def begin_run(
                 # Another run has ended since the target was checked.
                 take_back(made, is_claimed=True)
         elif restart and found.makes_array == intent.makes_array:
-            _refuse_consuming(found)
+            refuse_consuming(found)
+            _refuse_losing(found, intent)
             take_away(found)
             restart = False
         elif found.digest == intent.digest:
@@ -310,14 +313,18 @@ def begin_run(
     )
 
 
-def _refuse_consuming(found: RunDirectory) -> None:
-    """Refuse to take away shards that hold what was removed elsewhere."""
-    if is_there(found.path / CONSUMES):
+def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
+    """Refuse to start over a run that replaces an array, with a call that replaces none.
+
+    The old array would be put back, and then be in the way.
+    """
+    if found.can_put_back and intent.mode != "w":
         raise JournalError(
-            f"shards of {found.target.label} hold data that a conversion with consume=True has "
-            "removed from its source. They are not taken away. Make that call again, without "
-            "restart, to finish it",
-            path=str(found.path),
+            f"an unfinished run replaces the array at {found.target.label}, and this call says "
+            "nothing of replacing one. To put the old array back, call abandon (shardwrite "
+            'abandon). To replace it by this one, give mode="w" and restart=True '
+            "(--overwrite --restart)",
+            path=str(found.target.run_path),
         )
 
 
@@ -369,6 +376,9 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
         keep_room(draft / "plan.json")
+        directory = target.place.path if isinstance(target.place, Directory) else None
+        if directory is not None and record.replaces:
+            check_movable(directory, draft)
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.
@@ -380,6 +390,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         if durability != "none":
             sync_entry(target.run_path / "plan.json")
     except BaseException as error:
+        note_failed(draft, made.path)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
         take_back(made, is_claimed=is_claimed)
@@ -447,7 +458,10 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
         raise held(found, holders[0])
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
-        "start over with restart=True (--restart), which takes its shards away"
+        'start over with mode="w" and restart=True (--overwrite --restart), which takes its shards '
+        "away; or call abandon (shardwrite abandon), which puts the old array back"
+        if found.can_put_back
+        else "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array
         else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it "
         "is, old or new"

@@ -18,6 +18,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeAlias
@@ -141,12 +142,13 @@ def enter_above(
     durability : str
         Durability level of the documents.
     run_dir : path, optional
-        See `replace_document`.
+        See `alone_in_store`.
     """
 
     def put(group: Place, old: bytes | None, new: Document) -> bool:
         attempt = f"{_LISTING}.{uuid.uuid4().hex}"
-        return replace_document(group, old, new, durability, attempt, run_dir=run_dir)
+        with contextlib.nullcontext() if run_dir is None else alone_in_store(group, run_dir):
+            return replace_document(group, old, new, durability, attempt)
 
     consolidate(place, nodes, put)
 
@@ -292,7 +294,6 @@ def replace_document(
     durability: str,
     attempt: str,
     check: Callable[[], None] = lambda: None,
-    run_dir: Path | None = None,
 ) -> bool:
     """Write the document of a node, unless another process has changed it.
 
@@ -310,8 +311,6 @@ def replace_document(
         See :meth:`Place.write`.
     check : callable
         Raises if the document must not be written any more.
-    run_dir : path, optional
-        Directory for run state that all processes share which write to a store.
 
     Returns
     -------
@@ -319,12 +318,9 @@ def replace_document(
         False if the document is not `old` any more; nothing is written then.
     """
     data = dump(new)
-    if kind_of_document(new) == "group":
-        alone = alone_with(place, run_dir)
-    else:  # an array's document is changed by one run at a time
-        alone = contextlib.nullcontext(check)
+    is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
     try:
-        with alone as check_claim:
+        with alone_with(place) if is_group else contextlib.nullcontext(check) as check_claim:
 
             def guard() -> None:
                 check()
@@ -356,17 +352,8 @@ def _check_same(place: Place, old: bytes | None, new: bytes) -> None:
 
 
 @contextlib.contextmanager
-def alone_with(group: Place, run_dir: Path | None = None) -> Iterator[Callable[[], None]]:
-    """Keep other processes from changing the document of a group while the block runs.
-
-    Where the service of a bucket compares versions, there is nothing to do.
-
-    Parameters
-    ----------
-    group : Place
-        The group.
-    run_dir : path, optional
-        See `replace_document`.
+def alone_with(group: Place) -> Iterator[Callable[[], None]]:
+    """Keep other processes from changing the document of a group in a directory meanwhile.
 
     Yields
     ------
@@ -374,8 +361,6 @@ def alone_with(group: Place, run_dir: Path | None = None) -> Iterator[Callable[[
         Raises if another process has taken over, because this one showed no sign of life.
     """
     beside = _claim_of(group)
-    if beside is None and run_dir and Capability.CONDITIONAL not in group.store.capabilities:
-        beside = run_dir / f"groups{RUN_SUFFIX}"
     if beside is None:
         yield lambda: None
         return
@@ -383,6 +368,23 @@ def alone_with(group: Place, run_dir: Path | None = None) -> Iterator[Callable[[
         if claim.is_taken_over:  # a process that thaws later has nothing to put there
             group.store.discard_scope(DOCUMENT, "")
         yield claim.check
+
+
+def alone_in_store(group: Place, run_dir: Path) -> AbstractContextManager[object]:
+    """Keep other processes from changing the documents of groups in a store meanwhile.
+
+    In a directory, and where the service of a bucket compares versions, there is nothing to do.
+
+    Parameters
+    ----------
+    group : Place
+        One of the groups.
+    run_dir : path
+        Directory for run state, which all processes share that write to the store.
+    """
+    if _claim_of(group) is not None or Capability.CONDITIONAL in group.store.capabilities:
+        return contextlib.nullcontext()
+    return alone_beside(run_dir / f"groups{RUN_SUFFIX}")
 
 
 def change_document(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,28 @@ from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import NO_ROOM, Capability, ObjectWriter, Proof, Store, needing
 
-__all__ = ["clear_beyond"]
+__all__ = ["Rights", "clear_beyond"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a process may do to shards of a run.
+
+    Attributes
+    ----------
+    proof : Proof
+        Proof that the shards may be removed, if nothing is left in them.
+    check : callable
+        Called right before a shard is changed, replaced or removed. If it raises, the shard stays
+        as it is.
+    in_place : bool
+        Whether the run has changed shards in place. Where a full disk has no room for a new object,
+        they are then changed in place, too.
+    """
+
+    proof: Proof
+    check: Callable[[], None]
+    in_place: bool = False
 
 
 def clear_beyond(
@@ -38,10 +60,8 @@ def clear_beyond(
     metadata: ArrayMetadata,
     shards: Iterable[Shape],
     durability: str,
-    rights: tuple[Proof, Callable[[], None]],
+    rights: Rights,
     scope: str,
-    *,
-    in_place: bool = False,
 ) -> list[Shape]:
     """Give elements beyond the shape of an array the fill value, in a new object for each shard.
 
@@ -58,14 +78,10 @@ def clear_beyond(
         Positions of shards in the shard grid. Those that lie inside of the shape stay.
     durability : str
         See :meth:`Store.transaction`.
-    rights : (Proof, callable)
-        Proof that these shards may be removed, if nothing is left in them; and a function that is
-        called right before one is replaced or removed. If it raises, the shard stays as it is.
+    rights : Rights
+        What may be done to the shards.
     scope : str
         Name that temporary files of all processes that do this for one run have in common.
-    in_place : bool
-        Whether the run has changed shards in place. Where a full disk has no room for a new object,
-        these elements are then cleared in place, too.
 
     Returns
     -------
@@ -80,7 +96,6 @@ def clear_beyond(
         If a shard is a file of HDF5, and the library is not installed.
     """
     grid, removed = metadata.grid, []
-    proof, check = rights
     for index in shards:
         if grid.whole.contains(grid.shard_box(index)):
             continue
@@ -99,7 +114,9 @@ def clear_beyond(
             try:
                 with (
                     needing(shard.reader.nbytes, shard.key),
-                    store.transaction(durability, attempt, check, proof=proof) as transaction,
+                    store.transaction(
+                        durability, attempt, rights.check, proof=rights.proof
+                    ) as transaction,
                 ):
                     if not (new[0] >= 0).any():
                         transaction.remove(shard.key, shard.check_current)
@@ -111,11 +128,15 @@ def clear_beyond(
                     _write(shard, writer, extent_of(metadata, index), *new)
                     writer.finish(shard.check_current)
             except StoreError as error:
-                if error.errno not in NO_ROOM or not in_place or _dataset_in(shard) is not None:
+                if (
+                    error.errno not in NO_ROOM
+                    or not rights.in_place
+                    or _dataset_in(shard) is not None
+                ):
                     raise
-                with shard_claim(str(proof.run_path), shard.key) as claim:
-                    change = _cleared_in_place(shard, *new)
-                    change_in_place(claim, store, change, durability, shard.reader.version, check)
+                change, version = _cleared_in_place(shard, *new), shard.reader.version
+                with shard_claim(str(rights.proof.run_path), shard.key) as claim:
+                    change_in_place(claim, store, change, durability, version, rights.check)
     return removed
 
 

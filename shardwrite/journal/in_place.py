@@ -40,15 +40,23 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
+from shardwrite.errors import (
+    JournalError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    UntrustedStateError,
+)
 from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
-from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
+from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
+    PATH_MAX,
     WORK_PREFIX,
     Proof,
     as_store_error,
+    check_movable,
     data_in,
     exchange,
     fsync_directory,
@@ -70,6 +78,8 @@ __all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_pl
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
+_STATE_NBYTES = 512
+"""More than the longest path of run state has, beside the path of its array."""
 
 
 def _home(path: Path) -> Path:
@@ -118,13 +128,7 @@ def new_tree_of(path: Path) -> Path | None:
 
 
 def work_of(path: Path) -> Path | None:
-    """Directory of the work on a conversion of the tree at a path, whoever is at it.
-
-    Raises
-    ------
-    JournalError
-        If its record is damaged, or another user has begun it.
-    """
+    """Directory of the work on a conversion of the tree at a path, whoever is at it."""
     if not find_in_place(path):
         return None
     record = _parsed(path, read_file(_home(path) / _RECORD) or b"")
@@ -132,13 +136,7 @@ def work_of(path: Path) -> Path | None:
 
 
 def layout_of(path: Path) -> Mapping[str, str]:
-    """What a conversion of the tree at a path was begun with; empty if there is none.
-
-    Raises
-    ------
-    JournalError
-        If its record is damaged, or another user has begun it.
-    """
+    """What a conversion of the tree at a path was begun with; empty if there is none."""
     if not find_in_place(path):
         return {}
     return _parsed(path, read_file(_home(path) / _RECORD) or b"").layout
@@ -304,6 +302,11 @@ class InPlace:
             path=str(home),
         )
 
+    def check_movable(self) -> None:
+        """Refuse to go on if the system cannot rename the old tree."""
+        with as_store_error(str(self.path), "cannot exchange"):
+            check_movable(self.path, self.work)
+
     def exchange(self, withdraw: Callable[[], None]) -> None:
         """Give the name of the old tree to the new one (steps 3 and 4).
 
@@ -346,15 +349,7 @@ class InPlace:
         self._lost()
 
     def settle(self) -> None:
-        """Finish the exchange of names, and make it durable (step 5).
-
-        It may be called again after a crash.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses.
-        """
+        """Finish the exchange of names, and make it durable (step 5), also after a crash."""
         with as_store_error(str(self.path), "cannot finish the exchange of"):
             if _inode(self.path) is None:
                 os.rename(self.new, self.path)
@@ -413,6 +408,8 @@ class InPlace:
 def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = _home(path)
+    if layout is not None:
+        _check_length(path)
     if layout is not None and not is_there(home / _RECORD):
         refuse_in_place(path.parent)
     for _ in range(_MAX_TRIES):
@@ -442,6 +439,20 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
             differences=others,
         )
     return record
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a path beside which no run can work, as the paths there would be too long."""
+    longest = f"{CONVERSION_SUFFIX}/{WORK_PREFIX}{'0' * 32}/new/{path.name}{'0' * _STATE_NBYTES}"
+    most = PATH_MAX - len(os.fsencode(longest)) - 1
+    if len(os.fsencode(path)) > most:
+        raise SpecError(
+            "the path is too long, and those of what is written beside it would be, too",
+            field="src",
+            value=str(path),
+            remedy=f"rename directories above, so that the path has at most {most:,} bytes, or "
+            "convert into another place",
+        )
 
 
 def _parsed(path: Path, data: bytes) -> Record:
@@ -478,6 +489,7 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
         sync_entry(home / _RECORD)
     finally:
         if not is_first:
+            note_failed(draft)
             with contextlib.suppress(OSError):  # an error from above is the one to report
                 remove_state(draft)
                 os.rmdir(home)

@@ -5,9 +5,12 @@ that `lease_times` gives. File locks are not used, because some cluster file sys
 everybody.
 
 A holder counts as alive as long as its lease is touched. On its own host, a process that is gone is
-known to be dead at once. Ages are measured by the file system's clock, so that the clocks of hosts
-need not agree. Each lease or claim states the age in seconds at which its holder counts as dead.
-Processes with other settings therefore judge it as its holder does.
+known to be dead at once. That a machine has started anew is believed only if its identifier is the
+same, because two machines may have one host name. Ages are measured by the file system's clock, so
+that the clocks of hosts need not agree. Each lease or claim states the age in seconds at which its
+holder counts as dead. Processes with other settings therefore judge it as its holder does. The
+time of a lease may lie so far in the future that its age says nothing. Such a lease is watched for
+that many seconds, in which a holder that lives touches it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import getpass
+import hashlib
 import json
+import logging
 import math
 import os
 import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +36,7 @@ from urllib.parse import quote, unquote
 from shardwrite.config.table import HEARTBEAT, TTL
 from shardwrite.config.values import refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import has_ended
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import (
@@ -54,6 +61,7 @@ __all__ = [
     "lease_times",
     "live_holders",
     "lives",
+    "note_failed",
     "release_all",
     "signature",
     "this_process",
@@ -63,6 +71,7 @@ CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0
 _held: set[Path] = set()
+_failed: set[Path] = set()
 
 
 def lease_times() -> tuple[float, float]:
@@ -108,6 +117,16 @@ def boot_id() -> str:
     return _read("/proc/sys/kernel/random/boot_id")
 
 
+@cache
+def machine_id() -> str:
+    """Digest of this machine's identifier; empty where it has none, as in many containers."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        found = _read(path)
+        if found:
+            return hashlib.sha256(b"shardwrite " + found.encode()).hexdigest()[:12]
+    return ""
+
+
 def _pid_namespace() -> str:
     """Name of this process's pid namespace; empty where it cannot be read."""
     with contextlib.suppress(OSError):
@@ -141,6 +160,7 @@ def this_process() -> Process:
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot_id(),
+        machine=machine_id(),
         pids=pids,
         started=started,
         ttl=lease_times()[1],
@@ -254,7 +274,7 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
         If the leases cannot be read.
     """
     leases = listed(run_path, "lease-", ".json")
-    found = []
+    found, ahead = [], {}
     now, me = None, this_process()
     for path in leases:
         with (
@@ -268,8 +288,35 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
                 continue  # it was given back meanwhile
             process = process_in(data) or Process()
             if (path in _held or not process.is_same(me)) and lives(process, me, age):
-                found.append(Holder(process, path.stem.removeprefix("lease-"), age))
+                holder = Holder(process, path.stem.removeprefix("lease-"), age)
+                found.append(holder)
+                if age < -_ttl_of(process):
+                    ahead[path] = holder
+    if ahead and not looking and len(ahead) == len(found):
+        return _touched(ahead)
     return found
+
+
+def _touched(ahead: Mapping[Path, Holder]) -> list[Holder]:
+    """Watch leases whose times lie in the future; the holders of those that are touched."""
+    seconds = max(_ttl_of(holder.process) for holder in ahead.values())
+    told = f"waiting for {seconds:.0f} s at most, to see whether a lease from the future is renewed"
+    tell(TAKEOVERS, logging.INFO, told, run=next(iter(ahead)).parent)
+    before = {path: _touched_at(path) for path in ahead}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(seconds / 20, 1.0))
+        now = {path: _touched_at(path) for path in ahead}
+        if any(now[path] not in (None, before[path]) for path in ahead):
+            return [ahead[path] for path in ahead if now[path] not in (None, before[path])]
+    return []
+
+
+def _touched_at(path: Path) -> int | None:
+    """Time of a file in nanoseconds; None if it is gone."""
+    with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return None
 
 
 def is_alive(path: Path, data: bytes) -> bool:
@@ -294,7 +341,9 @@ def is_alive(path: Path, data: bytes) -> bool:
     if holder is None:
         return False
     age = _age(path)
-    return age is not None and lives(holder, this_process(), age)
+    if age is None or not lives(holder, this_process(), age):
+        return False
+    return age >= -_ttl_of(holder) or bool(_touched({path: Holder(holder, "", age)}))
 
 
 def is_this_process(process: Process) -> bool:
@@ -305,9 +354,9 @@ def is_this_process(process: Process) -> bool:
 def lives(holder: Process, me: Process, age: float) -> bool:
     """Whether a holder is alive, or may be, by its identity and the age of its file in seconds."""
     if holder.host == me.host and me.boot:
-        if holder.boot != me.boot:
-            return False
-        if holder.pids == me.pids and holder.pid is not None:
+        if holder.boot != me.boot and holder.machine and holder.machine == me.machine:
+            return False  # the machine has started anew since then
+        if (holder.boot, holder.pids) == (me.boot, me.pids) and holder.pid is not None:
             is_running = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
             return is_running and age < _ttl_of(holder)
@@ -329,13 +378,20 @@ def signature() -> str:
     """
     me = this_process()
     namespace = "".join(filter(str.isdigit, me.pids or ""))
-    return ",".join(
-        (quote(me.host or "", safe=""), me.boot or "", namespace, str(me.pid), me.started or "")
-    )
+    machine = (me.boot or "", namespace, str(me.pid), me.started or "", me.machine or "")
+    return ",".join((quote(me.host or "", safe=""), *machine))
+
+
+def note_failed(*drafts: Path) -> None:
+    """Note that this process has failed to make something of its drafts.
+
+    They could not even be removed, maybe, and are left behind although the process lives.
+    """
+    _failed.update(drafts)
 
 
 def is_left_behind(path: Path) -> bool:
-    """Whether a directory still exists but the process that made it is gone.
+    """Whether a directory still exists but the process that made it is gone, or has failed.
 
     The name of the directory, or the plan in it, identifies the process. A process on another host
     counts as gone once nothing was created, renamed or removed in the directory for the lifetime
@@ -347,6 +403,8 @@ def is_left_behind(path: Path) -> bool:
         If the directory cannot be looked at.
     """
     age = _age(path)
+    if path in _failed:
+        return age is not None
     return age is not None and not lives(_maker(path), this_process(), age)
 
 
@@ -377,15 +435,16 @@ def is_abandoned(path: Path) -> bool:
 def _signed_by(name: str) -> Process | None:
     """Identity of the process whose `signature` is the end of a name; None if there is none."""
     _, *signed = name.split(",")
-    if len(signed) != 5:
+    if len(signed) not in (5, 6):  # older versions named no machine
         return None
-    host, boot, namespace, pid, started = signed
+    host, boot, namespace, pid, started = signed[:5]
     return Process(
         host=unquote(host),
         boot=boot,
         pids=f"pid:[{namespace}]" if namespace else "",
         pid=int(pid) if pid.isdigit() else None,
         started=started,
+        machine="".join(signed[5:]),
     )
 
 

@@ -45,6 +45,7 @@ from shardwrite.journal.lease import (
     is_alive,
     is_left_behind,
     is_this_process,
+    note_failed,
     signature,
     this_process,
 )
@@ -407,16 +408,20 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
     """Make a claim; None where another process was first."""
     draft = _draft(run_path, token)
     os.mkdir(draft)
-    fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = -1
     try:
+        fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         write_new(f"{_OWNER}0", _me(token), dir_fd=fd)
         os.rename(draft, path)
     except BaseException as error:
+        note_failed(draft)
         with contextlib.suppress(OSError):  # a draft that stays is removed with the run
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{_OWNER}0", dir_fd=fd)
+            if fd >= 0:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{_OWNER}0", dir_fd=fd)
             os.rmdir(draft)
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         if isinstance(error, OSError) and error.errno in _TAKEN:
             return None
         raise
@@ -433,6 +438,7 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
         except (FileExistsError, FileNotFoundError):
             return False  # another process was first, or the claim was given back
     finally:
+        note_failed(draft)  # if it stays
         with contextlib.suppress(FileNotFoundError):  # the draft could not be made
             os.unlink(draft)
     with contextlib.suppress(FileNotFoundError):  # there is none if the owner had failed

@@ -15,13 +15,16 @@ from shardwrite.stores import as_store_error
 
 __all__ = ["begun_at", "taking_part"]
 
+_drivers: set[str] = set()  # of this process, that take part in a run now
+
 
 @contextlib.contextmanager
 def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]:
     """Hold a lease on a run, and leave the token that allows its tasks to commit.
 
     In a batch job, the number of the job is noted, too. At the end of the block, the journals of
-    the driver that this process has open are closed, and the lease is removed. The token stays.
+    the driver that this process has open are closed, with those of drivers that have gone before,
+    and the lease is removed. The token stays.
 
     Parameters
     ----------
@@ -41,12 +44,14 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
     """
     path = Path(run_path)
     with Lease(path, driver):
+        _drivers.add(driver)
         try:
             admit(path, driver)
             note_job(path)
             yield
         finally:
-            close_journals(driver)
+            _drivers.discard(driver)
+            close_journals(but_of=_drivers)
 
 
 def begun_at(run_path: str | os.PathLike[str]) -> int:

@@ -20,13 +20,13 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lost import begun_with, has_lost_array
 from shardwrite.journal.record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.journal.takeover import take_away, take_back
+from shardwrite.journal.takeover import refuse_consuming, take_away, take_back
 from shardwrite.journal.trust import require_trusted
 from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
 from shardwrite.plan.identity import Bounds
-from shardwrite.stores import is_there
+from shardwrite.stores import as_store_error, is_there
 
 __all__ = [
     "Beside",
@@ -79,13 +79,21 @@ def tidy(target: Target) -> None:
 
     Removals of runs that were interrupted are finished, and drafts of runs that never began are
     removed.
+
+    Raises
+    ------
+    JournalError, UntrustedStateError
+        See `neighbours`.
+    StoreError
+        If the storage refuses.
     """
     require_trusted(target)
     whole = replace(target, update="")
     for place in (whole, *whole.others):
-        tidied_run(place)
-        discard_drafts(place)
-        remove_empty(place)
+        with as_store_error(str(place.run_path), "cannot remove what is left in"):
+            tidied_run(place)
+            discard_drafts(place)
+            remove_empty(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +202,22 @@ def unfinished(
         Whether the new run replaces the array.
     """
     path = run.target.label
+    if run.can_put_back:
+        return JournalError(
+            f"the run that replaces {path} has not ended. Make the same call again to finish it "
+            "(shardwrite finalize, if all of its parts are written). Or give it up with abandon "
+            '(shardwrite abandon), which puts the old array back. A write with mode="w" and '
+            "restart=True (--overwrite --restart) takes its shards away and starts over",
+            path=str(run.target.run_path),
+        )
+    if run.replaces_array:
+        return JournalError(
+            f"the run that replaces {path} has not ended. It overwrites the objects of the old "
+            "array, so nothing can be put back. Make the same call again to finish it (shardwrite "
+            'finalize, if all of its parts are written), or start over with mode="w" and '
+            "restart=True (--overwrite --restart)",
+            path=str(run.target.run_path),
+        )
     if run.makes_array:
         return JournalError(
             f"the run that makes {path} has not ended. Make the same call again to finish it "
@@ -338,17 +362,18 @@ def _check_same(run: RunDirectory, planned: Document) -> None:
 
 
 def give_up(run: RunDirectory) -> None:
-    """Take away an update or a repair that no process works on.
+    """Take away an update, a repair or a replacement that no process works on.
 
-    Its shards stay, except those of an append that lie beyond the array's shape, which was not yet
-    enlarged.
+    The shards of an update stay, except those of an append that lie beyond the array's shape, which
+    was not yet enlarged. An array that was to be replaced is put back.
 
     Raises
     ------
     JournalError
-        If a process works on the run, or if the run makes the array.
+        If a process works on the run, or if the run makes an array where none was.
     """
-    if run.makes_array:  # which goes with nothing but a write of the whole array
+    refuse_consuming(run)
+    if run.makes_array and not run.can_put_back:
         holders = live_holders(run.path)
         raise held(run, holders[0]) if holders else unfinished(run)
     take_away(run)

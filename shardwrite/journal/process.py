@@ -26,6 +26,9 @@ class Process:
         Number of the process.
     boot : str, optional
         Identifier of the host's boot; empty where the host has none.
+    machine : str, optional
+        Digest of the machine's identifier, which stays when it starts anew; empty where it has
+        none. It distinguishes the machine from others of the same host name.
     pids : str, optional
         Name of the pid namespace; empty where it cannot be read.
     started : str, optional
@@ -42,6 +45,7 @@ class Process:
     host: str | None = None
     pid: int | None = None
     boot: str | None = None
+    machine: str | None = None
     pids: str | None = None
     started: str | None = None
     ttl: float | None = None
@@ -66,6 +70,7 @@ class Process:
             host=text("host"),
             pid=pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
             boot=text("boot"),
+            machine=text("machine"),
             pids=text("pids"),
             started=text("started"),
             ttl=ttl if is_duration(ttl) else None,

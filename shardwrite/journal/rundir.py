@@ -29,8 +29,9 @@ The steps of a run in order, and in italics what a crash after each step leaves 
    the same command does the rest of this step.*
 
 Starting over removes the run and its shards instead: ``run-<run>/`` becomes ``taken-<run>/``, the
-unpublished array and ``plan.json`` are moved into it, and it is removed. The steps of both ends are
-listed in :mod:`shardwrite.journal.takeover`.
+unpublished array and ``plan.json`` are moved into it, and it is removed. An old array in
+``replaced/`` gets its name back before. The steps of both ends are listed in
+:mod:`shardwrite.journal.takeover`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from shardwrite.format.node import DOCUMENT, group_document
 from shardwrite.journal.bucket_runs import confirm, ensure_held
 from shardwrite.journal.documents import (
     DocumentChange,
+    alone_in_store,
     consolidate,
     dump,
     replace_document,
@@ -65,6 +67,7 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
+from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
 from shardwrite.stores import (
@@ -126,6 +129,20 @@ class RunDirectory:
     def makes_array(self) -> bool:
         """Whether the run makes the array, rather than updating or repairing an existing one."""
         return self.record.makes_array
+
+    @property
+    def replaces_array(self) -> bool:
+        """Whether the run replaces an array, as ``mode="w"`` asks for it."""
+        return self.record.mode == "w" and self.record.replaces
+
+    @property
+    def can_put_back(self) -> bool:
+        """Whether the run replaces an array that can be as it was before.
+
+        Where the store cannot rename, the new array is written over the old one.
+        """
+        is_whole = isinstance(self.target.place, Directory) or not is_there(self.path / "replaced")
+        return self.replaces_array and is_whole
 
     @property
     def keeps_values(self) -> bool:
@@ -248,6 +265,12 @@ class RunDirectory:
         """See :meth:`Owner.check_held`."""
         self._check_there("")
         ensure_held(self.target)
+
+    def clear(self, keys: Collection[str]) -> None:
+        """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""
+        if self.record.replaces:
+            self.check_mark()
+            self.target.place.clear(self, keys)
 
     def check_mark(self) -> None:
         """Verify that what stands at the target is still what this run has written.
@@ -376,24 +399,7 @@ class RunDirectory:
         return exclusive(self.target.beside / "claim-end", self.path)
 
     def consolidate(self, document: Document, durability: str, driver: str) -> None:
-        """Add the array to the consolidated metadata of each group above that has such metadata.
-
-        Parameters
-        ----------
-        document : dict
-            Document of the array.
-        durability : str
-            Durability level of the documents.
-        driver : str
-            Name of the driver that does it.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        SpecError
-            If consolidated metadata are not valid.
-        """
+        """Add the array to the consolidated metadata of each group above that has such metadata."""
         put = partial(self._replace, durability=durability, driver=driver)
         consolidate(self.target.place, {"": document}.copy, put)
 
@@ -402,19 +408,7 @@ class RunDirectory:
     ) -> None:
         """Take the array out of the consolidated metadata of all groups above.
 
-        Parameters
-        ----------
-        durability, driver
-            See `consolidate`.
-        is_due : callable
-            Whether the array must go, looked at right before.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        SpecError
-            If consolidated metadata are not valid.
+        `is_due` says whether it must go, and is asked right before.
         """
         put = partial(self._replace, durability=durability, driver=driver)
         withdraw(self.target.place, put, is_due)
@@ -423,9 +417,6 @@ class RunDirectory:
         self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
     ) -> bool:
         """Write a document of a group, unless another process has changed it.
-
-        Other runs enter their arrays into the same document. So it is compared right before the
-        new one becomes visible.
 
         Parameters
         ----------
@@ -443,8 +434,9 @@ class RunDirectory:
         bool
             False if the document is not `old` any more; nothing is written then.
         """
-        check, run_dir = partial(self._check_current, driver), self.target.beside.parent
-        return replace_document(place, old, new, durability, f"{driver}.end", check, run_dir)
+        check = partial(self._check_current, driver)
+        with alone_in_store(place, self.target.beside.parent):
+            return replace_document(place, old, new, durability, f"{driver}.end", check)
 
     def leave(
         self, receipt: Receipt, durability: str, driver: str, report: bytes | None = None

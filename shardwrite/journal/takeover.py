@@ -12,7 +12,9 @@ begun before is settled here, before any other process writes to the array, in t
    replaced only if it is still the version that was read. Before it removes a shard, the process
    makes sure that it still holds the lease.
 4. If the run was taken away: take the array that it was making out of the consolidated metadata
-   above, and remove it. If it was an update, leave the array's shards as they are.
+   above, and set it aside. Put back the old array that it was to replace, enter that into the
+   metadata above, and rename the directory to ``ended-<run>``. If it was an update, leave the
+   array's shards as they are.
 5. Move ``plan.json`` into the directory, and remove the directory.
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
@@ -40,8 +42,9 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
+from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.edges import clear_beyond
+from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
 from shardwrite.journal.receipt import (
@@ -93,6 +96,7 @@ __all__ = [
     "forget",
     "make_end",
     "metadata_of",
+    "refuse_consuming",
     "remove_orphans",
     "settle",
     "take_away",
@@ -143,7 +147,7 @@ def take_away(run: RunDirectory) -> None:
     """Give up a run, and remove the array that it was making.
 
     If the run is an update, the array and all of its shards stay; each shard is whole, either old
-    or new. An array that the run was to replace stays if the run has not moved it yet.
+    or new. An array in a directory that the run was to replace stays, or is put back.
 
     Raises
     ------
@@ -159,6 +163,23 @@ def take_away(run: RunDirectory) -> None:
     with as_store_error(str(run.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
         os.rename(run.path, over.path)
     settle(over)
+
+
+def refuse_consuming(run: RunDirectory) -> None:
+    """Refuse to take away shards that hold what was removed elsewhere.
+
+    Raises
+    ------
+    JournalError
+        If the run has removed objects of its source.
+    """
+    if is_there(run.path / CONSUMES):
+        raise JournalError(
+            f"shards of {run.target.label} hold data that a conversion with consume=True has "
+            "removed from its source. They are not taken away. Make that call again, without "
+            "restart, to finish it",
+            path=str(run.path),
+        )
 
 
 def forget(run: RunDirectory) -> None:
@@ -218,6 +239,10 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
                 told = f"an unfinished run is given up: {over.target.label}"
                 tell(TAKEOVERS, logging.INFO, told, run=over.path)
                 _leave(over, metadata, store)
+                if over.record.replaces:
+                    # Whoever comes late finds no path by which it could move the old array again.
+                    os.rename(over.path, replace(over, state=ENDED).path)
+                    over = replace(over, state=ENDED)
             if over.makes_array:
                 over.target.place.remove_mark(over)
         _move_plan(over)
@@ -319,13 +344,13 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
         _leave_update(over, metadata, store)
-    elif over.record.replaces and not is_there(over.path / "replaced"):
-        old = over.target.document_if_there
-        if old is not None:  # it stays, and groups may not list it any more
-            over.consolidate(old, over.target.durability(), over.run)
-    else:
+        return
+    if not over.record.replaces or is_there(over.path / "replaced"):
         over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
         over.target.place.take_away(over)
+    old = over.target.document_if_there if over.record.replaces else None
+    if old is not None:  # it stays, or is back, and groups may not list it any more
+        over.consolidate(old, over.target.durability(), over.run)
 
 
 def _is_own(over: RunDirectory) -> bool:
@@ -432,8 +457,8 @@ def _clear_edges(
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
     level, scope = over.target.durability(), f"edges-{over.run}"
     in_place = "in place" in (over.record.identity.strategy or "")
-    cleared = clear_beyond(store, array, inside, level, (proof, check), scope, in_place=in_place)
-    removed = set(cleared)
+    rights = Rights(proof, check, in_place)
+    removed = set(clear_beyond(store, array, inside, level, rights, scope))
     for index in inside:
         rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
         size = store.size(array.shard_key(index))

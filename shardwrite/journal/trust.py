@@ -37,7 +37,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 
-__all__ = ["check_name", "require_trusted"]
+__all__ = ["check_name", "require_trusted", "require_trusted_copies"]
 
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
@@ -96,6 +96,29 @@ def require_trusted(target: Target) -> frozenset[Path]:
         for path, reason, cause in _doubts(beside, found, circle, seen):
             raise _error(target, path, reason) from cause
     return frozenset(seen)
+
+
+def require_trusted_copies(directory: Path) -> None:
+    """Check that a directory for copies of shards is trusted, as run state must be.
+
+    Raises
+    ------
+    UntrustedStateError
+        If it is a link, or belongs to a user who could not replace the array.
+    StoreError
+        If the file system reports an error.
+    """
+    with as_store_error(str(directory), "cannot look at"):
+        above = os.stat(directory.parent)
+        why = _why_not(os.lstat(directory), above, _circle(directory.parent, above))
+    if why:
+        owner = owner_of(directory)
+        raise UntrustedStateError(
+            f"{directory} {why}; its owner is {owner}. Copies of bad shards would go there, and "
+            f"nothing was changed. Look at {directory}, and rename it, which deletes nothing",
+            path=str(directory),
+            owner=owner,
+        )
 
 
 def check_name(target: Target, name: str | None) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from shardwrite.codecs.documents import JSON
@@ -205,6 +205,10 @@ class JournalWriter:
         with self._lock:
             self._abandon()
 
+    def __del__(self) -> None:
+        # A task may hold it, and write a line, after all journals of its driver were closed.
+        self._abandon()
+
 
 class FarJournal:
     """Journal of a process that does not see the run's directory: it writes nothing.
@@ -251,8 +255,11 @@ def journal_for(
         return _writers[key]
 
 
-def close_journals(driver: str) -> None:
-    """Close all journals that this process has open on behalf of a driver."""
+def close_journals(but_of: Collection[str]) -> None:
+    """Close all journals that this process has open, but those of some drivers.
+
+    Tasks of a run that was interrupted may have opened theirs when their driver had gone already.
+    """
     with _lock:
-        for key in [key for key in _writers if key[1] == driver]:
+        for key in [key for key in _writers if key[1] not in but_of]:
             _writers.pop(key).close()

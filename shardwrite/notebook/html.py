@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from shardwrite.errors import printable
 from shardwrite.notebook.chart import Chart
 
 if TYPE_CHECKING:
@@ -112,17 +113,17 @@ def _templates() -> Environment:
 
 def card_html(card: Card) -> str:
     """Make the HTML of a card."""
-    return _templates().get_template("card.html.j2").render(card=card)
+    return printable(_templates().get_template("card.html.j2").render(card=card))
 
 
 def bar_html(bar: Bar) -> str:
     """Make the HTML of a bar."""
-    return _templates().get_template("bar.html.j2").render(bar=bar)
+    return printable(_templates().get_template("bar.html.j2").render(bar=bar))
 
 
 def chart_html(chart: Chart) -> str:
     """Make the HTML of a chart, for the drawing of a card."""
-    return _templates().get_template("chart.html.j2").render(chart=chart)
+    return printable(_templates().get_template("chart.html.j2").render(chart=chart))
 
 
 def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
@@ -138,4 +139,4 @@ def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
         Time after which a browser loads the page again; 0 for never.
     """
     page = _templates().get_template("page.html.j2")
-    return page.render(title=title, body=body, reload_seconds=reload_seconds)
+    return printable(page.render(title=title, body=body, reload_seconds=reload_seconds))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.errors import printable
 from shardwrite.grid import ceil_div
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
@@ -95,7 +96,9 @@ class Adopted:
         return table_text(self._title, self._rows())
 
     def __repr__(self) -> str:
-        return f"<Adopted {self.path}, {counted(self.n_shards, 'file')}, how={self.how!r}>"
+        return (
+            f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}, how={self.how!r}>"
+        )
 
     def _repr_html_(self) -> str:
         return card_html(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
@@ -88,7 +88,8 @@ class Compaction:
 
     def __repr__(self) -> str:
         return (
-            f"<Compaction of {self.path}: {counted(self.n_rewritten, 'shard')} rewritten, "
+            f"<Compaction of {printable(self.path)}: "
+            f"{counted(self.n_rewritten, 'shard')} rewritten, "
             f"{human(self.stored_nbytes)} (was {human(self.stored_nbytes_before)})>"
         )
 
@@ -280,6 +281,7 @@ def looked_at(
 
 def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     table = inspect_shards(active_engine(), array, ranks, deep=False)
+    table.refuse_unread(target.label)
     if table.problems:
         rank, message = table.problems[0]
         remedy = how_to_mend(look_beside(target))

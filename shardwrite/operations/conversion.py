@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.runs.result import WriteResult, told_of_rereads
@@ -171,7 +172,7 @@ class ConversionPlan:
 
     def __repr__(self) -> str:
         return (
-            f"<ConversionPlan of {self.source}: {counted(len(self.arrays), 'array')}, "
+            f"<ConversionPlan of {printable(self.source)}: {counted(len(self.arrays), 'array')}, "
             f"{self.n_chunks_copied:,} chunks copied, {self.n_chunks_encoded:,} re-encoded>"
         )
 
@@ -330,7 +331,7 @@ class Conversion:
         if n_resumed:
             rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         if not self.is_skipped:
@@ -348,8 +349,9 @@ class Conversion:
 
     def __repr__(self) -> str:
         return (
-            f"<Conversion of {self.source} to {self.path}: {counted(self.n_shards, 'file')}, "
-            f"{self.n_chunks_copied:,} chunks copied, {self.n_chunks_encoded:,} re-encoded>"
+            f"<Conversion of {printable(self.source)} to {printable(self.path)}: "
+            f"{counted(self.n_shards, 'file')}, {self.n_chunks_copied:,} chunks copied, "
+            f"{self.n_chunks_encoded:,} re-encoded>"
         )
 
     def _repr_html_(self) -> str:

@@ -29,6 +29,7 @@ from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Part, Plan, Stretch, check_n_parts, check_part
+from shardwrite.plan.render import rounded
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.accepted import accepts_source, as_begun
@@ -462,6 +463,6 @@ def _result(parts: PlannedParts, arrays: Sequence[ConvertedArray], start: float)
         source=parts.tree.place.label,
         path=parts.label,
         arrays=tuple(arrays),
-        seconds=time.perf_counter() - start,
+        seconds=rounded(time.perf_counter() - start),
         left_out=parts.tree.left_out,
     )

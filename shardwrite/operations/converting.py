@@ -28,7 +28,6 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stepwise import execute_settled
-from shardwrite.stores import PosixStore
 from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Check
 
@@ -266,7 +265,7 @@ def plan_all(
         )
     names = [name for name, _ in tree.arrays]
     groups = [group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)]
-    is_directory = isinstance(into, PosixStore) and not call.consume
+    is_directory = into.local_root is not None and not call.consume
     refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
     made = []
     shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]

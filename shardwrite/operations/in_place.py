@@ -279,6 +279,7 @@ def convert_in_place(
             _finish(work)
             return _left_out(made, _FINISHED)
         try:
+            work.check_movable()
             refuse_runs(tree)
             _check_unchanged(tree, path, is_begun=False)
         except ShardwriteError:

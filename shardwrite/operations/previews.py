@@ -146,9 +146,10 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
         return Abandoned(in_place=True, regions=())
     if is_abandonable(target, None):
         return Abandoned(in_place=False, regions=(), is_scale=True)
-    open_at(place)
     whole = find_run(target)
-    if whole is not None and whole.makes_array:
+    if whole is None or not whole.replaces_array:
+        open_at(place)
+    if whole is not None and whole.makes_array and not whole.can_put_back:
         raise unfinished(whole)
     found = [run for each in target.others if (run := find_run(each)) is not None]
     runs = [*found, *([] if whole is None else [whole])]

@@ -11,8 +11,10 @@ import errno
 import uuid
 
 from shardwrite.errors import StoreError
+from shardwrite.journal import require_trusted_copies
 from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
+from shardwrite.stores import as_store_error, make_directories
 
 __all__ = ["keep_copy"]
 
@@ -38,14 +40,19 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
     ------
     StoreError
         If no copy can be kept.
+    UntrustedStateError
+        If the directory is a link, or another user's.
     """
     leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     if target.in_store:
         return _kept_in_bucket(target, key, f"{QUARANTINE_PREFIX}{leaf}", durability)
     beside = target.beside.name.removesuffix(RUN_SUFFIX)
-    copy = target.beside.with_name(f"{beside}.quarantine") / leaf
-    target.place.keep_copy(key, copy, durability)
-    return str(copy)
+    directory = target.beside.with_name(f"{beside}.quarantine")
+    with as_store_error(str(directory), "cannot make"):
+        make_directories(directory, durability, like=target.place.rights_like)
+    require_trusted_copies(directory)  # anybody may have put it there before
+    target.place.keep_copy(key, directory / leaf, durability)
+    return str(directory / leaf)
 
 
 def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:

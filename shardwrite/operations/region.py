@@ -340,9 +340,10 @@ def region_job(
 def abandon(
     store: Any, *, name: str | None = None, run_dir: Any = None
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Give up the interrupted updates and repairs of an array, or its conversion in place.
+    """Give up the interrupted updates and repairs of an array, its replacement or conversion.
 
     - Each shard of an update or a repair stays as it is, old or new.
+    - If a call with ``mode="w"`` is given up, the old array is put back, as it was.
     - A run that makes any other array is not given up: repeat its call to finish it.
     - If a conversion in place of an array or a group is given up, the old data stay. If they were
       already replaced, the conversion is finished.
@@ -364,7 +365,7 @@ def abandon(
     -------
     list of tuple of (int, int)
         Region of each run that was given up: ``(start, stop)`` in elements along each axis. For a
-        repair it is the whole array.
+        repair or a replacement it is the whole array.
 
     Raises
     ------
@@ -385,14 +386,13 @@ def abandon(
     target = resolve_target(store, name, run_dir)
     if abandon_in_place(target.place) or abandon_scale(target, run_dir):
         return []
-    open_at(target.place)
     with holding(target):
-        runs = list(tidied_neighbours(target))
         whole = tidied_run(target)
-        if whole is not None:
-            if whole.makes_array:
-                raise unfinished(whole)
-            runs.append(whole)
+        if whole is None or not whole.replaces_array:
+            open_at(target.place)
+        if whole is not None and whole.makes_array and not whole.can_put_back:
+            raise unfinished(whole)
+        runs = [*tidied_neighbours(target), *([] if whole is None else [whole])]
         regions = [region_of(run) for run in runs]
         for run in runs:
             give_up(run)

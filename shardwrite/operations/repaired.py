@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, table_text
 from shardwrite.runs.result import WriteResult
@@ -143,7 +144,7 @@ class Repair:
 
     def __repr__(self) -> str:
         told = f"{self._title}: {counted(len(self.tasks), 'shard')}" if self.tasks else "all good"
-        return f"<Repair of {self.path}, {told}>"
+        return f"<Repair of {printable(self.path)}, {told}>"
 
     def _repr_html_(self) -> str:
         faults = self._faults()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
@@ -162,11 +163,11 @@ class Report:
         """Rows of the table about the array and the checks, or about the group."""
         problems = ("problems", "none" if self.is_good else str(len(self.problems)))
         if self.n_nodes is not None:
-            checked = "consolidated metadata, against the documents of all nodes"
+            against = "consolidated metadata, against the documents of all nodes"
             return [
                 ("group", self.path),
                 ("below", f"{self.n_nodes:,} arrays and groups"),
-                ("checked", checked if self.expected_by else "nothing: it lists no nodes"),
+                ("checked", against if self.expected_by else "nothing: it lists no nodes"),
                 problems,
             ]
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
@@ -244,7 +245,7 @@ class Report:
     def __repr__(self) -> str:
         found = counted(len(self.problems), "problem") if self.problems else "no problems"
         told = " ".join(self._headline[0])
-        return f"<Report of {self.path}: {told}, {found}>"
+        return f"<Report of {printable(self.path)}: {told}, {found}>"
 
     def _repr_html_(self) -> str:
         return card_html(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.plan.requests import Requests
@@ -126,7 +127,7 @@ class TransferPlan:
 
     def __repr__(self) -> str:
         return (
-            f"<TransferPlan of {self.source} to {self.path}: "
+            f"<TransferPlan of {printable(self.source)} to {printable(self.path)}: "
             f"{counted(self.n_objects, 'object')}, {human(self.nbytes)}>"
         )
 
@@ -233,7 +234,7 @@ class Transfer:
         if self.n_resumed:
             rows.append(("resumed", f"{self.n_resumed:,} objects were copied by an earlier call"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.n_removed:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
@@ -243,7 +244,7 @@ class Transfer:
 
     def __repr__(self) -> str:
         return (
-            f"<Transfer of {self.source} to {self.path}: "
+            f"<Transfer of {printable(self.source)} to {printable(self.path)}: "
             f"{counted(self.n_objects, 'object')}, {human(self.stored_nbytes)}>"
         )
 

@@ -63,6 +63,7 @@ from shardwrite.place.target import (
 )
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.plan.estimate import n_at_once
+from shardwrite.plan.render import rounded
 from shardwrite.plan.requests import Requests
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
@@ -280,7 +281,7 @@ def transfer(
         path=wanted.place.label,
         arrays=arrays,
         n_groups=len(documents),
-        seconds=time.perf_counter() - start,
+        seconds=rounded(time.perf_counter() - start),
         left_out=wanted.left_out,
     )
 
@@ -344,7 +345,7 @@ def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
         path=array.path,
         arrays=(TransferredArray(name="", path=array.path, result=result),),
         n_groups=0,
-        seconds=time.perf_counter() - start,
+        seconds=rounded(time.perf_counter() - start),
         n_removed=n_removed,
     )
 

@@ -58,8 +58,8 @@ class UInt64Report:
     n_shards, n_chunks : int
         Number of shards, and of chunks in shards without faults.
     stored_nbytes, unused_nbytes : int
-        Bytes of the shards without faults, and those of them that no index names. They lie before
-        chunks, such as the fragments of a mesh before its manifest.
+        Bytes of the shards without faults, and those of them that no index names. They may lie
+        before chunks, such as the fragments of a mesh before its manifest.
     problems : tuple of (str, str)
         Key and fault of each shard that is damaged; empty if none is.
     warnings : tuple of str
@@ -84,7 +84,7 @@ class UInt64Report:
             f"{human(self.stored_nbytes)}"
         )
         if self.unused_nbytes:
-            first += f", of which {human(self.unused_nbytes)} lie before chunks and belong to no id"
+            first += f", of which {human(self.unused_nbytes)} belong to no id"
         problems = (f"{key}: {message}" for key, message in self.problems)
         return "\n".join([first, *problems, *(f"warning: {text}" for text in self.warnings)])
 
@@ -107,6 +107,6 @@ class UInt64Report:
                 ],
                 problems=self.problems,
                 notes=[("warning", text) for text in self.warnings],
-                rows=[("before chunks, of no id", human(self.unused_nbytes))],
+                rows=[("bytes of no chunk and no index", human(self.unused_nbytes))],
             )
         )

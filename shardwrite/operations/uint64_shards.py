@@ -392,10 +392,9 @@ class UInt64Shards(Mapping[int, bytes]):
 
         Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
         the minishard that names it. Several chunks may have the same bytes. Bytes that no index
-        names may lie immediately before a chunk, and are counted. Elsewhere they are a problem,
-        since a part of the index may be lost. Objects of the obsolete
-        format that stand beside the shard itself are named in `warnings`, because they may hold
-        other values.
+        names are counted. They may lie immediately before a chunk. If they lie elsewhere,
+        `warnings` says so, since a part of the index may be lost. Objects of the obsolete format
+        that stand beside the shard itself are named there, too, because they may hold other values.
 
         Parameters
         ----------
@@ -413,9 +412,10 @@ class UInt64Shards(Mapping[int, bytes]):
         numbers = self._files.numbers()
         no_shard = "no shard with these parameters has this key"
         problems = [(key, no_shard) for key in self._files.strays()]
-        n_chunks = stored = before = 0
+        n_chunks = stored = unused = 0
+        unowned: list[tuple[str, int]] = []
 
-        def checked(shard: int) -> tuple[int, int, int] | tuple[str, str]:
+        def checked(shard: int) -> tuple[int, int, int, int] | tuple[str, str]:
             try:
                 return self._files.read(shard, partial(_check, deep=deep)) or (
                     self.sharding.key_of(shard),
@@ -424,15 +424,16 @@ class UInt64Shards(Mapping[int, bytes]):
             except (CorruptShardError, StoreError) as error:
                 return self.sharding.key_of(shard), str(error)
 
-        for found in _in_threads(checked, numbers, threads):
+        for shard, found in zip(numbers, _in_threads(checked, numbers, threads), strict=True):
             if len(found) == 2:
                 problems.append(found)
             else:
                 stored += found[0]
                 n_chunks += found[1]
-                before += found[2]
-        warnings = _about_obsolete(self._files.obsolete())
-        return UInt64Report(len(numbers), n_chunks, stored, before, tuple(problems), warnings)
+                unused += found[2] + found[3]
+                unowned += [(self.sharding.key_of(shard), found[3])] * (found[3] > 0)
+        warnings = (*_about_unowned(unowned), *_about_obsolete(self._files.obsolete()))
+        return UInt64Report(len(numbers), n_chunks, stored, unused, tuple(problems), warnings)
 
     def _whole(self, chunk_id: int) -> tuple[bytes, int]:
         """See `ValueOf`: a value for another shard."""
@@ -545,7 +546,7 @@ def _ids(reader: UInt64ShardReader | None) -> list[int]:
     return ids
 
 
-def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int] | None:
+def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int, int] | None:
     """Size of a shard, and what `UInt64ShardReader.check` returns; None if it is missing."""
     return None if reader is None else (reader.source.nbytes, *reader.check(deep=deep))
 
@@ -560,6 +561,19 @@ def _again(
     made = UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
     made._refusal = refusal  # noqa: SLF001 (of this class)
     return made
+
+
+def _about_unowned(shards: list[tuple[str, int]]) -> tuple[str, ...]:
+    """Warning about bytes that belong to nothing, by the keys of their shards."""
+    if not shards:
+        return ()
+    nbytes = sum(each for _, each in shards)
+    text = (
+        f"{nbytes} bytes in {counted(len(shards), 'shard')}, first {shards[0][0]!r}, belong to no "
+        "chunk and to no index, as if a part of the index was lost. Changes of such shards are "
+        "refused, because they would lose these bytes"
+    )
+    return (text,)
 
 
 def _about_obsolete(keys: list[str]) -> tuple[str, ...]:

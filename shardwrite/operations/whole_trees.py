@@ -28,6 +28,7 @@ from shardwrite.operations.in_place import (
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
+from shardwrite.plan.render import rounded
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.sources.opening import place_of
@@ -129,7 +130,7 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
             source=source.label,
             path=path,
             arrays=arrays,
-            seconds=time.perf_counter() - start,
+            seconds=rounded(time.perf_counter() - start),
             n_removed=n_removed,
         )
     is_finished = call.dst is None and finish_in_place(source)
@@ -151,7 +152,7 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
         source=tree.place.label,
         path=path,
         arrays=arrays,
-        seconds=time.perf_counter() - start,
+        seconds=rounded(time.perf_counter() - start),
         left_out=tree.left_out,
     )
 

@@ -244,7 +244,8 @@ def to_sharded_zarr(
         Directory on each machine's own disk, in which shards wait until they are put into a bucket,
         in place of memory. It may name variables, such as ``$SLURM_TMPDIR``.
     restart : bool
-        Remove the shards of an unfinished run and start over.
+        Remove the shards of an unfinished run and start over. An array that the run was replacing
+        is put back before; to replace it, give ``mode="w"``, too.
     recheck : bool
         Before an unfinished run is continued, decode the shards that it has committed and write
         the bad ones again. The same is done if the array was finished before.

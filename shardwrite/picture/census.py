@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwrite.errors import printable
 from shardwrite.picture.look import rows_of, told_counts
 from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
 from shardwrite.picture.tally import Tally
@@ -43,7 +44,7 @@ class Census(Tally):
         return rows_of(self)
 
     def __repr__(self) -> str:
-        return f"<Census of {self.path}: {told_counts(self) or 'no shards'}>"
+        return f"<Census of {printable(self.path)}: {told_counts(self) or 'no shards'}>"
 
     def __str__(self) -> str:
         return table_text("census", self.rows)

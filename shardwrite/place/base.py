@@ -207,8 +207,19 @@ class Place(Protocol):
             Whether something stood there when the run began.
         """
 
+    def clear(self, run: Owner, keys: Collection[str]) -> None:
+        """Remove what is left of the old array, right before the new one is published.
+
+        Parameters
+        ----------
+        run : Owner
+            The run.
+        keys : collection of str
+            Keys of what the new array has.
+        """
+
     def take_away(self, run: Owner) -> None:
-        """Remove the array that a run was making."""
+        """Remove the array that a run was making, and put back the old one, if it was set aside."""
 
     def check_mark(self, run: Owner) -> None:
         """Verify that what stands there is still what the run has written.

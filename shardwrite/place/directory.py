@@ -8,10 +8,11 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import RUN_SUFFIX, Owner, Place, names_above
 from shardwrite.place.nodes import array_of_2022_around, kind_of
@@ -22,6 +23,7 @@ from shardwrite.stores import (
     as_store_error,
     copy_file,
     discard_file,
+    fsync_directory,
     is_file,
     is_there,
     listed,
@@ -38,6 +40,7 @@ from shardwrite.stores import (
 __all__ = ["Directory", "remove_temporaries"]
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
+_NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
 
 
@@ -200,7 +203,7 @@ class Directory(Place):
                     # directory is made without parents, so that a run that is gone stays gone.
                     nothing = run.path / f"nothing-{uuid.uuid4().hex}"
                     nothing.mkdir()
-                    (nothing / "was-there").mkdir()
+                    (nothing / _NOTHING).mkdir()
                     os.rename(nothing, replaced)
         if replaces and not is_there(self.path):
             fresh = run.path / f"fresh-{uuid.uuid4().hex}"
@@ -209,11 +212,36 @@ class Directory(Place):
                 os.rename(fresh, self.path)
         make_directories(self.path, durability)
 
+    def clear(self, run: Owner, keys: Collection[str]) -> None:
+        """See :meth:`Place.clear`; the old array was set aside as a whole."""
+
     def take_away(self, run: Owner) -> None:
-        """See :meth:`Place.take_away`; the array is moved into the directory of the run."""
+        """See :meth:`Place.take_away`; the array is moved into the directory of the run.
+
+        An old array that was set aside gets its name back. The name in the directory of the run is
+        taken before, and stays taken, so that a process that comes late cannot move the old array.
+        """
+        unfinished, replaced = run.path / "array-unfinished", run.path / "replaced"
         if is_there(self.path):
-            with _losing(errno.ENOENT):  # another process was first
-                set_aside(self.path, "", run.proof(), f"array-{uuid.uuid4().hex}")
+            # Another process was first.
+            with _losing(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                set_aside(self.path, "", run.proof(), unfinished.name)
+        if not is_there(replaced) or is_there(replaced / _NOTHING):
+            return
+        for directory in (unfinished, unfinished / _NOTHING):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+        with _losing(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            os.rename(replaced, self.path)
+        if is_there(replaced):
+            raise StoreError(
+                f"the old array cannot go back to {self.path}, because something was written "
+                "there meanwhile. Move that away, and make the same call again",
+                key=str(self.path),
+                errno=errno.ENOTEMPTY,
+            )
+        fsync_directory(self.path.parent)
+        fsync_directory(run.path)
 
     def check_mark(self, run: Owner) -> None:
         """See :meth:`Place.check_mark`; the state of the run lies beside the directory."""

@@ -1,8 +1,11 @@
 """An array in a store that is no directory, such as memory or a store of zarr-python.
 
-Such a store cannot rename. So the old array is removed before the first new shard is written, its
-document first, and an array that is taken back is removed object by object. One process does so at
-a time, and before each object it looks whether the run still goes on.
+Such a store cannot rename. So the new array is written over the old one. The old document and
+receipt are first overwritten by a document that hides the array. Right before the new document is
+published, the objects are removed that the new array does not have. No key is removed that this run
+puts again, because a network may repeat a removal late. An array that is taken back is removed
+object by object. One process does so at a time, and before each object it looks whether the run
+still goes on.
 
 The state of a run lies elsewhere, and does not notice if somebody empties the store, or writes
 there by another run. So a run that makes an array puts a mark there first, an object with its own
@@ -31,6 +34,7 @@ from shardwrite.place.base import (
 )
 from shardwrite.stores import (
     Capability,
+    Staged,
     Store,
     Transaction,
     as_store_error,
@@ -44,8 +48,17 @@ from shardwrite.stores.exclusive import EXCLUSIVE_SCOPE
 
 __all__ = ["InStore"]
 
+_HIDDEN = json.dumps(
+    {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": {"shardwrite": "no group: an array is being replaced here"},
+    }
+).encode()
+"""What stands in the place of a document or a receipt of an array that is being replaced."""
 _NODES = (DOCUMENT, MARK_NAME, *DOCUMENTS_OF_V2)
 """What tells that a node lies there, or will."""
+_HIDEABLE = (DOCUMENT, RECEIPT_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +202,13 @@ class InStore(Place):
 
     def has(self, leaf: str) -> bool:
         """See :meth:`Place.has`."""
-        return self.store.version(leaf) is not None
+        if leaf not in _HIDEABLE:
+            return self.store.version(leaf) is not None
+        reader = self.store.open(leaf)
+        if reader is None:
+            return False
+        with reader:
+            return reader.nbytes != len(_HIDDEN) or bytes(reader.read(0, len(_HIDDEN))) != _HIDDEN
 
     def has_something(self, key: str) -> bool:
         """See :meth:`Place.has_something`."""
@@ -207,7 +226,8 @@ class InStore(Place):
                     key=leaf,
                     errno=errno.EFBIG,
                 )
-            return bytes(reader.read(0, reader.nbytes))
+            data = bytes(reader.read(0, reader.nbytes))
+            return None if leaf in _HIDEABLE and data == _HIDDEN else data
 
     def write(
         self,
@@ -238,8 +258,8 @@ class InStore(Place):
     def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
         """See :meth:`Place.make_room`.
 
-        The directory ``replaced`` in the run's directory says that the removal has begun, and
-        ``replaced/all`` that it is complete. New shards are written only after that.
+        The directory ``replaced`` in the run's directory says that the old array is being hidden,
+        and ``replaced/all`` that it is hidden. New shards are written only after that.
         """
         marked, begun = run.path / "marked", run.path / "replaced"
         if not is_there(marked) or (replaces and not is_there(begun / "all")):
@@ -249,9 +269,30 @@ class InStore(Place):
                     marked.mkdir()
                 self.check_mark(run)
                 if replaces and not is_there(begun / "all"):
+                    self._refuse_inside()
                     begun.mkdir(exist_ok=True)
-                    self._remove_all(run, check, but=MARK_NAME)
+                    for leaf in _HIDEABLE:
+                        if self.has(leaf):
+                            self._hide(run, leaf, durability, check)
                     (begun / "all").mkdir()
+
+    def _hide(self, run: Owner, leaf: str, durability: str, check: Callable[[], None]) -> None:
+        """Put something in the place of a document that is no document of an array."""
+        if isinstance(self.store, Staged):  # where nobody sees what happens before a commit
+            with self._removing(run, [leaf], check) as transaction:
+                transaction.remove(leaf)
+            return
+        attempt = f"{uuid.uuid4().hex}.0"
+        self.write(leaf, _HIDDEN, durability=durability, attempt=attempt, guard=check)
+
+    def clear(self, run: Owner, keys: Collection[str]) -> None:
+        """See :meth:`Place.clear`; ``cleared`` in the directory of the run says that it is done."""
+        cleared = run.path / "cleared"
+        if is_there(run.path / "replaced") and not is_there(cleared):
+            with run.alone() as check:
+                if not is_there(cleared):
+                    self._remove_all(run, check, but={*_HIDEABLE, MARK_NAME, *keys})
+                    cleared.mkdir()
 
     def take_away(self, run: Owner) -> None:
         """See :meth:`Place.take_away`; without the mark of the run, everything stays."""
@@ -318,15 +359,29 @@ class InStore(Place):
             return "?"
 
     def _remove_all(
-        self, run: Owner, check: Callable[[], None], *, but: str = "", last: str = ""
+        self,
+        run: Owner,
+        check: Callable[[], None],
+        *,
+        but: Collection[str] = (),
+        last: str = "",
     ) -> None:
-        """Remove all objects, while `check` does not raise.
+        """Remove all objects but some, while `check` does not raise.
 
         Raises
         ------
         StoreError
             If another node lies inside.
         """
+        self._refuse_inside()
+        keys = frozenset(self._keys()).difference(but)
+        with self._removing(run, keys, check) as transaction:
+            first = {DOCUMENT: 0, RECEIPT_NAME: 1, last: 3}
+            for key in sorted(keys, key=lambda key: (first.get(key, 2), key)):
+                transaction.remove(key)
+
+    def _refuse_inside(self) -> None:
+        """Refuse to remove anything of an array that another node lies in."""
         inside = self.node_inside()
         if inside is not None:
             raise StoreError(
@@ -335,11 +390,6 @@ class InStore(Place):
                 key=self.name,
                 errno=errno.ENOTEMPTY,
             )
-        keys = frozenset(self._keys()) - {but}
-        with self._removing(run, keys, check) as transaction:
-            first = {DOCUMENT: 0, RECEIPT_NAME: 1, last: 3}
-            for key in sorted(keys, key=lambda key: (first.get(key, 2), key)):
-                transaction.remove(key)
 
     def _removing(
         self, run: Owner, keys: Collection[str], check: Callable[[], None]

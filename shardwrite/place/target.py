@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -364,7 +364,7 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
             "not the path of a directory that can be made",
             field="store",
             value=str(store),
-            remedy="give one with a name",
+            remedy=f"give one with a name, of at most {_MAX_NAME_NBYTES} bytes for each part",
         )
     root = _without_dots(root)
     if root.name.endswith(RUN_SUFFIX):
@@ -426,7 +426,7 @@ def _check_name(name: Any) -> None:
             "not a relative path of plain names",
             field="name",
             # Options of a store that stand in this place may be credentials.
-            value=name if isinstance(name, str) else type(name).__name__,
+            value=type(name).__name__ if isinstance(name, Mapping) else name,
             remedy='give for instance "images/raw"',
         )
 
@@ -521,7 +521,9 @@ def _can_be_a_path(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return b"\0" not in encoded and all(
-        len(part) <= _MAX_NAME_NBYTES for part in encoded.split(b"/")
+        # A directory of this suffix is one of those beside the array.
+        len(part.removesuffix(CONVERSION_SUFFIX.encode())) <= _MAX_NAME_NBYTES
+        for part in encoded.split(b"/")
     )
 
 

@@ -33,6 +33,7 @@ from shardwrite.place.base import (
     RECEIPT_NAME,
     REPORT_NAME,
     STATE_PREFIX,
+    Owner,
     Place,
     names_above,
 )
@@ -488,6 +489,11 @@ class TransformerPlace(InStore):
     def kind_for_group(self) -> str:
         """See :meth:`Place.kind_for_group`; groups have no documents here."""
         return "array" if self.has(DOCUMENT) or self.has(MARK_NAME) else "nothing"
+
+    def _hide(self, run: Owner, leaf: str, durability: str, check: Callable[[], None]) -> None:  # noqa: ARG002
+        """Remove a document; in the words of 2022, nothing else could stand in its place."""
+        with self._removing(run, [leaf], check) as transaction:
+            transaction.remove(leaf)
 
     def node_inside(self) -> str | None:
         """See :meth:`Place.node_inside`."""

@@ -341,6 +341,8 @@ def estimate_memory(
     block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
+    if assumed.chunk_nbytes > BATCH_NBYTES:  # and once more, as each codec makes a copy
+        batches_nbytes += n_tasks * assumed.chunk_nbytes
     known_nbytes = entries_nbytes(assumed.n_chunks, is_revised=region is not None)
     batches_nbytes += n_tasks * (assumed.shard_nbytes + known_nbytes)
     if assumed.touched != region:  # an old inner chunk, and the same encoded

@@ -44,8 +44,12 @@ _FREE_INDEX_NBYTES = 2**24  # an index that costs little, however small its file
 _MAX_INDEX_SHARE = 4  # most bytes of indexes for each byte of the files that get them
 
 
+# numpy has 64, and an array that is cut into inner chunks has two for each axis
+_MAX_AXES = 32
+
+
 def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
-    """Refuse sizes along an axis that are too large for arithmetic in 64 bits.
+    """Refuse more axes than can be cut into inner chunks, and sizes too large for 64 bits.
 
     Parameters
     ----------
@@ -59,8 +63,15 @@ def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
     Raises
     ------
     SpecError
-        If a size is larger than 2**62. The error names the field.
+        If there are more than 32 sizes, or one is larger than 2**62. The error names the field.
     """
+    if len(sizes) > _MAX_AXES:
+        raise SpecError(
+            f"has {len(sizes)} axes, and at most {_MAX_AXES} can be written",
+            field=field,
+            value=value,
+            remedy="reshape the array, so that axes of one element go",
+        )
     if any(size > _MAX_EXTENT for size in sizes):
         raise SpecError(
             "is too large", field=field, value=value, remedy=f"give sizes up to {_MAX_EXTENT:,}"
@@ -122,6 +133,7 @@ def check_region(box: Box, shards: Shape) -> None:
     SpecError
         If the region ends beyond 2**63 - 1, or touches more than `MAX_SHARDS` shards.
     """
+    check_extents("region", box.bounds, (0,) * len(box.stop))
     if any(b > _MAX_END for b in box.stop):
         raise SpecError(
             "lies too far out",

@@ -6,6 +6,7 @@ import math
 import textwrap
 
 from shardwrite.codecs.documents import attributes_of
+from shardwrite.errors import printable
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
@@ -19,6 +20,7 @@ __all__ = [
     "index_text",
     "plan_rows",
     "plan_text",
+    "rounded",
     "table_text",
 ]
 
@@ -61,6 +63,17 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
+def rounded(seconds: float) -> float:
+    """Seconds to the millisecond; only 0 becomes 0.
+
+    Examples
+    --------
+    >>> rounded(3.14159), rounded(0.00042), rounded(0.0)
+    (3.142, 0.001, 0.0)
+    """
+    return max(0.001, round(seconds, 3)) if seconds else 0.0
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number of things.
 
@@ -76,14 +89,15 @@ def counted(number: int, noun: str) -> str:
 def table_text(title: str, rows: Rows) -> str:
     """Format a table of two columns as text.
 
-    `rows` are pairs of a name and a cell. A cell may have several lines.
+    `rows` are pairs of a name and a cell. A cell may have several lines. Control characters,
+    such as a name can have, are spelt out.
     """
     width = max(len(name) for name, _ in rows)
     lines = [title]
     for name, cell in rows:
         for number, line in enumerate(cell.split("\n")):
             lines.append(f"  {name if number == 0 else '':<{width}}  {line}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def index_text(metadata: ArrayMetadata) -> str:

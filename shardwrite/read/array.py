@@ -429,7 +429,8 @@ def open_at(place: Place) -> ShardedArray:
             why = "a run that has not ended is writing it"
             remedy = (
                 "make the same call again to finish it, or shardwrite finalize, if all of its "
-                "parts are written"
+                "parts are written. If it replaces an array, abandon (shardwrite abandon) puts the "
+                "old one back"
             )
         elif place.kind() == "v2":
             why = "one of Zarr v2 stands there, which has no shards"

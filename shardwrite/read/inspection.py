@@ -101,6 +101,13 @@ class ShardTable:
     n_shared = property(lambda self: self.columns[5])
     orders = property(lambda self: self.columns[6])
 
+    def forget(self, is_other: npt.NDArray[np.bool_]) -> None:
+        """Take some of all shards for absent."""
+        self.columns[:, is_other], self.is_present[is_other] = 0, False
+        self.problems[:] = [pair for pair in self.problems if not is_other[pair[0]]]
+        for rank in [rank for rank in self.errnos if is_other[rank]]:
+            del self.errnos[rank]
+
     def fill(self, first: int, part: ShardTable) -> None:
         """Copy the rows of another table into this one, from row `first` on."""
         where = slice(first, first + len(part.ranks))
@@ -108,6 +115,13 @@ class ShardTable:
         self.is_present[where] = part.is_present
         self.problems += part.problems
         self.errnos |= part.errnos
+
+    def refuse_unread(self, label: str) -> None:
+        """Raise StoreError if the storage has refused to read a shard, which need not be bad."""
+        for rank, message in self.problems:
+            if rank in self.errnos:
+                text = f"shards of {label} cannot be looked at: {message}"
+                raise StoreError(text, key=label, errno=self.errnos[rank])
 
 
 def _order_of(

@@ -42,7 +42,7 @@ def read_again(store: Store, key: str, error: CorruptShardError) -> None:
     """Note that an object of a store is read once more, after an error."""
     with _lock:
         _counted[store.token] += 1
-    told = f"read again from the storage, past what is cached: {error}"
+    told = f"read a second time from the storage, past what is cached: {error}"
     tell(SHARDS, logging.WARNING, told, run="", shard=key)
 
 

@@ -136,6 +136,7 @@ def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
     if len(ranks) > _MOST_LOOKED_AT:
         looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]
     table = inspect_shards(engine, array, looked_at, deep=False)
+    table.refuse_unread(label)
     if table.problems:
         raise CorruptShardError(
             f"{len(table.problems)} shards of {label} are bad: {table.problems[0][1]}"

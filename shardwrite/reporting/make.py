@@ -101,6 +101,7 @@ def make_report(
     *,
     state: str,
     now: float,
+    call_seconds: float = 0.0,
 ) -> RunReport:
     """Make the report of a run from its timeline.
 
@@ -116,10 +117,17 @@ def make_report(
         State of the run.
     now : float
         The current time, in seconds since 1970. Processes that are alive have worked until now.
+    call_seconds : float
+        Duration of the one call that has done all of it, which begins before the first task; 0 if
+        there were several.
     """
     ledger, commits = timeline.ledger, timeline.commits
     is_running = state == "running"
-    clock = _Clock([s for w in timeline.workers if (s := _stretch(w, now, is_running))])
+    stretches = [s for w in timeline.workers if (s := _stretch(w, now, is_running))]
+    if call_seconds and stretches:
+        end = max(stop for _, stop in stretches)
+        stretches.append((end - call_seconds, end))
+    clock = _Clock(stretches)
     spans = _spans(timeline, clock, now if is_running else None)
     return RunReport(
         path=path,

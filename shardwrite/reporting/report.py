@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardwrite.errors import printable
 from shardwrite.notebook.html import card_html
 from shardwrite.plan.render import human
 from shardwrite.reporting.advice import advice_for
@@ -78,8 +79,8 @@ class RunReport(RunFacts):
 
     def __repr__(self) -> str:
         return (
-            f"<RunReport of {self.path}: {self.state}, {self.n_done:,} of {self.n_shards:,} "
-            f"shards, {human(self.nbytes_per_second)}/s>"
+            f"<RunReport of {printable(self.path)}: {self.state}, "
+            f"{self.n_done:,} of {self.n_shards:,} shards, {human(self.nbytes_per_second)}/s>"
         )
 
     def _repr_html_(self) -> str:

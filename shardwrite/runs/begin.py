@@ -326,10 +326,12 @@ def _make_way(job: Job) -> None:
 
     With ``restart=True``, updates that nobody works on are given up instead.
     """
-    found = tidied_run(job.target)
-    if job.options.restart and found is not None and not found.makes_array:
-        give_up(found)
-    make_way(job.target, intent_of(job.plan, job.options.mode), restart=job.options.restart)
+    intent, restart = intent_of(job.plan, job.options.mode), job.options.restart
+    with as_store_error(str(job.target.run_path), "cannot give up what stands in the way in"):
+        found = tidied_run(job.target)
+        if restart and found is not None and not found.makes_array:
+            give_up(found)
+        make_way(job.target, intent, restart=restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:

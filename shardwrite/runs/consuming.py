@@ -126,6 +126,7 @@ class Consumer:
         if not len(ranks):
             return
         table = inspect_shards(self._engine, self._target, ranks, deep=deep)
+        table.refuse_unread(repr(self._target))
         is_other = (table.stored_nbytes != ledger.nbytes[ranks]) | (
             table.index_crcs != ledger.index_crcs[ranks]
         )
@@ -309,6 +310,7 @@ def execute_consuming(
         ledger = Ledger(job.plan.metadata.grid)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=False)
+        table.refuse_unread(job.target.label)
         if table.problems:
             raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
         ledger.is_done[:] = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.errors import CorruptShardError, IncompleteError, SpecError
 from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
@@ -20,11 +21,14 @@ from shardwrite.journal import (
 )
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
+from shardwrite.plan.render import counted
+from shardwrite.read.array import ShardedArray
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
 
-__all__ = ["finished", "has_ended", "incomplete", "refuse_another"]
+__all__ = ["finished", "has_ended", "incomplete", "refuse_another", "unreadable"]
 
+_N_NAMED = 20  # bad chunks in the message of an error
 _MOST_LOOKS = 1000  # of more shards than that, the array is listed
 
 
@@ -52,6 +56,30 @@ def incomplete(
         f"committed ({listed}); {remedy}",
         missing=names,
     )
+
+
+def unreadable(
+    errors: Sequence[CorruptShardError], array: ShardedArray | None
+) -> CorruptShardError:
+    """The error that names what could not be read, of an array or of the one that is changed.
+
+    Parameters
+    ----------
+    errors : sequence of CorruptShardError
+        Why each shard is not written that is missing now.
+    array : ShardedArray or None
+        The array that was read.
+    """
+    store = None if array is None else array.store
+    where = "" if store is None else f", from {store.local_root or store.url or store}"
+    texts = list(dict.fromkeys(map(str, errors)))
+    listed = "; ".join(texts[1:_N_NAMED]) + ("; ..." if len(texts) > _N_NAMED else "")
+    message = (
+        f"{errors[0].message}. It was read twice{where}. {counted(len(errors), 'shard')} cannot be "
+        f"written{f', also because of: {listed}' if listed else ''}. All others are written. Mend "
+        "what is read, and make the same call again"
+    )
+    return CorruptShardError(message, **errors[0].fields)
 
 
 def finished(job: Job, joined: str = "") -> WriteResult | None:

@@ -87,9 +87,9 @@ class Given:
                 UserWarning,
                 stacklevel=4,
             )
-        if (options.shards, options.chunks) == ("auto", "auto"):
+        if all(isinstance(v, str) and v == "auto" for v in (options.shards, options.chunks)):
             layout = replace(layout, shards=self.layout.shards, chunks=self.layout.chunks)
-        if options.compressors == "auto":
+        if isinstance(options.compressors, str) and options.compressors == "auto":
             layout = replace(layout, compressors=self.layout.compressors)
         if options.fill_value is None:
             layout = replace(layout, fill_value=known.fill_value)
@@ -133,13 +133,8 @@ def take(x: Any, field: str = "x") -> Given:
         )
     meta = getattr(given.array, "_meta", None)
     _refuse_masked(meta, field)
-    if meta is not None and not hasattr(meta, "__array__"):
-        raise SpecError(
-            "its chunks are no arrays of numpy",
-            field=field,
-            value=type(meta).__name__,
-            remedy=f"convert them: {field}.map_blocks(lambda a: a.toarray(), dtype={field}.dtype)",
-        )
+    if meta is not None:
+        _refuse_other_blocks(meta, field)
     return given
 
 
@@ -286,6 +281,8 @@ def _given(x: Any, field: str) -> Given:
     if is_dask_collection(x):
         return Given(_of_collection(x, field))
     shape = _shape_of(x)
+    if shape is not None and hasattr(type(x), "__array__"):
+        _refuse_other_blocks(x, field, is_given=True)
     if shape is None or not hasattr(type(x), "__array__"):
         remedy = _OF_PATHS if isinstance(x, str | os.PathLike) else _REMEDY
         if isinstance(x, Mapping) and len(x):  # a group or a file of h5py, among others
@@ -461,6 +458,51 @@ def _refuse_masked(x: Any, field: str) -> None:
             value="masked array",
             remedy=f"give them a value: dask.array.ma.filled({field}, value)",
         )
+
+
+def _refuse_other_blocks(x: Any, field: str, *, is_given: bool = False) -> None:
+    """Refuse what does not become an array of numpy, as an empty piece of it shows.
+
+    Parameters
+    ----------
+    x : array_like
+        An array without elements, as blocks of a dask array are; or what a user has given.
+    field : str
+        Name of the argument.
+    is_given : bool
+        Whether it is the latter.
+    """
+    reason = ""
+    if hasattr(x, "__array__"):
+        # Most that have a method to become one refuse to do so without it.
+        if is_given and _method_of(x) is None:
+            return
+        try:
+            np.asarray(x[(slice(0, 0),) * len(x.shape)] if is_given else x)
+        except (TypeError, RuntimeError, ValueError) as error:
+            reason = f" ({type(error).__name__}: {error})"
+        else:
+            return
+    method, what = (
+        _method_of(x) or "toarray",
+        "it is no array" if is_given else "its chunks are no arrays",
+    )
+    to_numpy = (
+        f"{field}.{method}()"
+        if is_given
+        else f"{field}.map_blocks(lambda a: a.{method}(), dtype={field}.dtype)"
+    )
+    raise SpecError(
+        f"{what} of numpy{reason}",
+        field=field,
+        value=type(x).__name__,
+        remedy=f"convert {'it' if is_given else 'them'}: {to_numpy}",
+    )
+
+
+def _method_of(x: Any) -> str | None:
+    """Method by which an object becomes an array of numpy, in sparse, cupy and scipy."""
+    return next((name for name in ("toarray", "todense", "get") if hasattr(x, name)), None)
 
 
 def _refusal(x: Any, field: str, why: str, remedy: str) -> SpecError:

@@ -298,6 +298,7 @@ def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
     array = found.array
     there = np.setdiff1d(np.arange(array.metadata.grid.n_shards), found.lost)
     table = inspect_shards(engine, array, there, deep=False)
+    table.refuse_unread(label)
     if table.problems:
         rank, message = table.problems[0]
         raise CorruptShardError(

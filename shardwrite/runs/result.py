@@ -8,11 +8,11 @@ from types import UnionType
 from typing import Any
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, printable
 from shardwrite.journal import Ledger
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
-from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.plan.render import counted, duration, human, rounded, table_text
 
 __all__ = [
     "Effort",
@@ -154,7 +154,7 @@ class WriteResult:
         if self.n_retried_tasks:
             rows.append(("retried", f"{counted(self.n_retried_tasks, 'task')} whose worker died"))
         if self.n_reread_chunks:
-            rows.append(("read again", told_of_rereads(self.n_reread_chunks)))
+            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(
@@ -176,7 +176,7 @@ class WriteResult:
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} of {self.path}: {counted(self.n_shards, 'file')}, "
+            f"<{type(self).__name__} of {printable(self.path)}: {counted(self.n_shards, 'file')}, "
             f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out>"
         )
 
@@ -272,7 +272,7 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
     return WriteResult(
         path=path,
         **(totals if plan.region is None else {**totals, "raw_nbytes": plan.raw_nbytes}),
-        seconds=effort.seconds,
+        seconds=rounded(effort.seconds),
         n_tasks=effort.n_tasks,
         layout=plan.layout,
         n_resumed_shards=effort.n_resumed,

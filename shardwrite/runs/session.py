@@ -49,14 +49,14 @@ from shardwrite.journal import (
     sweep,
     timeline_of,
 )
+from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
-from shardwrite.plan.render import counted
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.read.reread import take_n_reread
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.reporting.make import make_report
-from shardwrite.runs.finished import incomplete
+from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
@@ -70,7 +70,6 @@ __all__ = ["Session", "finish_together"]
 
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
-_N_NAMED = 20  # bad chunks in the message of an error
 
 
 @dataclass(slots=True, eq=False)
@@ -138,15 +137,19 @@ class Session:
             fence=(shared_fence_of if self.is_later else fence_of)(self.job.target),
             drops_hdf5=self.job.options.drop_hdf5,
             digest=plan.digest,
-            read_from=self._read_from,
+            read_from=self._token_read,
             goes_on=True,
         )
 
     @property
-    def _read_from(self) -> str:
-        """Token of the store of the array from which the source comes; else empty."""
+    def _read_from(self) -> ShardedArray | None:
+        """The array that exists from which the source comes."""
         source = self.job.source
-        array = source.read_from if isinstance(source, ReadsArray) else None
+        return source.read_from if isinstance(source, ReadsArray) else None
+
+    @property
+    def _token_read(self) -> str:
+        array = self._read_from
         return "" if array is None else array.store.token
 
     def left(self, groups: Iterable[int]) -> list[int]:
@@ -257,15 +260,7 @@ class Session:
         note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
-        """Result of the session.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration of the session.
-        n_tasks : int, optional
-            Number of tasks. All tasks of the plan by default.
-        """
+        """Result of the session; its number of tasks is that of the plan by default."""
         plan = self.job.plan
         effort = Effort(
             seconds=seconds,
@@ -273,7 +268,7 @@ class Session:
             n_resumed=self.n_resumed,
             resumed_nbytes=self.resumed_nbytes,
             n_retried=self.n_retried,
-            n_reread=self.n_reread + take_n_reread(self._read_from),
+            n_reread=self.n_reread + take_n_reread(self._token_read),
         )
         return result_of(self.job.target.label, plan, self.ledger, effort)
 
@@ -286,21 +281,8 @@ class Session:
             The error of the first of these shards, with a list of the others.
         """
         errors = [e for rank, e in sorted(self.bad.items()) if not self.ledger.is_done[rank]]
-        if not errors:
-            return
-        array = self.job.source.read_from if isinstance(self.job.source, ReadsArray) else None
-        store = None if array is None else array.store
-        where = store and (store.local_root or store.url or store)
-        texts = list(dict.fromkeys(map(str, errors)))
-        listed = "; ".join(texts[1:_N_NAMED]) + ("; ..." if len(texts) > _N_NAMED else "")
-        message = (
-            f"{errors[0].message}. It was read twice"
-            + ("" if array is None else f", from {where}")
-            + f". {counted(len(errors), 'shard')} cannot be written"
-            + (f", also because of: {listed}" if listed else "")
-            + ". All others are written. Mend what is read, and make the same call again"
-        )
-        raise CorruptShardError(message, **errors[0].fields)
+        if errors:
+            raise unreadable(errors, self._read_from)
 
     def check_whole(self) -> None:
         """Check that every shard is committed, before the run ends.
@@ -405,6 +387,8 @@ class Session:
                 contextlib.ExitStack() as stack,
             ):
                 metadata = self.job.plan.metadata
+                if directory.record.replaces:
+                    self._clear()
                 listed = present_listed(metadata, self.job.target.store)
                 if self.job.makes_array:
                     directory.publish(self.job.durability, self.driver, listed)
@@ -412,7 +396,7 @@ class Session:
                     stack.enter_context(directory.ending())
                     self._change_document(listed)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
-                report = self._report() if options.keep_report else None
+                report = self._report(result.seconds) if options.keep_report else None
                 directory.leave(receipt, self.job.durability, self.driver, report)
             with as_store_error(directory.target.label, "cannot end"):
                 end_run(directory, own_journals(self.driver))
@@ -426,6 +410,13 @@ class Session:
                     "another run has taken this one's place", path=str(directory.path)
                 ) from error
         return result
+
+    def _clear(self) -> None:
+        """Remove objects of an old array in a bucket that the new one does not have."""
+        metadata, stored = self.job.plan.metadata, np.flatnonzero(self.ledger.nbytes > 0).tolist()
+        keys = {metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in stored}
+        keys |= {REPORT_NAME} if self.job.options.keep_report else set()
+        self.directory.clear(keys)
 
     def _change_document(self, listed: DocumentChange) -> None:
         """Enlarge the array by what an update has appended, and make its manifest exact."""
@@ -470,24 +461,25 @@ class Session:
         """Publish the document of a new array before anything is written.
 
         Its manifest, if it keeps one, lists all chunks until the run ends.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        StoreError
-            If the storage refuses.
         """
         metadata = self.job.plan.metadata
+        if self.directory.record.replaces:
+            self.ledger = replay(self.directory, metadata).ledger  # of an earlier call
+            self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
         self.directory.publish(self.job.durability, self.driver, listed)
 
-    def _report(self) -> bytes:
-        """Content of the file with the report of the run."""
+    def _report(self, seconds: float) -> bytes:
+        """Content of the file with the report of the run; the call has taken some seconds."""
         directory = self.directory
         found = timeline_of(directory, self.job.plan.metadata)
         made = make_report(
-            directory.target.label, directory.record, found, state="finished", now=time.time()
+            directory.target.label,
+            directory.record,
+            found,
+            state="finished",
+            now=time.time(),
+            call_seconds=0.0 if self.n_resumed else seconds,
         )
         return made.to_json().encode() + b"\n"
 
@@ -532,7 +524,10 @@ class Session:
         sweep(self.directory, metadata, found, may_list=may_list)
         if may_list:
             abort_uploads(self.job.target, metadata, {self.driver})
-        if self.job.makes_array and is_resumed(self.directory.target, self.directory.run):
+        directory = self.directory
+        # Where the run replaces an array, some objects may still be those of the old one.
+        is_own = self.job.makes_array and not directory.record.replaces
+        if is_own and is_resumed(directory.target, directory.run):
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
@@ -542,7 +537,7 @@ class Session:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
 
         They were put after the journals were put there last. All objects of the array are the
-        run's own, as the old ones were removed before the first one was written.
+        run's own.
         """
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         if array.metadata.is_sharded:

@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,7 @@ __all__ = [
     "reading",
 ]
 
+_NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16
 # Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.
 _OF_LIBRARIES = {
@@ -141,13 +143,18 @@ def reading(path: str | FileInBucket) -> Iterator[Any]:
     OSError
         If the file cannot be read, or does not hold what HDF5 says (`errno` is then None).
     """
-    with open_file(path) as file:
-        try:
+    try:
+        with open_file(path) as file:
             yield file
-        except (ShardwriteError, OSError, MemoryError):
+    except (ShardwriteError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        except Exception as error:
-            raise OSError(str(error)) from error
+        number = _NUMBER.search(str(error))
+        if number is not None:  # the system refuses, and the file may be good
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise OSError(str(error)) from error
 
 
 def _datasets(file: Any) -> list[str]:

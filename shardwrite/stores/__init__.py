@@ -37,7 +37,7 @@ from shardwrite.stores.directories import (
     make_directory,
     walk,
 )
-from shardwrite.stores.exchange import exchange
+from shardwrite.stores.exchange import check_movable, exchange
 from shardwrite.stores.files import (
     COPIED_NBYTES,
     can_copy_between,
@@ -51,6 +51,7 @@ from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
+    PATH_MAX,
     check_regular,
     is_file,
     is_there,
@@ -103,6 +104,7 @@ __all__ = [
     "COPIED_NBYTES",
     "DURABILITIES",
     "NO_ROOM",
+    "PATH_MAX",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "WORK_PREFIX",
@@ -140,6 +142,7 @@ __all__ = [
     "begin_temporary",
     "can_copy_between",
     "check_key",
+    "check_movable",
     "check_regular",
     "copy_bytes",
     "copy_file",

@@ -12,7 +12,6 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from shardwrite.stores.bucket_errors import (
     is_missing_bucket,
     is_refused_condition,
 )
-from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, given_address
+from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
 from shardwrite.stores.bucket_parts import (
     InParts,
     PartedWriter,
@@ -57,25 +56,6 @@ _MOST_PROBES = 2
 _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
 
 
-@dataclass(slots=True)
-class _Probed:
-    """What was found out about a service by trying it; the same for all parts of a store.
-
-    Attributes
-    ----------
-    can : frozenset of Capability
-        What the service can do.
-    is_done : bool
-        Whether it was tried.
-    completes_if : bool, optional
-        Whether it completes uploads in parts on conditions; None if that was not tried.
-    """
-
-    can: frozenset[Capability] = frozenset()
-    is_done: bool = False
-    completes_if: bool | None = None
-
-
 class BucketStore(WholeStore):
     """A store of obstore.
 
@@ -103,13 +83,13 @@ class BucketStore(WholeStore):
         self._obstore = store
         self._kind = KINDS[type(store).__name__]
         self._tails = Tails(keeps=is_read)
-        self._probed = _Probed()
+        self._probed = Probed()
         self._top: BucketStore | None = None
         self._via: str | None = None
         self._metadata: Mapping[str, str] = NOTHING
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
         if self._kind.scheme == "s3" and self._is_aws:
-            self._probed = _Probed(CONDITIONS, completes_if=True)
+            self._probed = Probed(CONDITIONS, completes_if=True)
         is_s3 = self._kind.scheme == "s3"
         self._in_parts = InParts(store, self._endpoint, self.url) if is_s3 else None
 
@@ -222,11 +202,9 @@ class BucketStore(WholeStore):
             return super().whole()
         if self._top is None:
             arguments, keywords = self._obstore.__getnewargs_ex__()
-            self._top = BucketStore(type(self._obstore)(*arguments, **{**keywords, "prefix": None}))
-            self._top._probed = self._probed  # noqa: SLF001 (of this class)
-        top = self._top.at("")
-        top.is_exclusive = self.is_exclusive
-        return top, f"{self._prefix.strip('/')}/{self.prefix}".removesuffix("/")
+            client = type(self._obstore)(*arguments, **{**keywords, "prefix": None})
+            self._top = _rebuild(client, Tails(), self._probed, "", None, is_exclusive=False)
+        return self._top, f"{self._prefix.strip('/')}/{self.prefix}".removesuffix("/")
 
     def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
         """See :meth:`Store.held_nbytes`."""
@@ -603,7 +581,7 @@ class BucketStore(WholeStore):
 def _rebuild(
     store: Any,
     tails: Tails,
-    probed: _Probed,
+    probed: Probed,
     prefix: str,
     via: str | None,
     is_exclusive: bool,

@@ -11,7 +11,7 @@ from typing import Any
 from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "given_address", "is_bucket"]
+__all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "Probed", "given_address", "is_bucket"]
 
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""
@@ -98,6 +98,25 @@ KINDS = {
     ),
     "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
 }
+
+
+@dataclass(slots=True)
+class Probed:
+    """What was found out about a service by trying it; the same for all parts of a store.
+
+    Attributes
+    ----------
+    can : frozenset of Capability
+        What the service can do.
+    is_done : bool
+        Whether it was tried.
+    completes_if : bool, optional
+        Whether it completes uploads in parts on conditions; None if that was not tried.
+    """
+
+    can: frozenset[Capability] = frozenset()
+    is_done: bool = False
+    completes_if: bool | None = None
 
 
 def is_bucket(given: object) -> bool:

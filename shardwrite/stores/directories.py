@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.stores.looking import is_there, mode_of
+from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.rights import Rights, keep_rights, rights_of
 
 __all__ = [
@@ -55,7 +56,7 @@ def walk(path: Path, *, upwards: bool = False) -> Iterator[tuple[str, list[str],
 
     Raises
     ------
-    OSError
+    StoreError
         If a directory cannot be listed.
     """
     return os.walk(path, topdown=not upwards, onerror=_raise, followlinks=False)
@@ -63,7 +64,8 @@ def walk(path: Path, *, upwards: bool = False) -> Iterator[tuple[str, list[str],
 
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
-        raise error
+        with as_store_error(str(error.filename), "cannot list"):
+            raise error
 
 
 def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:

@@ -38,6 +38,8 @@ __all__ = [
     "read_there",
 ]
 
+PATH_MAX = 4096
+"""Bytes of a path that the system takes, with a zero at its end."""
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
 _NBYTES_PER_VALUE = 16
@@ -54,6 +56,11 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
             return call()
         except (FileNotFoundError, NotADirectoryError):
             return nothing
+        except OSError as error:
+            # Nothing has a name that is too long. A path may be too long here, and not for others.
+            if error.errno == errno.ENAMETOOLONG and len(os.fsencode(path)) < PATH_MAX:
+                return nothing
+            raise
 
 
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:

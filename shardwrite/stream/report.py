@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwrite.errors import printable
 from shardwrite.grid import Shape
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
@@ -92,7 +93,7 @@ class StreamReport:
 
     def __repr__(self) -> str:
         return (
-            f"<StreamReport of {self.path}: {counted(self.n_blocks, 'block')}, "
+            f"<StreamReport of {printable(self.path)}: {counted(self.n_blocks, 'block')}, "
             f"{human(self.raw_nbytes)} in, {human(self.committed_nbytes)} committed>"
         )
 

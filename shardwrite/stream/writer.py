@@ -30,6 +30,7 @@ from shardwrite.journal import give_up_passing, holding
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
+from shardwrite.plan.render import rounded
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
 from shardwrite.runs.given import check_meaning, known_of_xarray
@@ -377,8 +378,8 @@ class ShardWriter:
                 committed_nbytes=self._backlog.committed_nbytes,
                 n_early=self._n_early,
                 peak_nbytes=self._jobs.peak_nbytes,
-                seconds=time.perf_counter() - self._began if self._began else 0.0,
-                waited_seconds=self._waited,
+                seconds=rounded(time.perf_counter() - self._began) if self._began else 0.0,
+                waited_seconds=rounded(self._waited),
             )
 
     # ---- run by callers, one at a time

@@ -146,6 +146,7 @@ class Emitter:
                 writer.write([*batch.buffers, seal.suffix])
             else:
                 writer.write(batch.buffers)
+            del batch  # before the next one is encoded
         if writer is None:
             return self.nothing()
         if seal is None:

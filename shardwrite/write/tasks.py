@@ -21,6 +21,7 @@ from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.unit import (
     Background,
     Damaged,
+    EncodedBatch,
     Pieces,
     check_block,
     encode_unit,
@@ -276,9 +277,12 @@ def _stream_shard(
     """Encode one shard, and write its inner chunks as they are encoded."""
     in_shard = ranks_in_shard(spec.metadata.grid, index, unit)
     batches = _encoded(spec, unit, pieces, spec.strategy.streaming_order)
-    return Emitter(spec, transaction, index).stream(
-        replace(batch, ranks=in_shard[batch.ranks]) for batch in batches
-    )
+
+    def placed(batch: EncodedBatch) -> EncodedBatch:
+        return replace(batch, ranks=in_shard[batch.ranks])
+
+    # `map`, as a generator would keep a batch while the next one is encoded
+    return Emitter(spec, transaction, index).stream(map(placed, batches))
 
 
 @contextlib.contextmanager
@@ -377,6 +381,7 @@ def _encoded(
         for batch in batches:
             note_memory(spec.run_path)
             yield batch
+            del batch
 
 
 @contextlib.contextmanager

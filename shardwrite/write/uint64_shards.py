@@ -8,7 +8,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -327,5 +327,10 @@ def _kept(old: UInt64ShardReader | None, change: Change) -> Contents:
             f"the chunk as data_offset={{{chunk_id}: n}}. With n of the whole value, they go",
         )
     stays = ~np.isin(contents.ids, np.concatenate([change.ids, change.removed]), kind="sort")
-    vectors = (contents.ids, contents.offsets, contents.nbytes, contents.before)
-    return Contents(*(each[stays] for each in vectors), contents.ranges, contents.unowned)
+    return replace(
+        contents,
+        ids=contents.ids[stays],
+        offsets=contents.offsets[stays],
+        nbytes=contents.nbytes[stays],
+        before=contents.before[stays],
+    )

@@ -111,18 +111,40 @@ class Passing(BaseHTTPRequestHandler):
         return self.asked(self.path, list(self.headers.items()), body)
 
     def asked(self, path, headers, body):
-        connection = http.client.HTTPConnection(self.upstream, timeout=30)
-        try:
-            connection.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
-            for name, value in headers:
-                connection.putheader(name, value)
-            connection.endheaders(body)
-            answer = connection.getresponse()
-            return answer.status, answer.reason, answer.getheaders(), answer.read()
-        finally:
-            connection.close()
+        return asked(self.upstream, self.command, path, headers, body)
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
+
+
+def asked(upstream, method, path, headers, body):
+    """The answer of a server to a request."""
+    connection = http.client.HTTPConnection(upstream, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.reason, answer.getheaders(), answer.read()
+    finally:
+        connection.close()
+
+
+class Recording(Passing):
+    """Keeps all requests that change something in `sent`; `repeat` sends them again."""
+
+    sent: list
+
+    def forwarded(self, body):
+        if self.command not in ("GET", "HEAD"):
+            self.sent.append((self.command, self.path, list(self.headers.items()), body))
+        return super().forwarded(body)
+
+
+def repeat(server, sent):
+    """Send requests again, as a network does that has delayed copies of them."""
+    for request in sent:
+        asked(urlsplit(server.endpoint).netloc, *request)
 
 
 class Ignoring(Passing):

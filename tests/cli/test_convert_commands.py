@@ -78,7 +78,7 @@ def test_a_plan(array):
 
 
 def test_what_there_is_to_say(tmp_path, array):
-    assert "it has this layout already" in run("unshard", array).output
+    assert "it has this layout already" in run("unshard", array, "--in-place").output
     assert run("shard", array, tmp_path / "b", "--shards", "none").exit_code == 2
     assert run("shard", tmp_path / "nothing", tmp_path / "b").exit_code == 2
     assert run("shard", array, tmp_path / "b", "--workers", "1", "--shards", "5").exit_code == 0
@@ -86,15 +86,34 @@ def test_what_there_is_to_say(tmp_path, array):
 
 def test_in_place(array):
     assert "the new data take the name of SRC" in run("shard", array, "--dry-run").output
-    done = run("shard", array, "--shards", "5", "--json")
+    done = run("shard", array, "--shards", "5", "--in-place", "--json")
     assert json.loads(done.output)["path"] == str(array)
-    assert run("unshard", array).exit_code == 0
+    assert run("unshard", array, "--in-place").exit_code == 0
     assert [path.name for path in array.parent.iterdir()] == [array.name]
-    assert run("shard", array, "--overwrite").exit_code == 2
+    assert run("shard", array, "--in-place", "--overwrite").exit_code == 2
     with pytest.raises(KeyboardInterrupt):
         shardwrite.shard(array, shards=5, progress=stop)
     assert "was given up" in run("abandon", array).output
     assert "nothing was interrupted" in run("abandon", array).output
+
+
+@pytest.mark.parametrize("command", ["shard", "unshard", "reshard"])
+def test_in_place_only_if_asked(array, command):
+    """A path that was left out by mistake replaces nothing."""
+    if command == "unshard":
+        shardwrite.shard(array, shards=5)
+    before = {path: path.read_bytes() for path in array.rglob("*") if path.is_file()}
+    sizes = [] if command == "unshard" else ["--shards", "2"]
+    for more in ([], ["--overwrite"], ["--consume"], ["--restart"]):
+        done = run(command, array, *sizes, *more)
+        assert done.exit_code == 2
+        assert "Give DST" in done.output
+        assert "--in-place" in done.output
+    assert {path: path.read_bytes() for path in array.rglob("*") if path.is_file()} == before
+    done = run(command, array, array.with_name("b"), *sizes, "--in-place")
+    assert (done.exit_code, "give one of the two" in done.output) == (2, True)
+    assert run(command, array, *sizes, "--in-place").exit_code == 0
+    assert [path.name for path in array.parent.iterdir()] == [array.name]
 
 
 def stop(report):

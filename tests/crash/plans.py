@@ -8,11 +8,13 @@ from typing import Any
 
 import operations
 from operations import Operation
-from rounds import NEW, TTL, Campaign
+from rounds import NEW, SLOW_TTL, Campaign
 
 COMMON = ("open", "write", "fsync", "rename", "unlink")
 CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
+EFFECTS = ("*", "*", "*/c/*", "*/c/*", "pwrite */c/*", "open *", "rename *", "*write *", "unlink *")
+"""Patterns of effects; those with a c are on shards."""
 GROWING = {"append", "stream", "write", "ids", "remove ids"}
 _WEIGHTS = (6, 3, 5, 2, 1, 1, 0.3, 1)  # of the arrays
 ALONE = {"copy", "consume", "repair"}
@@ -63,7 +65,7 @@ def draw(
             taking = {**struck, "version": version}
         plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
         if fault["kind"] == "slow":  # a process that lives for longer than a lease without a sign
-            slow = {**struck, "slow": 3 * TTL, "pieces": 64, "scheduler": "sync"}
+            slow = {**struck, "slow": 3 * SLOW_TTL, "pieces": 64, "scheduler": "sync"}
             plan["clients"] = [[slow]]
             plan["takeover"][0]["box"] = struck["box"]
     plan["settle"] = rng.choices(["same", "abandon", "nothing"], [5, 4, 2])[0]
@@ -104,8 +106,8 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
     if kind == "freeze" and clients[client][op]["kind"] in ("ids", "remove ids", "repair"):
         return {"kind": "none"}  # no other process is to write what these write
     if kind in ("kill at", "freeze"):
-        of = rng.choice(["*", "*", "open *", "open */c/*", "rename *", "*write *", "unlink *"])
-        k = rng.randint(1, most if of == "*" else 6)
+        of = rng.choice(EFFECTS)
+        k = rng.randint(1, most if of == "*" else 8)
         return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":
         error = rng.choice([0, 0, *ERRORS])  # 0: a short write

@@ -32,13 +32,20 @@ from worlds import World
 
 import shardwrite
 
-TIMEOUT = 120.0
-HEARTBEAT, TTL = 0.2, 1.0
+TIMEOUT = 300.0
+HEARTBEAT, TTL = 0.2, 1.0  # of processes that are frozen
+SLOW_TTL = 4.0  # of those that are slow, which must not starve where a machine is busy
 NEW = {"write", "copy", "consume", "pair"}
 GIVEN_UP_BY = {"append": {"append", "stream"}}
 """Operations that are not called again once one of these, or of `NEW`, was begun on their array."""
 COMES_FIRST = {"write", "copy", "consume", "pair", "in place", "repair", "ids", "remove ids"}
 """Operations that only the same call ends."""
+REFUSALS = (
+    shardwrite.JournalError,
+    shardwrite.SpecError,
+    shardwrite.PlanError,
+    shardwrite.ConflictError,
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -133,10 +140,7 @@ def attempt(
     except SkippedError:
         outcome = "skipped"
     except shardwrite.ShardwriteError as error:
-        is_refused = isinstance(
-            error,
-            (shardwrite.JournalError, shardwrite.SpecError, shardwrite.PlanError, shardwrite.ConflictError),
-        )  # fmt: skip
+        is_refused = isinstance(error, REFUSALS) and not isinstance(error, shardwrite.RunEndedError)
         outcome, text = "refused" if is_refused else "failed", f"{type(error).__name__}: {error}"
     except Exception:
         outcome, text = "bare", traceback.format_exc()
@@ -178,8 +182,8 @@ class Campaign:
     history : list of Change
         What was done since.
     pending, returned : list
-        Operations that have begun, and neither returned nor been refused; and those of this round
-        that have returned, the last first.
+        Operations that have begun, and neither returned nor been refused; and, where a power
+        cut can bring back what they have removed, those that have returned, the last first.
     """
 
     def __init__(self, world: World, outside: Path) -> None:
@@ -218,7 +222,7 @@ class Campaign:
 
     def run(self, plan: dict[str, Any]) -> Outcome:
         """A round."""
-        outcome, self.returned = Outcome(), []
+        outcome = Outcome()
         self._work(plan, outcome)
         self.check(outcome, "right after the fault", recovered=False)
         if plan["fault"]["kind"] == "full":
@@ -251,7 +255,8 @@ class Campaign:
         fault, logs, pids = plan["fault"], [], []
         config = {"shardwrite.retry-pauses": [0, 0, 0]}
         if fault["kind"] in ("freeze", "slow"):
-            config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL}
+            ttl = TTL if fault["kind"] == "freeze" else SLOW_TTL
+            config |= {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": ttl}
         for number, ops in enumerate(plan["clients"]):
             logs.append(self.log())
             own = fault if fault.get("client") == number else {}
@@ -268,7 +273,7 @@ class Campaign:
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
                 os.kill(pid, signal.SIGKILL)
         elif fault["kind"] == "slow":
-            time.sleep(2 * TTL)
+            time.sleep(2 * SLOW_TTL)
             outcome.fired = (
                 os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
             )
@@ -293,6 +298,9 @@ class Campaign:
             self.world.restart()
         self._enter(logs, outcome, fault, frozen)
         self._judge_readings(outcome)
+        for path in self.outside.glob("failed-*"):  # what a client or a reader did not expect
+            outcome.enter("bare", [path.read_text()[-1500:]])
+            path.unlink()
 
     def _read(self) -> None:
         """Read arrays, one after the other, until the end of this process."""
@@ -326,12 +334,11 @@ class Campaign:
 
     def _freeze(self, pid: int, plan: dict[str, Any], outcome: Outcome) -> int:
         """Wait until a client stands still, take over from it, and let it go on; when it stood."""
-        while True:
+        deadline, state = time.monotonic() + TIMEOUT, ""
+        while state not in ("T", "Z") and time.monotonic() < deadline:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state in "TZ":
-                break
             time.sleep(0.005)
-        if state == "Z":
+        if state != "T":
             return 0
         frozen = time.monotonic_ns()
         outcome.fired = True
@@ -343,7 +350,7 @@ class Campaign:
     def _take_over(self, plan: dict[str, Any], outcome: Outcome) -> None:
         path = self.log()
         self.in_child(lambda: run_client(self.root, Log(path, "takeover"), plan["takeover"], {}))
-        self._enter([path], outcome, {}, 0)
+        self._enter([path], outcome, {"kind": "none"}, 0)
 
     def _enter(
         self, logs: list[Path], outcome: Outcome, fault: dict[str, Any], frozen: int
@@ -370,31 +377,43 @@ class Campaign:
                     last = None
             if last is not None:
                 ends.append((2**63, last, {"outcome": "killed", **_NOTHING}))
+        is_alone = len(logs) == 1
         for _, operation, entry in sorted(ends, key=lambda end: end[0]):
-            self._end(operation, entry, outcome, fault)
+            self._end(operation, entry, outcome, fault, is_alone=is_alone)
 
-    def _end(self, operation: Operation, entry, outcome: Outcome, fault: dict[str, Any]) -> None:
+    def _end(
+        self,
+        operation: Operation,
+        entry: dict[str, Any],
+        outcome: Outcome,
+        fault: dict[str, Any],
+        *,
+        is_alone: bool,
+    ) -> None:
         kind = operation["kind"]
         outcome.operations[kind] += 1
         outcome.ends[entry["outcome"]] += 1
         is_struck = entry["outcome"] == "killed" and fault.get("kind") in ("kill", "kill at", "cut")
         outcome.fired |= entry["fired"] > 0 or is_struck
-        self.effects[kind] = max(self.effects[kind], entry["effects"])
+        if entry["effects"]:
+            self.effects[kind] = (self.effects[kind] + entry["effects"]) // 2
         if entry["open_files"]:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
-        if fault.get("kind") == "slow" and entry["outcome"] not in ("done", "skipped"):
+        was_wrong = entry["text"].startswith(("SpecError", "PlanError"))  # from the beginning
+        is_ended = entry["outcome"] not in ("done", "skipped")
+        if fault.get("kind") == "slow" and is_ended and not was_wrong:
             outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
         is_readable = not any("torn" in p for p in self.pending)
-        if entry["outcome"] == "failed" and not fault and is_readable:
+        if entry["outcome"] == "failed" and fault == {"kind": "none"} and is_readable and is_alone:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])
-        is_torn = "torn" in operation and entry["outcome"] == "refused"
+        # A repair has to be made, and the other of two arrays may have been begun.
+        is_torn = ("torn" in operation or kind == "pair") and entry["outcome"] == "refused"
         if entry["outcome"] in ("failed", "killed") or is_torn:
             self._await(operation)
         elif entry["outcome"] == "done":
-            if fault.get("kind") == "cut" and operation["kind"] in COMES_FIRST:
-                self.returned.insert(0, operation)
+            self._return(operation)
             self.pending = [p for p in self.pending if p["version"] != operation["version"]]
             self._give_up(operation)
 
@@ -473,8 +492,10 @@ class Campaign:
             )
             if is_stuck and self.returned and "revive" in remedies:
                 remedies.remove("revive")  # a power cut may have brought back what had ended
-                for operation in self.returned:
-                    self._call(operation, outcome, is_revived=True)
+                for array in set().union(*map(operations.changed_by, refused)):
+                    calls = [o for o in self.returned if array in operations.changed_by(o)]
+                    if calls:
+                        self._call(calls[0], outcome, is_revived=True)
             elif is_stuck and copies and "restart" in remedies:
                 remedies.remove("restart")  # what is copied is no longer what it was
                 for operation in copies:
@@ -516,8 +537,13 @@ class Campaign:
             outcome.enter("stuck", [f"{kind}: {text}"])
         self.pending = [p for p in self.pending if p is not operation]
         if ended == "done":
+            self._return(operation)
             self._give_up(operation)
         return ""
+
+    def _return(self, operation: Operation) -> None:
+        if self.world.forgets and operation["kind"] in COMES_FIRST:
+            self.returned.insert(0, operation)
 
     def _has_state(self, operation: Operation) -> bool:
         """Whether an operation can have left anything to be ended."""

@@ -77,15 +77,18 @@ def hunt(bug: str, minutes: float, seed: int, *more: str) -> dict:
         command = [sys.executable, "-m", "tests.crash", "--minutes", str(minutes)]
         command += ["--seed", str(seed), "--directory", str(out), "--no-shrink"]
         begin = time.monotonic()
-        subprocess.run(
+        ended = subprocess.run(
             [*command, *BUGS.get(bug, []), *more],
             cwd=root,
             env={**environment, "PYTHONPATH": str(root)},
             capture_output=True,
+            text=True,
             check=False,
         )
         lines = (out / "results.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
+        if bool(last["troubles"]) != bool(ended.returncode):
+            raise RuntimeError(ended.stderr[-3000:])
         return {
             "bug": bug,
             "seed": seed,

@@ -42,7 +42,7 @@ class Snapshot:
         return campaign.run(copy.deepcopy(plan))
 
 
-_KNOWN = ("states", "history", "pending")
+_KNOWN = ("states", "history", "pending", "returned")
 
 
 def kinds_of(outcome: Outcome) -> set[str]:

@@ -25,6 +25,7 @@ class World:
 
     faults: ClassVar = {"none": 1, "kill": 4, "kill at": 6, "fail": 4, "freeze": 1, "slow": 0.3}
     durabilities = ("full", "batch", "none")
+    forgets = False  # whether a removal may come to nothing
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "tree"
@@ -81,6 +82,7 @@ class Powered(World):
 
     faults: ClassVar = {"cut": 6, "kill": 1}
     durabilities = ("full", "batch")
+    forgets = True
 
     @classmethod
     def missing(cls) -> str:

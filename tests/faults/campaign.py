@@ -426,6 +426,9 @@ def rows() -> Iterator[Row]:
         names = "shard unshard shard-in-place unshard-in-place"
         command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
+    name = "the k-th call of one kind fails under any other operation, every third k"
+    command = "failing_updates.py --others --errors EIO --every 3"
+    yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails while an array is consumed, every eighth k: {what}"
         names = "shard-and-consume reshard-and-consume"

@@ -168,6 +168,48 @@ def give_up_and_update(path: Path) -> object:
     return update(path)
 
 
+def files_of(path: Path) -> dict[str, bytes]:
+    """Content of all files of an array."""
+    files = (each for each in path.rglob("*") if each.is_file())
+    return {str(each.relative_to(path)): each.read_bytes() for each in files}
+
+
+def before(path: Path) -> Path:
+    """Place of a copy of the old array."""
+    return (path.parent if path.parent.name == "g" else path).with_name("before")
+
+
+def interrupt_replacement(path: Path) -> None:
+    """A call with ``mode="w"`` that a kill has ended amid its shards."""
+    if not path.exists():
+        make(path)
+    shutil.copytree(path, before(path))
+    in_child(lambda: write(path, mode="w"), 45)
+
+
+def interrupt_in_group(path: Path) -> None:
+    """The same in a group with consolidated metadata."""
+    consolidated(make)(path)
+    interrupt_replacement(path)
+
+
+def put_back(path: Path) -> None:
+    shardwrite.abandon(path)
+    assert files_of(path) == files_of(before(path))
+
+
+def replace_or_put_back(path: Path) -> None:
+    """Where a call with ``mode="w"`` was interrupted, give it up first: what is there is whole."""
+    if not before(path).exists():
+        shutil.copytree(path, before(path))
+    elif path.with_name("x.shardwrite").exists():
+        shardwrite.abandon(path)
+        is_new = (shardwrite.open_sharded(path)[:, :] == NEW).all()
+        assert is_new or files_of(path) == files_of(before(path))
+        look_through_group(path, exactly=True)
+    write(path, mode="w")
+
+
 def of_source(path: Path) -> Path:
     """Place of the array that is converted."""
     return path.with_name("source")
@@ -362,6 +404,15 @@ OPERATIONS = {
         consolidated(begin_short), append, np.concatenate([OLD[:7], NEW[7:]]), at="g/x"
     ),
     "stream in a group": Operation(consolidated(begin_stream), stream, NEW, at="g/x"),
+    "give up a replacement": Operation(interrupt_replacement, put_back, OLD),
+    "give up a replacement in a group": Operation(interrupt_in_group, put_back, OLD, at="g/x"),
+    "replacement, or give up": Operation(make, replace_or_put_back, NEW),
+    "replacement, or give up, in a group": Operation(
+        consolidated(make), replace_or_put_back, NEW, at="g/x"
+    ),
+    "replacement by restart": Operation(
+        interrupt_replacement, lambda path: write(path, mode="w", restart=True), NEW
+    ),
     "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
 

@@ -294,7 +294,10 @@ class Disk:
         if trouble := power_cut.unmount(self.root, 60):
             raise OSError(trouble)
         if self._device:
-            loop_devices.detach(self._device, self._image)
+            # A mount namespace that others have made meanwhile may hold a copy of the mount. The
+            # device goes with it.
+            with contextlib.suppress(OSError):
+                loop_devices.detach(self._device, self._image)
 
     def fill(self) -> None:
         """Take all free blocks, down to the last one."""

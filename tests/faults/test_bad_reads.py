@@ -6,6 +6,7 @@ dropped from the cache.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import CorruptShardError
+from shardwrite import CorruptShardError, StoreError
+from shardwrite.sources import open_source
 
 VALUES = np.random.default_rng(3).integers(1, 2**32, (48, 48), dtype="u4")
 N_SHARDS = 9
@@ -101,8 +103,8 @@ def test_bytes_that_were_wrong_once_are_read_again_and_counted(name, tmp_path, s
     assert storage.n_wrong >= 3
     assert done.n_reread_chunks >= 3
     assert done.to_dict()["n_reread_chunks"] == done.n_reread_chunks
-    assert "read again" in str(done)
-    told = [record for record in caplog.records if "read again" in record.getMessage()]
+    assert "second reads" in str(done)
+    told = [record for record in caplog.records if "read a second time" in record.getMessage()]
     assert len(told) == done.n_reread_chunks
 
 
@@ -172,7 +174,7 @@ def test_what_has_a_checksum_is_not_read_twice(tmp_path, monkeypatch):
     done = shardwrite.shard(tmp_path / "a", tmp_path / "b", 3, check="twice")
     assert not n_dropped
     assert done.n_reread_chunks == 0
-    assert "read again" not in str(done)
+    assert "second reads" not in str(done)
 
 
 @pytest.mark.parametrize("value", ["thrice", 2, None])
@@ -266,3 +268,16 @@ def test_others_go_on_with_every_scheduler(scheduler, tmp_path):
         done = shardwrite.reshard(tmp_path / "a", tmp_path / "b", 4, chunks=4)
         assert done.arrays[0].result.n_resumed_shards == N_SHARDS - 1
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
+
+
+def test_an_hdf5_file_that_the_storage_refuses_is_not_called_damaged(tmp_path, monkeypatch):
+    """HDF5 tells the number of the system's error in its text only."""
+    (file,) = written_by_h5py(tmp_path / "a.h5")
+
+    def refuse(*_, **__):
+        raise RuntimeError("cannot close (errno = 5, error message = 'Input/output error')")
+
+    monkeypatch.setattr(h5py, "File", refuse)
+    with pytest.raises(StoreError) as caught:
+        open_source(file)
+    assert caught.value.errno == errno.EIO

@@ -31,4 +31,5 @@ def test_chunks_outlive_ten_of_each(tmp_path, fault):
     found = json.loads(out.read_text())["summary"]
     assert not found["troubles"], "\n".join(found["troubles"][:5])
     assert not found["lost"]
+    assert not found["left"]
     assert found["vacuous"] < 5

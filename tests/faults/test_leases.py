@@ -279,7 +279,12 @@ def lease_of(path, **changes):
         ({"pid": os.getppid(), "started": lease._started(os.getppid())}, 0, True),
         ({"pid": 2**22 + 1}, 0, False),
         ({"started": "1"}, 0, False),
-        ({"boot": "another"}, 0, False),
+        ({"boot": "another", "machine": "m"}, 0, False),
+        # another machine of the same host name, as clones and containers have it
+        ({"boot": "another", "machine": "another"}, 0, True),
+        ({"boot": "another", "machine": "another"}, 125, False),
+        ({"boot": "another", "machine": ""}, 0, True),
+        ({"boot": "another", "machine": None}, 0, True),  # an older version
         ({"host": "elsewhere"}, 0, True),
         ({"host": "elsewhere"}, 125, False),
         ({"pids": "another namespace"}, 0, True),
@@ -291,7 +296,8 @@ def lease_of(path, **changes):
         ),
     ],
 )
-def test_who_lives(tmp_path, changes, age, lives):
+def test_who_lives(tmp_path, changes, age, lives, monkeypatch):
+    monkeypatch.setattr(lease, "machine_id", lambda: "m")
     interrupted(tmp_path / "x")
     file, run = lease_of(tmp_path / "x", **changes)
     os.utime(file, (time.time() - age,) * 2)
@@ -303,6 +309,67 @@ def test_who_lives(tmp_path, changes, age, lives):
     else:
         write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
         oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
+
+
+AHEAD = 30 * 86400
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_lease_from_the_future_is_watched(tmp_path, touched):
+    """A clock was wrong by 30 days. A holder that lives shows it within the lifetime of a lease."""
+    with dask.config.set({"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 1.0}):
+        interrupted(tmp_path / "x")
+        file, _ = lease_of(tmp_path / "x", host="elsewhere", ttl=1.0)
+        os.utime(file, (time.time() + AHEAD,) * 2)
+        ended = threading.Event()
+
+        def beat():
+            while touched and not ended.wait(0.2):
+                os.utime(file, (time.time() + AHEAD,) * 2)
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        new, keywords = oracle.source(SHAPE, (8, 8), 2), {"source_id": "b", "restart": True}
+        try:
+            if touched:
+                with pytest.raises(JournalError, match="is being written"):
+                    write(new, tmp_path / "x", **keywords)
+            else:
+                write(new, tmp_path / "x", **keywords)
+                oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("kind", ["claim", "conversion"])
+def test_a_claim_or_a_conversion_from_the_future(tmp_path, kind):
+    """The process died on another host, whose clock was wrong."""
+    settings = {"lease.heartbeat": 0.2, "lease.ttl": 1.0, "lease.claim-wait": 5.0}
+    path = tmp_path / "x"
+    with dask.config.set({f"shardwrite.{name}": value for name, value in settings.items()}):
+        write(oracle.source(SHAPE, (8, 8)), path, source_id="a")
+        elsewhere = {**lease.this_process().to_dict(), "host": "elsewhere", "token": "t"}
+        if kind == "claim":
+            left = path.with_name("x.shardwrite") / "claim-end" / "owner-0"
+            left.parent.mkdir(parents=True)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                shardwrite.reshard(path, shards=8, progress=stop)
+            (work,) = path.with_name("x.conversion.shardwrite").glob("work-*")
+            left = work / "lease-other.json"
+        left.write_text(json.dumps(elsewhere))
+        os.utime(left, (time.time() + AHEAD,) * 2)
+        if kind == "claim":
+            shardwrite.erase(path, (slice(0, 1), slice(0, 1)))
+        else:
+            shardwrite.abandon(path)
+            oracle.check_whole(path, oracle.values(SHAPE))
+    assert not list(tmp_path.glob("x.*"))
+
+
+def stop(report):
+    raise KeyboardInterrupt
 
 
 def test_a_torn_lease_counts_by_its_age(tmp_path):

@@ -459,3 +459,31 @@ def test_an_interrupted_removal_is_told_as_what_it_is(tmp_path):
         path, **users.LAYOUT
     )  # the next writer finishes the removal
     oracle.check_whole(path, oracle.values(SHAPE, 1))
+
+
+@pytest.mark.parametrize("planted", ["link", "directory", "link of this user"])
+def test_a_planted_quarantine_is_not_followed(machine, place, planted):
+    """Copies of a private array's shards must not go where another user has pointed."""
+    path = directory(place / "scratch", 0o1777) / NAME
+    whole(machine, path)
+    shard = next(p for p in (path / "c").rglob("*") if p.is_file())
+    shard.write_bytes(b"torn")
+    quarantine = path.with_name(f"{NAME}.quarantine")
+    trap = directory(place / "trap", 0o777, EVE.uid, EVE.gid)
+    if planted == "directory":
+        directory(quarantine, 0o777, EVE.uid, EVE.gid)
+    else:
+        owner = ALICE if "this user" in planted else EVE
+        quarantine.symlink_to(trap)
+        os.chown(quarantine, owner.uid, owner.gid, follow_symlinks=False)
+    told = machine.do(ALICE, "repair", path)
+    assert told.get("error") == "UntrustedStateError", told
+    assert str(quarantine) in told["message"]
+    assert "rename it, which deletes nothing" in told["message"]
+    assert shard.read_bytes() == b"torn"
+    assert not list(trap.iterdir())
+    assert not list(quarantine.iterdir())
+    quarantine.rename(place / "aside")  # what the message says
+    assert "value" in machine.do(ALICE, "repair", path)
+    oracle.check_whole(path, WANTED)
+    assert quarantine.is_dir()

@@ -102,6 +102,45 @@ def failing(name, number, times):
     return mock.patch.object(PosixEditor, name, wrapped)
 
 
+# ---- a failed write
+
+
+def test_where_the_old_content_cannot_be_put_back_the_message_says_what_to_do(tmp_path):
+    path = made(tmp_path)
+    with (
+        failing("write_at", errno.ENOSPC, 9),
+        failing("cut", errno.EIO, 9),
+        pytest.raises(StoreError, match="may be torn until the same call, or abandon") as caught,
+    ):
+        shardwrite.write_region(NEW, path, slice(0, 8), strategy=AppendOnly(in_place=True))
+    assert caught.value.errno == errno.ENOSPC
+    shardwrite.abandon(path)
+    np.testing.assert_array_equal(read(path), OLD)
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize(
+    "strategy", [AppendOnly(in_place=True), FixedOrder(in_place=True, max_unused=1.0)]
+)
+def test_a_recovery_that_finds_no_room_says_how_much_it_needs(tmp_path, strategy):
+    """Readers find the old content before there is room."""
+    path = made(tmp_path)
+    with failing("sync", errno.EIO, 9), pytest.raises(StoreError):
+        shardwrite.write_region(NEW, path, slice(0, 8), strategy=strategy)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        mock.patch.object(os, "writev", side_effect=full),
+        pytest.raises(StoreError, match=r"anew takes [\d,]+ bytes: free as many") as caught,
+    ):
+        shardwrite.abandon(path)
+    assert caught.value.errno == errno.ENOSPC
+    np.testing.assert_array_equal(read(path), OLD)
+    shardwrite.abandon(path)
+    np.testing.assert_array_equal(read(path), OLD)
+    assert shardwrite.verify(path, deep=True).is_good
+    assert not path.with_name("x.zarr.shardwrite").exists()
+
+
 # ---- a failed sync
 
 

@@ -12,7 +12,7 @@ import zarr
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, write_region
 from shardwrite.errors import StoreError
-from shardwrite.journal.edges import clear_beyond
+from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.runs.session import Session
 from shardwrite.stores import PosixStore
@@ -89,7 +89,7 @@ def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatc
     original, store = ExistingShard.check_current, PosixStore(path)
 
     def clear():
-        clear_beyond(store, array, [(0, 0)], "full", (None, lambda: None), "edges-run")
+        clear_beyond(store, array, [(0, 0)], "full", Rights(None, lambda: None), "edges-run")
 
     def freeze(shard):
         original(shard)
@@ -105,8 +105,8 @@ def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatc
 
 
 def _after_damage(shard):
-    def clear(*arguments, **keywords):
+    def clear(*arguments):
         os.truncate(shard, 3)
-        return clear_beyond(*arguments, **keywords)
+        return clear_beyond(*arguments)
 
     return clear

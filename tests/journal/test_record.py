@@ -90,6 +90,7 @@ def test_the_names_in_the_file_are_those_of_older_versions(begun, x):
         "host",
         "pid",
         "boot",
+        "machine",
         "pids",
         "started",
         "ttl",

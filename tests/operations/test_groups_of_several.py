@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
-import sys
+import tempfile
 import textwrap
 import threading
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli.main import main
@@ -123,6 +126,9 @@ def test_verify_of_a_group(group):
     assert "deep/e" in result.output
     with pytest.raises(shardwrite.SpecError, match="is for arrays"):
         shardwrite.verify(group, deep=True)
+    zarr.consolidate_metadata(group)
+    zarr.consolidate_metadata(group, path="deep")
+    assert shardwrite.verify(group).is_good
 
 
 def test_verify_of_a_group_without_a_list(tmp_path):
@@ -189,36 +195,47 @@ SECOND_USER = """
             return f"{type(error).__name__}: {error}"
 
     paths = [Path(path) for path in sys.argv[1:]]
+    refuse, allow = paths[1:3], paths[3:]
     for what in ("new", "replace", "append", "shard"):
         assert attempt(what, paths[0]) == "done"  # which also imports everything
     os.setgroups([])
     os.setgid(4321), os.setuid(4321)
-    for path in paths[1:]:
+    for path in refuse:
         for what in ("new", "replace", "append", "shard"):
             print(what, attempt(what, path))
+    for path in allow:
+        told = attempt("new", path)
+        assert told == "done", told
 """
 
 
+@pytest.fixture
+def public():
+    """A directory that other users may enter, which those of pytest are not."""
+    path = Path(tempfile.mkdtemp(prefix="shardwrite-groups-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
-def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
+def test_a_list_of_another_user_is_refused_before_the_first_byte(public):
     """The directory below is the second user's own, and the group is not."""
-    groups = [tmp_path / name for name in ("root", "closed", "sticky")]
+    groups = [public / name for name in ("root", "closed", "sticky", "open", "no list")]
     for group in groups:
         mine = zarr.create_group(group).create_group("mine").store_path.store.root / "mine"
         write(mine / "old")
         write(mine / "flat", shards=None, chunks=4)
-        zarr.consolidate_metadata(group)
+        if group.name != "no list":
+            zarr.consolidate_metadata(group)
         for directory, _, leaves in os.walk(mine):
             for path in [directory, *(os.path.join(directory, leaf) for leaf in leaves)]:
                 os.chown(path, 4321, 4321)
     groups[2].chmod(0o1777)
-    for above in tmp_path.parents:
-        if above.stat().st_uid == os.geteuid() and above.name.startswith(("pytest", "popen")):
-            above.chmod(0o755)
-    tmp_path.chmod(0o755)
-    before = {path: path.stat().st_mtime_ns for group in groups[1:] for path in group.rglob("*")}
+    groups[3].chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     told = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
+        [*python(), "-c", textwrap.dedent(SECOND_USER), *map(str, groups)],
         capture_output=True,
         text=True,
         check=False,
@@ -228,5 +245,41 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(tmp_path):
     assert len(lines) == 8
     assert [line for line in lines if "you may not change it" not in line] == []
     assert {line.split()[1] for line in lines} == {"SpecError:"}
-    after = {path: path.stat().st_mtime_ns for group in groups[1:] for path in group.rglob("*")}
+    after = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     assert after == before
+    assert "mine/new" in listed(groups[3])
+
+
+KILLED = """
+    import os, signal, sys
+    import dask.array as da, shardwrite
+    group, when = sys.argv[1:]
+    rename = os.rename
+
+    def late(source, to, **keywords):
+        if str(to) == group + "/zarr.json":
+            if when == "after":
+                rename(source, to, **keywords)
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, to, **keywords)
+
+    os.rename = late
+    da.ones((8, 8), dtype="u4", chunks=4).to_sharded_zarr(
+        group + "/a", shards=8, chunks=4, durability="none", source_id="x")
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("then", ["again", "another"])
+def test_a_process_that_is_killed_at_the_list_leaves_nothing(group, when, then):
+    program = textwrap.dedent(KILLED)
+    killed = subprocess.run([*python(), "-c", program, str(group), when], check=False)
+    assert killed.returncode != 0
+    assert list(group.glob("zarr.json.shardwrite")), "else it was not killed there"
+    if then == "another":
+        write(group / "b")
+    da.ones((8, 8), dtype="u4", chunks=4).to_sharded_zarr(group / "a", **GOOD, source_id="x")
+    assert "a" in listed(group)
+    assert shardwrite.verify(group).is_good
+    names = {path.name for path in group.iterdir()}
+    assert names == {"zarr.json", "a"} | ({"b"} if then == "another" else set())

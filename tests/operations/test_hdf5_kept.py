@@ -447,16 +447,16 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
 
 def test_conversions_on_the_command_line(tmp_path):
     path = adopted(tmp_path)
-    for extra in ((), ("--dry-run",)):
-        told = run("reshard", path, "--shards", "4,4", *extra, code=2)
+    for extra in ("--in-place", "--dry-run"):
+        told = run("reshard", path, "--shards", "4,4", extra, code=2)
         assert "--strategy hdf5" in told
         assert "give --drop-hdf5" in told
     told = run("unshard", path, tmp_path / "n", "--consume", "--dry-run", code=2)
     assert "leave --consume out" in told
     told = run("reshard", path, tmp_path / "n", "--init", "--drop-hdf5", code=2)
-    assert "--drop-hdf5 is for a call without DST" in told
+    assert "--drop-hdf5 is for a call with --in-place" in told
     run("reshard", path, tmp_path / "n", "--shards", "4,4")
-    run("unshard", path, "--drop-hdf5")
+    run("unshard", path, "--in-place", "--drop-hdf5")
 
 
 @pytest.mark.parametrize("convert", ["shard", "reshard", "adopt"])

@@ -121,7 +121,8 @@ def test_changes_carry_the_fragments(tmp_path, hash_name, index, data, mixed):
     report = shards.verify(deep=True)
     assert report.is_good
     assert report.unused_nbytes == sum(len(fragments) for fragments, _ in MESHES.values())
-    assert "lie before chunks" in str(report)
+    assert "belong to no id" in str(report)
+    assert not report.warnings
     new = {1: mesh(1001), 2: mesh(2), 3: (b"", b"alone")}
     shards.write(
         {n: b"".join(parts) for n, parts in new.items()},
@@ -224,8 +225,10 @@ def test_bytes_that_belong_to_nothing_are_told_and_not_lost(tmp_path):
     shards = published(tmp_path / "mesh", sharding_of(index="raw"), hole=b"unknown")
     before = files_of(tmp_path / "mesh")
     report = shards.verify()
-    assert len(report.problems) == len(before)
-    assert all("7 bytes, the first at" in what for _, what in report.problems)
+    (warning,) = report.warnings
+    assert f"{7 * len(before)} bytes in {len(before)} shards, first '0.shard', belong to" in warning
+    assert f"warning: {warning}" in str(report)
+    assert report.unused_nbytes > 7 * len(before)
     with pytest.raises(CorruptShardError, match="belong to no chunk and to no index"):
         shards.write({2: b"new"}, existing="update")
     with pytest.raises(CorruptShardError, match="belong to no chunk and to no index"):
@@ -235,8 +238,8 @@ def test_bytes_that_belong_to_nothing_are_told_and_not_lost(tmp_path):
 
 
 @pytest.mark.parametrize("data", ["raw", "gzip"])
-def test_an_index_of_a_minishard_that_is_lost_is_a_problem(tmp_path, data):
-    """Its chunks looked like bytes of no id, verify was good, and an update dropped them."""
+def test_an_index_of_a_minishard_that_is_lost_is_told(tmp_path, data):
+    """Its chunks looked like bytes of no id, verify said nothing, and an update dropped them."""
     sharding = sharding_of("identity", "raw", data)
     shards = shardwrite.UInt64Shards(tmp_path / "x", sharding)
     shards.write(dict.fromkeys(range(64), b"value"))
@@ -244,7 +247,7 @@ def test_an_index_of_a_minishard_that_is_lost_is_a_problem(tmp_path, data):
     whole = file.read_bytes()
     for minishard in range(4):
         file.write_bytes(whole[: 16 * minishard] + bytes(16) + whole[16 * minishard + 16 :])
-        assert [key for key, _ in shards.verify().problems] == ["0.shard"]
+        assert "in 1 shard, first '0.shard', belong to no chunk" in shards.verify().warnings[0]
         with pytest.raises(CorruptShardError, match="as if a part of the index was lost"):
             shards.write({0: b"new"}, existing="update")
 
@@ -339,7 +342,7 @@ values = Dying({{n: f + m for n, (f, m) in new.items()}})
 shards.write(values, data_offset={{n: len(m) for n, (f, m) in new.items()}}, threads=1,
              durability={durability!r}, existing="update")
 """
-    for last in (2, 4, 6, 99):
+    for last in (3, 99):
         run = [*python(), "-c", program, str(tmp_path / "mesh"), str(last)]
         done = subprocess.run(run, check=False)
         assert done.returncode == (0 if last == 99 else -signal.SIGKILL)

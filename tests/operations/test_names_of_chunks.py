@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import warnings
@@ -153,3 +154,23 @@ def test_a_group_of_numbered_arrays_is_no_array(tmp_path):
         group.create_array(name, data=X, chunks=(4, 4))
     shardwrite.shard(tmp_path / "a", tmp_path / "b", shards=8)
     np.testing.assert_array_equal(zarr.open_group(tmp_path / "b", mode="r")["1"][...], X)
+
+
+@pytest.mark.parametrize("remedy", ["correct", "move away"])
+def test_the_remedies(tmp_path, remedy):
+    path = make(tmp_path / "a", "v3, dots")
+    with pytest.raises(SpecError, match="correct chunk_key_encoding"):
+        shardwrite.shard(path, tmp_path / "b", shards=2)
+    if remedy == "correct":
+        document = json.loads((path / "zarr.json").read_text())
+        document["chunk_key_encoding"] = {
+            "name": "default",
+            "configuration": {"separator": "."},
+        }
+        (path / "zarr.json").write_text(json.dumps(document))
+    else:
+        for file in path.glob("c.*"):
+            file.rename(tmp_path / file.name)
+    shardwrite.shard(path, tmp_path / "b", shards=2)
+    found = zarr.open_array(tmp_path / "b", mode="r")[...]
+    np.testing.assert_array_equal(found, X if remedy == "correct" else 0 * X)

@@ -136,6 +136,23 @@ def test_the_report_that_is_kept_tells_of_both_sessions(interrupted):
     assert written == pytest.approx(report.done_nbytes, rel=0.05)
 
 
+def test_result_and_report_of_one_call_tell_one_duration_and_one_speed(tmp_path):
+    def slow(block):
+        time.sleep(0.02)
+        return block
+
+    x = da.ones((64, 64), chunks=16).map_blocks(slow)
+    result = x.to_sharded_zarr(tmp_path / "x", shards=16, chunks=8, keep_report=True)
+    report = shardwrite.report(tmp_path / "x")
+    assert report.told_by == "report"
+    assert report.seconds == result.seconds == round(result.seconds, 3) > 0
+    assert report.nbytes_per_second == pytest.approx(result.throughput)
+    json_seconds = json.loads((tmp_path / "x/shardwrite-receipt.json").read_text())["result"][
+        "seconds"
+    ]
+    assert json_seconds == result.seconds
+
+
 def test_readers_do_not_mind_the_file(tmp_path):
     group = zarr.create_group(tmp_path / "g")
     finished(tmp_path / "g" / "x", keep_report=True)

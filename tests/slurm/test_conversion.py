@@ -136,7 +136,7 @@ def test_workers_that_are_jobs(cluster, work, scan):
     cluster.until(lambda: not cluster.run("squeue", "-h").stdout)  # they end in a moment
     done = cluster.run(*command, cwd=work.directory, **more)  # no job is submitted any more
     assert "no workers" not in done.stderr
-    in_place = ("shardwrite", "unshard", "new", *jobs)
+    in_place = ("shardwrite", "unshard", "new", "--in-place", *jobs)
     done = cluster.run(*in_place, cwd=work.directory, check=False, **more)
     assert done.returncode == 0, done.stderr
     assert zarr.open_group(work.directory / "new", mode="r")["scan/0"].shards is None

@@ -1,0 +1,248 @@
+"""A call with ``mode="w"`` that fails: the old array can be put back, and the call finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from forks import python
+
+import shardwrite
+from shardwrite import JournalError, SpecError, StoreError
+from shardwrite.cli import main
+
+OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
+LAYOUT = {"shards": 10, "chunks": 5}
+SMALL = {"memory_limit": "2kB"}  # so that each shard is a task of its own
+ENDS = Path(__file__).parents[1] / "faults/ends.py"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def make(path):
+    da.from_array(OLD, chunks=5).to_sharded_zarr(path, **LAYOUT)
+    return files_of(path)
+
+
+def files_of(path):
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def beside(path):
+    return [p.name for p in path.parent.iterdir() if p.name.startswith(f"{path.name}.")]
+
+
+def broken(values, n_good=2):
+    """An array of which all but the first chunks cannot be computed."""
+    n_computed = 0
+
+    def block(values, block_info=None):
+        nonlocal n_computed
+        n_computed += bool(block_info)
+        if n_computed > n_good:
+            raise ValueError("no source")
+        return values
+
+    x = da.from_array(values, chunks=10)
+    return x.map_blocks(block, dtype=x.dtype)
+
+
+def write(path, n_good=2, **keywords):
+    x = broken(OLD + 7, n_good)
+    return x.to_sharded_zarr(path, source_id="new", **{**LAYOUT, **SMALL, "mode": "w", **keywords})
+
+
+def fail(path, **keywords):
+    """Fail when some shards of the new array are there, and none of the old one."""
+    with pytest.raises(ValueError, match="no source"):
+        write(path, **keywords)
+    assert not (path / "zarr.json").exists()
+
+
+@pytest.mark.parametrize("n_good", [0, 3])
+def test_abandon_puts_the_old_array_back(tmp_path, n_good):
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x", n_good=n_good)
+    assert shardwrite.abandon(tmp_path / "x") == [((0, 20), (0, 20))]
+    assert files_of(tmp_path / "x") == old
+    assert beside(tmp_path / "x") == []
+    assert shardwrite.abandon(tmp_path / "x") == []
+
+
+def test_the_command_puts_it_back(tmp_path):
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    shown = CliRunner().invoke(main, ["abandon", str(tmp_path / "x"), "--dry-run"])
+    assert shown.output == "0:20,0:20\n"
+    assert files_of(tmp_path / "x") != old
+    done = CliRunner().invoke(main, ["abandon", str(tmp_path / "x")])
+    assert (done.exit_code, done.output) == (0, shown.output)
+    assert files_of(tmp_path / "x") == old
+
+
+def test_the_same_call_finishes_it(tmp_path):
+    make(tmp_path / "x")
+    fail(tmp_path / "x")
+    assert write(tmp_path / "x", n_good=99).n_resumed_shards == 1
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
+    assert beside(tmp_path / "x") == []
+
+
+@pytest.mark.parametrize("mode", ["w-", "a"])
+def test_restart_alone_keeps_the_old_array(tmp_path, mode):
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    with pytest.raises(JournalError, match=r"(?s)abandon.*mode=\"w\" and restart=True"):
+        write(tmp_path / "x", mode=mode, restart=True)
+    shardwrite.abandon(tmp_path / "x")
+    assert files_of(tmp_path / "x") == old
+
+
+def test_restart_that_replaces_sets_it_aside_again(tmp_path):
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    fail(tmp_path / "x", restart=True, shards=20)  # and fails, too
+    shardwrite.abandon(tmp_path / "x")
+    assert files_of(tmp_path / "x") == old
+    fail(tmp_path / "x")
+    write(tmp_path / "x", n_good=99, restart=True)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: write(path, mode="w-", shards=20),
+        lambda path: write(path, shards=20),
+        lambda path: shardwrite.write_region(da.zeros((5, 5)), path, np.s_[:5, :5]),
+        lambda path: shardwrite.open_sharded(path),
+        lambda path: shardwrite.reshard(path, path.with_name("y"), shards=20),
+    ],
+)
+def test_messages_name_both_ways(tmp_path, call):
+    make(tmp_path / "x")
+    fail(tmp_path / "x")
+    with pytest.raises(
+        (JournalError, SpecError), match=r"(?s)again.*abandon.* puts? the\s*old (one|array) back"
+    ):
+        call(tmp_path / "x")
+
+
+def test_what_was_written_meanwhile_is_not_lost(tmp_path):
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    shardwrite.abandon(tmp_path / "x")
+    with pytest.raises(SpecError, match="an array exists there"):
+        write(tmp_path / "x", mode="w-")
+    assert files_of(tmp_path / "x") == old
+
+
+def test_what_stands_in_the_way_is_named(tmp_path, monkeypatch):
+    """Another program makes something there just when the old array goes back."""
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    mkdir = os.mkdir
+
+    def make_and_disturb(path, *arguments, **keywords):
+        mkdir(path, *arguments, **keywords)
+        if Path(path).name == "was-there":
+            (tmp_path / "x/c").mkdir(parents=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "mkdir", make_and_disturb)
+        with pytest.raises(StoreError, match=r"Move that away, and make the same call again"):
+            shardwrite.abandon(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "away")
+    shardwrite.abandon(tmp_path / "x")
+    assert files_of(tmp_path / "x") == old
+
+
+def test_an_empty_directory_is_no_array(tmp_path):
+    """A first write that fails is started over by ``restart=True`` alone."""
+    (tmp_path / "x").mkdir()
+    fail(tmp_path / "x", mode="w-")
+    with pytest.raises(SpecError, match="the same call again to finish it"):
+        shardwrite.abandon(tmp_path / "x")
+    write(tmp_path / "x", n_good=99, mode="w-", restart=True)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
+
+
+def broken_source(path, **options):
+    """An array of zarr-python of which one chunk cannot be read."""
+    group = zarr.open_group(path, mode="a")
+    y = group.create_array("y", shape=OLD.shape, dtype="u4", chunks=(5, 5), **options)
+    y[...] = OLD + 7
+    (path / "y/c/3/3").write_bytes(b"torn")
+    return path
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_conversions(tmp_path, is_tree):
+    src = broken_source(tmp_path / "src")
+    target = tmp_path / "dst" / "y"
+    if is_tree:
+        zarr.create_group(tmp_path / "dst")
+    old = make(target)
+    ends = (src, tmp_path / "dst") if is_tree else (src / "y", target)
+    with pytest.raises(shardwrite.ShardwriteError, match="3"):
+        shardwrite.reshard(*ends, shards=2, chunks=10, mode="w")
+    assert files_of(target) != old
+    shardwrite.abandon(target)
+    assert files_of(target) == old
+    assert beside(target) == []
+
+
+def test_store_of_several_arrays(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    old = [make(path) for path in paths]
+    with pytest.raises(ValueError, match="no source"):
+        shardwrite.store([broken(OLD), broken(OLD + 7)], paths, **LAYOUT, mode="w")
+    for path in paths:
+        shardwrite.abandon(path)
+    assert [files_of(path) for path in paths] == old
+
+
+def test_parts(tmp_path):
+    old = make(tmp_path / "x")
+    x = da.from_array(OLD + 7, chunks=10)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **LAYOUT), mode="w")
+    shardwrite.write_part(x, tmp_path / "x", 0, 2)
+    shardwrite.abandon(tmp_path / "x")
+    assert files_of(tmp_path / "x") == old
+
+
+def kills(tmp_path, *arguments):
+    out = tmp_path / "out.json"
+    subprocess.run(
+        [*python(), ENDS, *arguments, "--json", out], capture_output=True, timeout=600, check=False
+    )
+    cases = json.loads(out.read_text())
+    troubles = [case for case in cases if case["trouble"]]
+    assert not troubles, troubles[:3]
+    return cases
+
+
+def test_kills(tmp_path):
+    """A kill before some effects of the replacement, and before some of giving it up."""
+    names = ("give up a replacement in a group", "replacement, or give up")
+    assert len(kills(tmp_path, "--operations", *names, "--every", "9")) > 15
+
+
+@pytest.mark.long
+def test_all_kills(tmp_path):
+    names = ("give up a replacement", "replacement, or give up, in a group")
+    names += ("replacement by restart",)
+    cases = kills(tmp_path, "--operations", *names, "--every", "2", "--twice", "5")
+    assert len(cases) > 200
