@@ -248,9 +248,14 @@ class ForeignPipeline:
         self._stages = tuple(stages)
         self._document = {**document, "codecs": codecs[: len(codecs) - len(stages)]}
         # Filters take the bytes for numbers in the order that they have.
-        wanted = codecs[0].get("configuration", {}).get("dtype")
+        wanted = _of(codecs[0], "dtype")
         is_other = isinstance(wanted, str) and wanted == dtype.newbyteorder("S").str
         self._dtype = np.dtype(wanted) if is_other else dtype
+        endian = next((_of(codec, "endian") for codec in codecs if codec["name"] == "bytes"), None)
+        orders = {str(_of(codec, "dtype"))[:1] for codec in codecs} & {"<", ">"}
+        self._has_two_orders = endian in ("big", "little") and orders == {
+            "<" if endian == "big" else ">"
+        }
         self.names = "+".join(str(codec["name"]) for codec in codecs)
         self._key = "c/" + "/".join("0" * len(chunk_shape)) if chunk_shape else "c"
         self._local = threading.local()
@@ -273,6 +278,12 @@ class ForeignPipeline:
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
+        if self._has_two_orders:
+            raise CodecError(
+                f"codecs {self.names}: the filter and the codec bytes have two orders of bytes, so "
+                "no number would come back; give both the same order of bytes",
+                codec=self.names,
+            )
         array, memory = self.open()
         wanted = range(len(batch)) if rows is None else rows.tolist()
         return self._finish([self._encoded_by(array, memory, batch[row]) for row in wanted])
@@ -335,6 +346,11 @@ class ForeignPipeline:
             raise CorruptShardError(f"codecs {self.names}: {error}") from error
         finally:
             memory.pop(self._key, None)
+
+
+def _of(codec: Codec, name: str) -> Any:
+    """An item of the configuration of a codec; None if it has none of this name."""
+    return codec.get("configuration", {}).get(name)
 
 
 def build_pipeline(

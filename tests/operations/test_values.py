@@ -312,6 +312,21 @@ def test_filters_take_elements_in_the_order_of_the_chunk(tmp_path, name, order, 
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["delta", "fixedscaleoffset"])
+def test_a_filter_and_a_serializer_of_two_orders_are_refused(tmp_path, name):
+    """No program would give the values back."""
+    filters = [{"name": f"numcodecs.{name}", "configuration": FILTERS[name]}]
+    how = {"shards": 4, "chunks": 2, "filters": filters, "compressors": None}
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    a = np.arange(16, dtype="<i4").reshape(4, 4)
+    with pytest.raises(shardwrite.SpecError, match="order of bytes"):
+        shardwrite.to_sharded_zarr(a, tmp_path / "x", serializer=big, **how)
+    assert not (tmp_path / "x").exists()
+    shardwrite.to_sharded_zarr(a, tmp_path / "x", **how)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_filters_of_zarr_2_in_fortran_order_stay_right_in_other_chunks(tmp_path):
     a = np.arange(5 * 6, dtype="<i4").reshape(5, 6)
     source = zarr.create_array(
