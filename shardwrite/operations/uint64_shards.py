@@ -188,8 +188,8 @@ class UInt64Shards(Mapping[int, bytes]):
             at a time, and is not kept. So a mapping may read or make its values late. From another
             `UInt64Shards`, the bytes that lie before chunks are copied, too.
         data_offset : mapping of int to int, optional
-            For meshes of several resolutions, whose fragments lie before each manifest: a value is
-            then the fragments followed by the manifest, and this is the number of bytes of the
+            For meshes of several resolutions, whose fragments lie before each manifest. A value is
+            then the fragments followed by the manifest. This is the number of bytes of the
             manifest, by id. (cloud-volume's ``synthesize_shard_files`` has the same argument.) The
             fragments are stored as they are, whatever `data_encoding` says. Values of other ids are
             chunks as a whole.
