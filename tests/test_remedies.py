@@ -75,6 +75,7 @@ COVERED: dict[str, str] = {
     ),
     "All others are written. Mend what is read, and make the same call again": (
         "tests/faults/test_bad_reads.py::test_what_stays_wrong_fails_alone_and_is_named"
+    ),
     "ask its owner for the right to write there, give a path outside of it": (
         "tests/operations/test_groups_of_several.py"
         "::test_a_list_of_another_user_is_refused_before_the_first_byte"
