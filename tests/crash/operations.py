@@ -295,6 +295,8 @@ def _compact(client: Client, operation: Operation) -> None:
 def _append(client: Client, operation: Operation) -> None:
     shape = client.shape(operation["array"])
     box = [[shape[0], shape[0] + ROWS], *([0, n] for n in shape[1:])]
+    if shape[0] not in operation.get("at", box)[0]:  # it is another array by now
+        del operation["at"]
     box = client.fix(operation, "at", box)
     change = Change(operation["array"], "grow", box, operation["version"], tears=_tears(operation))
     store, name = client.at(operation)

@@ -523,7 +523,10 @@ class Campaign:
             attempt(Client(self.root, log), operation)
 
         trouble = self.in_child(call)
-        last = json.loads(path.read_text().splitlines()[-1])
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        for entry in entries:
+            operation.update(entry.get("operation", {}))  # what stays as it is from now on
+        last = entries[-1]
         ended = last.get("outcome", "hang" if trouble else "nothing")
         text = last.get("text", trouble)
         if not is_revived:  # that changes nothing

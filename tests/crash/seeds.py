@@ -44,7 +44,6 @@ BUGS = {
             "shared-temporary-name",
             "removed-too-early",
             "list-overwritten",
-            "nothing-tidied",
         ),
         DIRECTORY,
     ),

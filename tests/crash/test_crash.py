@@ -110,7 +110,7 @@ def test_twenty_seconds_of_each_world(tmp_path, world):
 
 @needs_shim
 @pytest.mark.long
-@pytest.mark.parametrize("bug", ["index-before-data", "short-write-ignored", "removed-too-early"])
+@pytest.mark.parametrize("bug", ["index-before-data", "short-write-ignored", "lease-not-renewed"])
 def test_a_seeded_bug_is_found(bug):
     assert seeds.hunt(bug, 5, 0)["said"]
 
