@@ -328,16 +328,6 @@ class UInt64Shards(Mapping[int, bytes]):
         ------
         SpecError, StoreError, CorruptShardError
             As :meth:`read` does. All indexes of the shards are read.
-
-        Examples
-        --------
-        >>> import shardwrite, tempfile
-        >>> sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity",
-        ...             "preshift_bits": 0, "minishard_bits": 4, "shard_bits": 2}
-        >>> meshes = shardwrite.UInt64Shards(tempfile.mkdtemp(), sharding)
-        >>> _ = meshes.write({7: b"fragments" + b"manifest"}, data_offset={7: len(b"manifest")})
-        >>> meshes[7], meshes.read_fragments([7])
-        (b'manifest', {7: b'fragments'})
         """
         found: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
