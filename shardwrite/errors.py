@@ -30,7 +30,6 @@ __all__ = [
     "SubmitError",
     "UntrustedStateError",
     "WorkersLostError",
-    "printable",
 ]
 
 # file:/// does not match, since a path follows it, and no host.

@@ -169,9 +169,6 @@ COVERED: dict[str, str] = {
     "give another path, or copy the directory, remove it, and give the copy its": (
         "tests/operations/test_overlayfs.py::test_refused_before_anything_changes"
     ),
-    "rename directories above, so that the path has at most": (
-        "tests/operations/test_long_names.py::test_long_paths"
-    ),
     "the old array cannot go back to": (f"{_REPLACEMENTS}::test_what_stands_in_the_way_is_named"),
     "--drop-hdf5 is for a call with --in-place": f"{_HDF5}::test_conversions_on_the_command_line",
     "To write files with another name in place": f"{_HDF5}::test_another_name_by_a_word",

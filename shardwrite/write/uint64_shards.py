@@ -195,7 +195,7 @@ def sweep(store: Store) -> None:
     root = store.local_root
     for path in () if root is None else listed(root, ".", TEMPORARY_SUFFIX):
         with (
-            as_store_error(str(path), "cannot remove the temporary"),
+            as_store_error(str(path), "cannot remove"),
             contextlib.suppress(FileNotFoundError),  # another call was faster
         ):
             if path.lstat().st_uid != os.geteuid() or not is_abandoned(path):
