@@ -25,11 +25,13 @@ from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
+from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
 from shardwrite.journal.rundir import RunDirectory, held, later_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
+    end_run,
     forget,
     make_end,
     refuse_consuming,
@@ -103,17 +105,21 @@ def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
 def tidied_run(target: Target) -> RunDirectory | None:
     """Find the run beside an array, after finishing a removal that was interrupted.
 
-    A run that nobody works on, and whose array is gone, is removed. It is for writers, because it
-    changes what lies beside the array. It returns and raises what `find_run` does.
+    A run that nobody works on, and whose array is gone, is removed, and one that is complete is
+    ended. It is for writers, because it changes what lies beside the array. It returns and raises
+    what `find_run` does.
     """
     found = _planned(target)
     if found is None:
         remove_orphans(target)
         return None
     if _stands(found):
-        if not has_lost_array(found) or live_holders(found.path):
+        if has_lost_array(found) and not live_holders(found.path):
+            forget(found)
+        elif _is_complete(found):
+            end_run(found)
+        else:
             return found
-        forget(found)
         return None
     over = replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED)
     make_end(over)
@@ -177,6 +183,18 @@ def _stands(run: RunDirectory) -> bool:
     return not run.is_in(TAKEN) and is_there(run.path)
 
 
+def _is_complete(run: RunDirectory) -> bool:
+    """Whether nobody works on a run, and the receipt says that it is complete.
+
+    Its end was interrupted, or a power cut has brought it back: removing its directory need not be
+    durable for a call to return. What it has replaced must not be put back then.
+    """
+    if run.record.durability == "none" or live_holders(run.path):
+        return False
+    receipt = read_receipt(run.target)
+    return receipt is not None and receipt.names(run.run)
+
+
 def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
     """The run that ``plan.json`` names, even if it has ended, or None where there is no plan."""
     path = target.run_path / "plan.json"
@@ -236,7 +254,8 @@ def interrupted_end(target: Target) -> str:
     is_there_still = any(
         is_there(target.run_path / f"{state}-{record.run}") for state in ("run", TAKEN)
     )
-    return "" if is_there_still else record.run
+    is_over = not is_there_still or _is_complete(RunDirectory(target, record))
+    return record.run if is_over else ""
 
 
 def begin_run(

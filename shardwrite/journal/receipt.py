@@ -379,6 +379,10 @@ class Receipt:
         runs += [str(e.run) for e in self.updates if e.digest == digest and not e.given_up]
         return bool(runs) if run is None else run in runs
 
+    def names(self, run: str) -> bool:
+        """Whether the receipt says that a run is complete: a write, a repair or an update."""
+        return run == self.run or any(e.run == run and not e.given_up for e in self.updates)
+
     def nbytes_on(self, grid: ShardGrid) -> npt.NDArray[np.int64] | None:
         """Size that the object of each shard should have.
 

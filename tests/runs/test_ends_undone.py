@@ -1,0 +1,101 @@
+"""Calls that have returned, and whose run a power cut brings back.
+
+Removing the directory of a run need not be durable for a call to return. So after a power cut, it
+may stand there as it was before its end. The run is complete all the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+import shardwrite.runs.session as session
+
+OLD = np.arange(64, dtype="i4").reshape(8, 8)
+NEW = OLD + 1000
+LAYOUT = {"shards": 4, "chunks": 2}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture
+def brought_back(tmp_path, monkeypatch):
+    """Put back what lay beside an array right before its run was ended."""
+    end, kept = session.end_run, []
+
+    def end_run(run, *arguments):
+        copy = tmp_path / f"before-the-end-{len(kept)}"
+        shutil.copytree(run.target.beside, copy, symlinks=True)
+        kept.append((copy, run.target.beside))
+        end(run, *arguments)
+
+    def bring_back():
+        monkeypatch.setattr(session, "end_run", end)
+        copy, beside = kept[-1]
+        shutil.copytree(copy, beside, dirs_exist_ok=True)
+        for lease in beside.rglob("lease-*.json"):
+            lease.unlink()  # nobody works on it
+
+    monkeypatch.setattr(session, "end_run", end_run)
+    return bring_back
+
+
+def values(path):
+    return shardwrite.open_sharded(path)[:]
+
+
+def test_abandon_puts_no_old_array_over_one_that_is_complete(tmp_path, brought_back):
+    path = tmp_path / "a.zarr"
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
+    da.from_array(NEW, chunks=4).to_sharded_zarr(path, mode="w", **LAYOUT)
+    brought_back()
+    assert list(tmp_path.glob("a.zarr.shardwrite/run-*/replaced/zarr.json"))
+    assert shardwrite.abandon(path) == []
+    assert np.array_equal(values(path), NEW)
+    assert not list(tmp_path.glob("a.zarr.*"))
+
+
+def test_the_same_call_returns_its_result(tmp_path, brought_back):
+    path = tmp_path / "a.zarr"
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
+    x = da.from_array(NEW, chunks=4)
+    x.to_sharded_zarr(path, mode="w", **LAYOUT)
+    brought_back()
+    before = {p: p.stat().st_ino for p in path.rglob("*")}
+    assert x.to_sharded_zarr(path, mode="w", **LAYOUT).n_shards == 4
+    assert {p: p.stat().st_ino for p in path.rglob("*")} == before
+    assert not list(tmp_path.glob("a.zarr.*"))
+
+
+@pytest.mark.parametrize("durability", ["full", "batch"])
+def test_others_may_change_the_array(tmp_path, brought_back, durability):
+    path = tmp_path / "a.zarr"
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
+    part = da.from_array(NEW, chunks=4)[:4]
+    part.to_sharded_zarr(path, region=np.s_[:4], durability=durability)
+    brought_back()
+    da.from_array(-NEW, chunks=4)[2:6].to_sharded_zarr(path, region=np.s_[2:6])
+    assert np.array_equal(values(path), np.concatenate([NEW[:2], -NEW[2:6], OLD[6:]]))
+    assert not list(tmp_path.glob("a.zarr.*"))
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_repair_is_not_in_the_way(tmp_path, brought_back):
+    path = tmp_path / "a.zarr"
+    x = da.from_array(OLD, chunks=4)
+    x.to_sharded_zarr(path, source_id="x", **LAYOUT)
+    (path / "c/0/0").unlink()
+    shardwrite.repair(path, x)
+    brought_back()
+    da.from_array(NEW, chunks=4)[:4].to_sharded_zarr(path, region=np.s_[:4])
+    assert np.array_equal(values(path), np.concatenate([NEW[:4], OLD[4:]]))
+    assert not list(tmp_path.glob("a.zarr.*"))
