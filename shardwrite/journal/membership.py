@@ -22,9 +22,9 @@ _drivers: set[str] = set()  # of this process, that take part in a run now
 def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]:
     """Hold a lease on a run, and leave the token that allows its tasks to commit.
 
-    In a batch job, the number of the job is noted, too. At the end of the block, the journals of
-    the driver that this process has open are closed, with those of drivers that have gone before,
-    and the lease is removed. The token stays.
+    In a batch job, the number of the job is noted, too. At the end of the block, open journals of
+    this driver and of drivers that have gone before are closed. Then the lease is removed. The
+    token stays.
 
     Parameters
     ----------
