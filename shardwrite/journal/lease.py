@@ -385,7 +385,7 @@ def signature() -> str:
 def note_failed(*drafts: Path) -> None:
     """Note that this process has failed to make something of its drafts.
 
-    They could not even be removed, maybe, and are left behind although the process lives.
+    Where they could not even be removed, they are left behind although the process lives.
     """
     _failed.update(drafts)
 

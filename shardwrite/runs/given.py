@@ -331,7 +331,7 @@ def known_of_xarray(x: Any, field: str) -> SourceMetadata:
 def _layout_of(variable: Any) -> ArrayOptions:
     """Shards, chunks and compressors of Zarr v3 in the encoding of a `Variable`.
 
-    A checksum is added to the compressors, as to those that are used by default.
+    A checksum is added to the compressors, which those that are used by default have, too.
     """
     encoding, layout = variable.encoding, ArrayOptions()
     shards, chunks = encoding.get("shards"), encoding.get("chunks")
