@@ -71,7 +71,7 @@ def verify(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Check every shard of ARRAY, or what a group lists in its consolidated metadata.
+    """Check every shard of ARRAY, or the list of a group.
 
     By default this reads only the index of each shard: its checksum, and where inner chunks lie.
     --deep decodes every inner chunk, too. The exit code is 0 if all is good, 1 if anything is

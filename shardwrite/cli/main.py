@@ -197,7 +197,7 @@ for _command in (
     LateCommand(
         "verify",
         "checks:verify",
-        help="Check every shard of ARRAY.",
+        help="Check every shard of ARRAY, or the list of a group.",
     ),
     LateCommand(
         "write",

@@ -18,18 +18,7 @@ _NOT_FIGURES = ("format", "identity", "gathering")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One array to write.
-
-    Attributes
-    ----------
-    source : ChunkSource
-        The chunks to write, such as `ArrayChunks`; `NoChunks` if a run is only finished.
-    plan : Plan
-        How the array is written.
-    target : Target
-        Where the array goes, as `resolve_target` makes it. For an update, see `target_of_update`.
-    options : RunOptions
-        How the job is run.
+    """One array to write: what, how, and where.
 
     Raises
     ------
@@ -37,9 +26,9 @@ class Job:
         If the source covers another region than the plan.
     """
 
-    source: ChunkSource
+    source: ChunkSource  # such as `ArrayChunks`; `NoChunks` if a run is only finished
     plan: Plan
-    target: Target
+    target: Target  # as `resolve_target` makes it; for an update, see `target_of_update`
     options: RunOptions
 
     def __post_init__(self) -> None:

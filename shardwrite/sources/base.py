@@ -22,26 +22,13 @@ Chunks = tuple[int | tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceMetadata:
-    """What a file says about an array besides its values.
+    """What a file says about an array besides its values."""
 
-    Parameters
-    ----------
-    fill_value : scalar, optional
-        Value of elements that were never written. None if the file does not say.
-    dimension_names : tuple of str or None, optional
-        Name of each axis, or None.
-    attributes : mapping
-        Attributes of the array, as values that JSON can hold.
-    serializer : str, optional
-        Codec of elements that are objects, such as bytes of variable length.
-    typed : mapping
-        Those by which xarray decodes values, as numbers of the types that the file has.
-    """
-
-    fill_value: Any = None
-    dimension_names: tuple[str | None, ...] | None = None
-    attributes: Mapping[str, JSON] = field(default_factory=dict)
-    serializer: str | None = None
+    fill_value: Any = None  # of elements that were never written; None if the file does not say
+    dimension_names: tuple[str | None, ...] | None = None  # one for each axis
+    attributes: Mapping[str, JSON] = field(default_factory=dict)  # of the array
+    serializer: str | None = None  # codec of elements that are objects, such as bytes
+    # attributes by which xarray decodes values, as numbers of the types that the file has
     typed: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -71,7 +71,7 @@ def test_write_info_verify(source, tmp_path):
     np.testing.assert_array_equal(zarr.open_array(out, mode="r")[:], np.load(source))
     facts = json.loads(run("info", out, "--json").output)
     assert facts["shards"] == [32, 32]
-    assert facts["codecs"] == ["bytes", "zstd"]
+    assert facts["codecs"] == ["bytes", "zstd", "crc32c"]
     assert facts["n_present"] == 6
     assert facts["unused_nbytes"] == 0
     assert "morton" in run("info", out).output

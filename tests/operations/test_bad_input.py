@@ -1139,6 +1139,8 @@ def test_what_is_no_array_is_not_read(tmp_path, row):
         shardwrite.repair,
         shardwrite.census,
     ):
+        if call is shardwrite.verify and row == "a group":
+            continue  # its consolidated metadata are verified
         before = tree(tmp_path)
         with pytest.raises(SpecError) as caught:
             call(tmp_path / "x")

@@ -615,7 +615,7 @@ def test_arrays_with_codecs_around_their_sharding_are_encoded_again(tmp_path):
 def test_a_copy_holds_no_shard(tmp_path, strategy):
     """Chunks are copied one after the other, into files of HDF5, too."""
     shardwrite.create(
-        tmp_path / "a", (2**27,), "u1", shards=2**26, chunks=2**20, compressors="zstd"
+        tmp_path / "a", (2**27,), "u1", shards=2**26, chunks=2**20, compressors=["zstd"]
     )
     wanted, options = ConversionOptions(shards=64), PlanOptions(strategy=strategy)
     with dask.config.set(num_workers=2):

@@ -431,7 +431,7 @@ def test_the_command(tmp_path):
     ended = runner.invoke(main, ["verify", f"{tmp_path}/b/g/x", "--against", f"{path}::g/x"])
     assert ended.exit_code == 0, ended.output
     assert "every encoded chunk against the source" in ended.output
-    ended = runner.invoke(main, ["unshard", path])
+    ended = runner.invoke(main, ["unshard", path, "--in-place"])
     assert (ended.exit_code, "give another place" in ended.output) == (2, True)
 
 

@@ -257,7 +257,7 @@ def test_no_plain_shard_appears_among_files(tmp_path):
 
 def test_a_shard_beside_tells_if_no_receipt_does(tmp_path):
     path = tmp_path / "x"
-    shardwrite.create(path, (0, 8), "f8", shards=4, chunks=2, compressors="zstd")
+    shardwrite.create(path, (0, 8), "f8", shards=4, chunks=2, compressors=["zstd"])
     shardwrite.write_region(VALUES, path, "append", axis=0, strategy="hdf5:raw")
     with pytest.raises(SpecError, match="are also files of HDF5, and the shard 'c/2/0'"):
         shardwrite.write_region(VALUES, path, "append", axis=0)

@@ -443,7 +443,8 @@ def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
 def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
     """Drafts of claims are directories or files; that of a process that lives stays."""
     beside, living = tmp_path / "v" / "info.shardwrite", lease.signature()
-    dead = living.rpartition(",")[0] + ",1"  # it had started at another time
+    maker, _, machine = living.rsplit(",", 2)
+    dead = f"{maker},1,{machine}"  # it had started at another time
     for name in (f"draft-a,{dead}", f"draft-b,{living}", f"draft-c,{dead}"):
         (beside / name).mkdir(parents=True)
     (beside / f"draft-c,{dead}" / "owner-0").write_text("{}")
