@@ -131,6 +131,18 @@ def test_verify_of_a_group(group):
     assert shardwrite.verify(group).is_good
 
 
+@pytest.mark.parametrize(
+    "document", ["{", '{"zarr_format": 3, "node_type": "group", "consolidated_metadata": 1}']
+)
+def test_a_bad_document_above_is_no_fault_of_the_array(group, document):
+    write(group / "b")
+    (group / "zarr.json").write_text(document)
+    report = shardwrite.verify(group / "b", deep=True)
+    assert report.is_good
+    assert "groups above" in report.warnings[0]
+    assert "zarr.json" in report.warnings[0]
+
+
 def test_verify_of_a_group_without_a_list(tmp_path):
     write(tmp_path / "g", name="a")
     report = shardwrite.verify(tmp_path / "g")
