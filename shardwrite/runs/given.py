@@ -474,8 +474,8 @@ def _refuse_other_blocks(x: Any, field: str, *, is_given: bool = False) -> None:
     """
     reason = ""
     if hasattr(x, "__array__"):
-        # Most that have a method to become one refuse to do so without it.
-        if is_given and _method_of(x) is None:
+        # Most that have a method to become one refuse to do so without it. That of pandas is another.
+        if is_given and (_method_of(x) is None or hasattr(x, "keys")):
             return
         try:
             np.asarray(x[(slice(0, 0),) * len(x.shape)] if is_given else x)
