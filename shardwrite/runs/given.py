@@ -474,7 +474,7 @@ def _refuse_other_blocks(x: Any, field: str, *, is_given: bool = False) -> None:
     """
     reason = ""
     if hasattr(x, "__array__"):
-        # Most that have a method to become one refuse to do so without it. That of pandas is another.
+        # Most with a method to become one refuse to do so without it. Tables have another `get`.
         if is_given and (_method_of(x) is None or hasattr(x, "keys")):
             return
         try:
