@@ -262,6 +262,43 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(public):
     assert "mine/new" in listed(groups[3])
 
 
+SHARED = """
+    import os, signal, sys
+    from pathlib import Path
+    import dask.array as da, shardwrite
+    warm, group, user = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    x, rename = da.ones((8, 8), chunks=4, dtype="u4"), os.rename
+    x.to_sharded_zarr(warm / str(user), shards=8, chunks=4)  # which imports everything
+
+    def killed(source, to, **keywords):
+        if str(to) == f"{group}/zarr.json" and user == 4321:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, to, **keywords)
+
+    os.umask(0o022)
+    os.setgroups([])
+    os.setgid(4321), os.setuid(user)
+    os.rename = killed
+    x.to_sharded_zarr(group / str(user), shards=8, chunks=4)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
+def test_a_killed_user_is_in_the_way_of_no_other_user_of_the_group(public):
+    for name in ("warm", "g"):
+        zarr.create_group(public / name)
+        zarr.consolidate_metadata(public / name)
+    os.chown(public / "g", 0, 4321)
+    (public / "g").chmod(0o2775)
+    for user in (4321, 4322):
+        words = [*python(), "-c", textwrap.dedent(SHARED), public / "warm", public / "g", str(user)]
+        told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert list(listed(public / "g")) == ["4322"]
+    assert not (public / "g/zarr.json.shardwrite").exists()
+    assert not list((public / "g").glob(".*"))
+
+
 KILLED = """
     import os, signal, sys
     import dask.array as da, shardwrite
