@@ -18,6 +18,8 @@ import pytest
 import zarr
 from click.testing import CliRunner
 from forks import python
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.memory import MemoryFileSystem
 
 import shardwrite
 from shardwrite.cli.main import main
@@ -168,6 +170,42 @@ def test_an_array_that_is_a_store_of_its_own_is_listed(tmp_path, kind):
     assert fsspec
     found = zarr.open_consolidated(root, mode="r")
     np.testing.assert_array_equal(found["a"][...], X)
+
+
+class Web(MemoryFileSystem):
+    """Paths in it are URLs, as in those of fsspec for HTTP."""
+
+    store: dict = {}  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path
+
+    def cat_file(self, path, start=None, end=None, **_):
+        if path not in self.store:
+            raise FileNotFoundError(path)
+        return self.store[path][start:end]
+
+    def info(self, path, **_):
+        return {"name": path, "size": len(self.cat_file(path)), "type": "file"}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_groups_above_an_array_on_the_web(group, monkeypatch, is_listed):
+    write(group / "b")
+    files = {f"https://host/{p.relative_to(group.parent)}": p for p in group.rglob("*")}
+    monkeypatch.setattr(Web, "store", {u: p.read_bytes() for u, p in files.items() if p.is_file()})
+    if not is_listed:
+        document = json.loads(Web.store["https://host/g/zarr.json"])
+        document["consolidated_metadata"]["metadata"] = {}
+        Web.store["https://host/g/zarr.json"] = json.dumps(document).encode()
+    fs = AsyncFileSystemWrapper(Web(), asynchronous=True)
+    store = zarr.storage.FsspecStore(fs, path="https://host/g/b", read_only=True)
+    report = shardwrite.verify(store)
+    assert report.is_good
+    assert ["does not list the array" in told for told in report.warnings] == [True] * (
+        not is_listed
+    )
 
 
 def test_a_conversion_keeps_what_others_have_entered(tmp_path):
