@@ -63,6 +63,7 @@ __all__ = [
     "differences",
     "find_run",
     "interrupted_end",
+    "is_complete",
     "look_at_run",
     "probe",
     "record_of",
@@ -116,7 +117,7 @@ def tidied_run(target: Target) -> RunDirectory | None:
     if _stands(found):
         if has_lost_array(found) and not live_holders(found.path):
             forget(found)
-        elif _is_complete(found):
+        elif is_complete(found):
             end_run(found)
         else:
             return found
@@ -183,13 +184,20 @@ def _stands(run: RunDirectory) -> bool:
     return not run.is_in(TAKEN) and is_there(run.path)
 
 
-def _is_complete(run: RunDirectory) -> bool:
+def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     """Whether nobody works on a run, and the receipt says that it is complete.
 
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
     durable for a call to return. What it has replaced must not be put back then.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    looking : bool
+        Whether nothing may be written; see `live_holders`.
     """
-    if run.record.durability == "none" or live_holders(run.path):
+    if run.record.durability == "none" or live_holders(run.path, looking=looking):
         return False
     receipt = read_receipt(run.target)
     return receipt is not None and receipt.names(run.run)
@@ -254,7 +262,7 @@ def interrupted_end(target: Target) -> str:
     is_there_still = any(
         is_there(target.run_path / f"{state}-{record.run}") for state in ("run", TAKEN)
     )
-    is_over = not is_there_still or _is_complete(RunDirectory(target, record))
+    is_over = not is_there_still or is_complete(RunDirectory(target, record))
     return record.run if is_over else ""
 
 

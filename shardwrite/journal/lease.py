@@ -72,6 +72,7 @@ _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0
 _held: set[Path] = set()
 _failed: set[Path] = set()
+_watched: dict[Path, int | None] = {}
 
 
 def lease_times() -> tuple[float, float]:
@@ -298,17 +299,23 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
 
 
 def _touched(ahead: Mapping[Path, Holder]) -> list[Holder]:
-    """Watch leases whose times lie in the future; the holders of those that are touched."""
+    """Watch leases whose times lie in the future; the holders of those that are touched.
+
+    A lease that was watched before, and was not touched since, is not watched again.
+    """
+    before = {path: _touched_at(path) for path in ahead}
+    if all(_watched.get(path, -1) == time_ns for path, time_ns in before.items()):
+        return []
     seconds = max(_ttl_of(holder.process) for holder in ahead.values())
     told = f"waiting for {seconds:.0f} s at most, to see whether a lease from the future is renewed"
     tell(TAKEOVERS, logging.INFO, told, run=next(iter(ahead)).parent)
-    before = {path: _touched_at(path) for path in ahead}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(min(seconds / 20, 1.0))
         now = {path: _touched_at(path) for path in ahead}
         if any(now[path] not in (None, before[path]) for path in ahead):
             return [ahead[path] for path in ahead if now[path] not in (None, before[path])]
+    _watched.update(before)
     return []
 
 

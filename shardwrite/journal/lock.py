@@ -52,6 +52,7 @@ from shardwrite.journal.lease import (
 from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import (
     as_store_error,
+    copy_rights,
     fsync_directory,
     listed,
     make_directories,
@@ -311,6 +312,9 @@ def alone_beside(beside: Path, durability: str = "none") -> Iterator[Claim]:
                 with as_store_error(str(beside), "cannot make"):
                     make_directories(beside, durability, like=beside.parent)
                 claim = stack.enter_context(exclusive(beside / "claim", beside))
+                if not claim.is_taken_over:  # other users may have to take it over
+                    with as_store_error(str(claim.path), "cannot share"):
+                        copy_rights(beside, claim.path)
                 break
             except StoreError as error:
                 # Another process that is done has just removed the directory.

@@ -8,7 +8,14 @@ from typing import Any
 
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError
-from shardwrite.journal import fetched, find_in_place, find_run, unfinished
+from shardwrite.journal import (
+    RunDirectory,
+    fetched,
+    find_in_place,
+    find_run,
+    is_complete,
+    unfinished,
+)
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.conversion import ConversionPlan
 from shardwrite.operations.hdf5_sources import refuse_loss
@@ -17,7 +24,7 @@ from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan, PlanOptions, check_part
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
@@ -146,14 +153,20 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
         return Abandoned(in_place=True, regions=())
     if is_abandonable(target, None):
         return Abandoned(in_place=False, regions=(), is_scale=True)
-    whole = find_run(target)
+    whole = _unfinished(target)
     if whole is None or not whole.replaces_array:
         open_at(place)
     if whole is not None and whole.makes_array and not whole.can_put_back:
         raise unfinished(whole)
-    found = [run for each in target.others if (run := find_run(each)) is not None]
+    found = [run for each in target.others if (run := _unfinished(each)) is not None]
     runs = [*found, *([] if whole is None else [whole])]
     return Abandoned(in_place=False, regions=[region_of(run) for run in runs])
+
+
+def _unfinished(target: Target) -> RunDirectory | None:
+    """The run beside an array, unless only its end is left, which the next call makes."""
+    run = find_run(target)
+    return None if run is not None and is_complete(run, looking=True) else run
 
 
 def preview_part(

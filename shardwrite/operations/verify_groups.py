@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import kind_of_document
 from shardwrite.journal import has_consolidated
 from shardwrite.operations.report import Problem, Report
@@ -131,16 +131,19 @@ def _plain(document: Document) -> Document:
 
 
 def unlisted_in(place: Place) -> tuple[str, ...]:
-    """Warnings about the groups above that do not list an array as it is."""
+    """Warnings about the groups above that do not list an array as it is, or cannot be read."""
     found = []
     own = document_of(place)
-    for group in place.groups_above():
-        document = document_of(group)
-        if kind_of_document(document) != "group" or not has_consolidated(document, group):
-            continue
-        if document[_LIST]["metadata"].get(place.name_in(group)) != own:
-            found.append(
-                f"the consolidated metadata of {group.label} does not list the array as it is, so "
-                f"readers of the group do not see it so; {_REMEDY}"
-            )
+    try:
+        for group in place.groups_above():
+            document = document_of(group)
+            if kind_of_document(document) != "group" or not has_consolidated(document, group):
+                continue
+            if document[_LIST]["metadata"].get(place.name_in(group)) != own:
+                found.append(
+                    f"the consolidated metadata of {group.label} does not list the array as it is, "
+                    f"so readers of the group do not see it so; {_REMEDY}"
+                )
+    except (SpecError, StoreError) as error:  # no fault of the array
+        found.append(f"it is unknown whether groups above list the array: {error}")
     return tuple(found)

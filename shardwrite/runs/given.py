@@ -143,8 +143,9 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
 
     The array's attributes tell how its values are packed, and in which units. So a file that is
     packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
-    object without any attributes says nothing. An array of floats has NaN for missing values, and
-    takes them from a source that has no other value for these.
+    object without any attributes says nothing. Nor does one that has no units, unless the others
+    are those of a time. An array of floats has NaN for missing values, and takes them from a source
+    that has no other value for these.
 
     Parameters
     ----------
@@ -165,6 +166,9 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
         return
     if metadata.dtype.kind == "f":
         own = {**{name: kept[name] for name in _MASKS if name in kept}, **own}
+    units = [attributes["units"] for attributes in (kept, own) if "units" in attributes]
+    if len(units) == 1 and " since " not in str(units[0]):
+        kept, own = ({**attributes, "units": units[0]} for attributes in (kept, own))
     name = changed_meaning(kept, own)
     if name is not None:
         raise SpecError(
@@ -474,8 +478,8 @@ def _refuse_other_blocks(x: Any, field: str, *, is_given: bool = False) -> None:
     """
     reason = ""
     if hasattr(x, "__array__"):
-        # Most that have a method to become one refuse to do so without it.
-        if is_given and _method_of(x) is None:
+        # Most with a method to become one refuse to do so without it. Tables have another `get`.
+        if is_given and (_method_of(x) is None or hasattr(x, "keys")):
             return
         try:
             np.asarray(x[(slice(0, 0),) * len(x.shape)] if is_given else x)

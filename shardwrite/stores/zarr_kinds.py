@@ -145,7 +145,7 @@ class _FsspecKind(Kind):
     def divided(self) -> tuple[AnyZarrStore, str]:
         """See :meth:`Kind.divided`: the top is the first part of the path, such as a bucket."""
         given, path = self.store, self.store.path.rstrip("/")
-        _, _, rest = path.lstrip("/").partition("/")
+        _, _, rest = path.rpartition("://")[2].lstrip("/").partition("/")  # it may be a URL
         if not rest:
             return given, ""
         top = FsspecStore(

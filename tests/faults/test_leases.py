@@ -342,6 +342,24 @@ def test_a_lease_from_the_future_is_watched(tmp_path, touched):
             thread.join()
 
 
+def test_a_lease_from_the_future_is_watched_once(tmp_path):
+    """A call looks at the leases of a run several times."""
+    with dask.config.set({"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 1.0}):
+        interrupted(tmp_path / "x")
+        file, _ = lease_of(tmp_path / "x", host="elsewhere", ttl=1.0)
+        os.utime(file, (time.time() + AHEAD,) * 2)
+        seconds, sleep = [], time.sleep
+
+        def note(each):
+            seconds.append(each)
+            sleep(each)
+
+        with mock.patch.object(lease.time, "sleep", note):
+            write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
+    assert sum(seconds) < 2
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
 @pytest.mark.parametrize("kind", ["claim", "conversion"])
 def test_a_claim_or_a_conversion_from_the_future(tmp_path, kind):
     """The process died on another host, whose clock was wrong."""

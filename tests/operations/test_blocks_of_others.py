@@ -62,6 +62,15 @@ def test_they_are_refused_before_a_run_and_the_remedy_helps(kind, tmp_path):
         np.testing.assert_array_equal(zarr.open_array(tmp_path / name)[...], values)
 
 
+def test_tables_of_pandas_are_arrays(tmp_path):
+    """They have a method `get`, but another one than arrays of cupy."""
+    pd = pytest.importorskip("pandas")
+    values = np.arange(64.0).reshape(8, 8)
+    for name, x in {"table": pd.DataFrame(values), "column": pd.Series(values[0])}.items():
+        shardwrite.to_sharded_zarr(x, tmp_path / name, shards=8, chunks=4)
+        np.testing.assert_array_equal(zarr.open_array(tmp_path / name)[...], x.to_numpy())
+
+
 @pytest.mark.parametrize("kind", [Cupy, Sparse, scipy.sparse.csr_matrix])
 def test_blocks_that_dask_took_for_arrays(kind, tmp_path):
     x = da.ones((40, 40), chunks=10)

@@ -18,6 +18,8 @@ import pytest
 import zarr
 from click.testing import CliRunner
 from forks import python
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.memory import MemoryFileSystem
 
 import shardwrite
 from shardwrite.cli.main import main
@@ -131,6 +133,18 @@ def test_verify_of_a_group(group):
     assert shardwrite.verify(group).is_good
 
 
+@pytest.mark.parametrize(
+    "document", ["{", '{"zarr_format": 3, "node_type": "group", "consolidated_metadata": 1}']
+)
+def test_a_bad_document_above_is_no_fault_of_the_array(group, document):
+    write(group / "b")
+    (group / "zarr.json").write_text(document)
+    report = shardwrite.verify(group / "b", deep=True)
+    assert report.is_good
+    assert "groups above" in report.warnings[0]
+    assert "zarr.json" in report.warnings[0]
+
+
 def test_verify_of_a_group_without_a_list(tmp_path):
     write(tmp_path / "g", name="a")
     report = shardwrite.verify(tmp_path / "g")
@@ -156,6 +170,42 @@ def test_an_array_that_is_a_store_of_its_own_is_listed(tmp_path, kind):
     assert fsspec
     found = zarr.open_consolidated(root, mode="r")
     np.testing.assert_array_equal(found["a"][...], X)
+
+
+class Web(MemoryFileSystem):
+    """Paths in it are URLs, as in those of fsspec for HTTP."""
+
+    store: dict = {}  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path
+
+    def cat_file(self, path, start=None, end=None, **_):
+        if path not in self.store:
+            raise FileNotFoundError(path)
+        return self.store[path][start:end]
+
+    def info(self, path, **_):
+        return {"name": path, "size": len(self.cat_file(path)), "type": "file"}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_groups_above_an_array_on_the_web(group, monkeypatch, is_listed):
+    write(group / "b")
+    files = {f"https://host/{p.relative_to(group.parent)}": p for p in group.rglob("*")}
+    monkeypatch.setattr(Web, "store", {u: p.read_bytes() for u, p in files.items() if p.is_file()})
+    if not is_listed:
+        document = json.loads(Web.store["https://host/g/zarr.json"])
+        document["consolidated_metadata"]["metadata"] = {}
+        Web.store["https://host/g/zarr.json"] = json.dumps(document).encode()
+    fs = AsyncFileSystemWrapper(Web(), asynchronous=True)
+    store = zarr.storage.FsspecStore(fs, path="https://host/g/b", read_only=True)
+    report = shardwrite.verify(store)
+    assert report.is_good
+    assert ["does not list the array" in told for told in report.warnings] == [True] * (
+        not is_listed
+    )
 
 
 def test_a_conversion_keeps_what_others_have_entered(tmp_path):
@@ -248,6 +298,43 @@ def test_a_list_of_another_user_is_refused_before_the_first_byte(public):
     after = {path: path.stat().st_mtime_ns for group in groups[1:3] for path in group.rglob("*")}
     assert after == before
     assert "mine/new" in listed(groups[3])
+
+
+SHARED = """
+    import os, signal, sys
+    from pathlib import Path
+    import dask.array as da, shardwrite
+    warm, group, user = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    x, rename = da.ones((8, 8), chunks=4, dtype="u4"), os.rename
+    x.to_sharded_zarr(warm / str(user), shards=8, chunks=4)  # which imports everything
+
+    def killed(source, to, **keywords):
+        if str(to) == f"{group}/zarr.json" and user == 4321:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, to, **keywords)
+
+    os.umask(0o022)
+    os.setgroups([])
+    os.setgid(4321), os.setuid(user)
+    os.rename = killed
+    x.to_sharded_zarr(group / str(user), shards=8, chunks=4)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
+def test_a_killed_user_is_in_the_way_of_no_other_user_of_the_group(public):
+    for name in ("warm", "g"):
+        zarr.create_group(public / name)
+        zarr.consolidate_metadata(public / name)
+    os.chown(public / "g", 0, 4321)
+    (public / "g").chmod(0o2775)
+    for user in (4321, 4322):
+        words = [*python(), "-c", textwrap.dedent(SHARED), public / "warm", public / "g", str(user)]
+        told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert list(listed(public / "g")) == ["4322"]
+    assert not (public / "g/zarr.json.shardwrite").exists()
+    assert not list((public / "g").glob(".*"))
 
 
 KILLED = """

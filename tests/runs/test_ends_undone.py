@@ -12,9 +12,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import shardwrite
 import shardwrite.runs.session as session
+from shardwrite.cli.main import main
 
 OLD = np.arange(64, dtype="i4").reshape(8, 8)
 NEW = OLD + 1000
@@ -59,6 +61,8 @@ def test_abandon_puts_no_old_array_over_one_that_is_complete(tmp_path, brought_b
     da.from_array(NEW, chunks=4).to_sharded_zarr(path, mode="w", **LAYOUT)
     brought_back()
     assert list(tmp_path.glob("a.zarr.shardwrite/run-*/replaced/zarr.json"))
+    shown = CliRunner().invoke(main, ["abandon", str(path), "--dry-run"])
+    assert shown.output.strip() == "nothing was interrupted"
     assert shardwrite.abandon(path) == []
     assert np.array_equal(values(path), NEW)
     assert not list(tmp_path.glob("a.zarr.*"))

@@ -184,6 +184,23 @@ def test_what_means_the_same_goes_in(tmp_path):
     np.testing.assert_array_equal(got, np.concatenate([WHOLE + n for n in range(4)]))
 
 
+def test_units_that_only_one_of_the_two_has_are_no_difference(tmp_path):
+    """Arrays are made by `create` without attributes, and filled by region."""
+    variable = xarray.DataArray(WHOLE, dims=("d0", "d1"), attrs={"units": "K", "title": "x"})
+    bare, with_units = tmp_path / "bare", tmp_path / "units"
+    shardwrite.create(bare, WHOLE.shape, "i2", shards=2, chunks=1)
+    shardwrite.to_sharded_zarr(variable, with_units, shards=2, chunks=1)
+    sources = {bare: variable, with_units: variable.drop_attrs().assign_attrs(title="x")}
+    for target, x in sources.items():
+        shardwrite.write_region(x, target, ...)
+        with ShardWriter(target) as writer:
+            writer.append(x)
+        np.testing.assert_array_equal(zarr.open_array(target)[...], np.concatenate([WHOLE] * 2))
+        time = variable.assign_attrs(units="days since 2000-01-01")
+        with pytest.raises(SpecError, match="days since"):
+            shardwrite.write_region(time, target, (slice(0, 2), slice(0, 4)))
+
+
 @pytest.mark.parametrize("is_decoded", [True, False])
 def test_an_array_remembers_whether_it_was_decoded(tmp_path, is_decoded):
     attributes = {"scale_factor": np.float32(0.5), "units": "K"}
