@@ -40,6 +40,8 @@ from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 __all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
 
 _MASKS = ("_FillValue", "missing_value")
+# What an object says of these, or leaves out, does not change how its values are stored.
+_OF_WORDS = ("units", "flag_values", "flag_masks", "flag_meanings")
 
 _OF_PATHS = (
     "give the array first, and the path of the store second; a file is opened with "
@@ -143,8 +145,9 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
 
     The array's attributes tell how its values are packed, and in which units. So a file that is
     packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
-    object without any attributes says nothing. An array of floats has NaN for missing values, and
-    takes them from a source that has no other value for these.
+    object without any attributes says nothing. Units and flags are compared if both have them, since
+    computing often loses them. An array of floats has NaN for missing values, and takes them from a
+    source that has no other value for these.
 
     Parameters
     ----------
@@ -165,7 +168,12 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
         return
     if metadata.dtype.kind == "f":
         own = {**{name: kept[name] for name in _MASKS if name in kept}, **own}
-    name = changed_meaning(kept, own)
+    unsaid = {name for name in _OF_WORDS if name not in kept or name not in own}
+    if "units" in unsaid:
+        unsaid.add("calendar")  # which tells what the units of times mean
+    name = changed_meaning(
+        *({key: value for key, value in said.items() if key not in unsaid} for said in (kept, own))
+    )
     if name is not None:
         raise SpecError(
             f"the source has {own.get(name)!r}, and the array {kept.get(name)!r}, so equal values "
