@@ -145,9 +145,9 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
 
     The array's attributes tell how its values are packed, and in which units. So a file that is
     packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
-    object without any attributes says nothing. Units and flags are compared if both have them, since
-    computing often loses them. An array of floats has NaN for missing values, and takes them from a
-    source that has no other value for these.
+    object without any attributes says nothing. Units and flags are compared if both have them,
+    since computing often loses them. An array of floats has NaN for missing values, and takes them
+    from a source that has no other value for these.
 
     Parameters
     ----------
