@@ -319,7 +319,8 @@ def _of_xarray(x: Any, field: str) -> Given:
         preferred = variable.encoding.get("preferred_chunks", {})
         unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
         sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
-        variable = variable.chunk(dict(zip(variable.dims, sizes, strict=True)))
+        base = variable.to_base_variable()  # that of a coordinate with an index stays in memory
+        variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
     return Given(

@@ -252,6 +252,19 @@ def test_decoded_floats_go_where_floats_are_masked(tmp_path):
         shardwrite.write_region(open_source(path, dataset="t"), tmp_path / "plain", "append")
 
 
+@pytest.mark.parametrize(
+    ("attributes", "wanted"), [({"dtype": "bool"}, "?"), ({"_Unsigned": "true"}, "u1")]
+)
+def test_the_fill_value_of_a_file_is_none_of_another_type(tmp_path, attributes, wanted):
+    """NetCDF fills bytes with -127, which is no truth value and no unsigned number."""
+    values = np.array([[0, 1], [1, 0]], "i1")
+    path = make(tmp_path / "a.h5", "hdf5", values, attributes, fill=np.int8(-127))
+    write(path, tmp_path / "out", "--decode-cf")
+    got = zarr.open_array(tmp_path / "out")[...]
+    assert got.dtype == wanted
+    np.testing.assert_array_equal(got, values)
+
+
 def test_an_attribute_that_holds_nothing_is_left_out(tmp_path):
     path = make(tmp_path / "a.h5", "hdf5", WHOLE, {"_FillValue": np.array([], "i2"), "units": "K"})
     with pytest.warns(UserWarning, match="'_FillValue' is left out"):
