@@ -76,6 +76,7 @@ def conversion_options(function: _Command) -> _Command:
                 "check",
                 flag_value=True,
                 default=False,
+                show_default=False,
                 type=click.UNPROCESSED,
                 help="Decode each chunk before it is copied.",
             ),

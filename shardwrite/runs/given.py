@@ -40,6 +40,8 @@ from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 __all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
 
 _MASKS = ("_FillValue", "missing_value")
+# What an object says of these, or leaves out, does not change how its values are stored.
+_OF_WORDS = ("units", "flag_values", "flag_masks", "flag_meanings")
 
 _OF_PATHS = (
     "give the array first, and the path of the store second; a file is opened with "
@@ -143,9 +145,9 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
 
     The array's attributes tell how its values are packed, and in which units. So a file that is
     packed otherwise does not fit, and a packed file does not fit an array of decoded values. An
-    object without any attributes says nothing. Nor does one that has no units, unless the others
-    are those of a time. An array of floats has NaN for missing values, and takes them from a source
-    that has no other value for these.
+    object without any attributes says nothing. Units and flags are compared if both have them,
+    since computing often loses them; units of a time are always compared. An array of floats has
+    NaN for missing values, and takes them from a source that has no other value for these.
 
     Parameters
     ----------
@@ -166,10 +168,14 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
         return
     if metadata.dtype.kind == "f":
         own = {**{name: kept[name] for name in _MASKS if name in kept}, **own}
-    units = [attributes["units"] for attributes in (kept, own) if "units" in attributes]
-    if len(units) == 1 and " since " not in str(units[0]):
-        kept, own = ({**attributes, "units": units[0]} for attributes in (kept, own))
-    name = changed_meaning(kept, own)
+    unsaid = {name for name in _OF_WORDS if name not in kept or name not in own}
+    if " since " in str(kept.get("units", own.get("units"))):
+        unsaid.discard("units")
+    if "units" in unsaid:
+        unsaid.add("calendar")  # which tells what the units of times mean
+    name = changed_meaning(
+        *({key: value for key, value in said.items() if key not in unsaid} for said in (kept, own))
+    )
     if name is not None:
         raise SpecError(
             f"the source has {own.get(name)!r}, and the array {kept.get(name)!r}, so equal values "
@@ -315,7 +321,8 @@ def _of_xarray(x: Any, field: str) -> Given:
         preferred = variable.encoding.get("preferred_chunks", {})
         unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
         sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
-        variable = variable.chunk(dict(zip(variable.dims, sizes, strict=True)))
+        base = variable.to_base_variable()  # that of a coordinate with an index stays in memory
+        variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
     return Given(

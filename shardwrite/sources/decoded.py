@@ -73,7 +73,9 @@ def decoded(source: Source) -> Source:
     if found.dtype == source.dtype and dict(found.attrs) == dict(source.metadata.attributes):
         return source
     missing = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(found.dtype.kind)
-    kept = None if missing is None else np.asarray(missing, dtype=found.dtype)[()]
+    fill = None if missing is None else np.asarray(missing, dtype=found.dtype)[()]
+    if found.dtype == source.dtype and fill is None:  # that of another type means another value
+        fill = source.metadata.fill_value
     return DecodedSource(
         path=path,
         shape=source.shape,
@@ -82,7 +84,7 @@ def decoded(source: Source) -> Source:
         identity=f"cf:{source.identity}",
         packed=source,
         metadata=SourceMetadata(
-            fill_value=source.metadata.fill_value if kept is None else kept,
+            fill_value=fill,
             dimension_names=source.metadata.dimension_names,
             attributes=as_attributes(found.attrs, path),
         ),

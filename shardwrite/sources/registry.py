@@ -96,7 +96,7 @@ def open_source(
             raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
         format = "zarr"  # noqa: A001
     if not is_bucket_url(path) and os.path.exists(path) and not os.path.isdir(path):
-        check_regular(path)
+        check_regular(path, remedy="write its data into a file first")
     try:
         name, file = _format(path, format)
     except ShardwriteError:

@@ -200,7 +200,9 @@ def _too_large(name: str) -> StoreError:
     return StoreError(message, key=name, errno=errno.EFBIG)
 
 
-def check_regular(path: AnyPath, limit_nbytes: int | None = None) -> None:
+def check_regular(
+    path: AnyPath, limit_nbytes: int | None = None, remedy: str | None = None
+) -> None:
     """Refuse what is no regular file, before a library opens it that would wait for a pipe.
 
     A missing file is no matter of this function. Links count as what they lead to.
@@ -211,6 +213,8 @@ def check_regular(path: AnyPath, limit_nbytes: int | None = None) -> None:
         The file.
     limit_nbytes : int, optional
         Maximum size of the file; any, by default.
+    remedy : str, optional
+        What the user can do if it is no regular file. By default, remove it.
 
     Raises
     ------
@@ -222,7 +226,7 @@ def check_regular(path: AnyPath, limit_nbytes: int | None = None) -> None:
     if found is None:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise no_file(name, found.st_mode)
+        raise no_file(name, found.st_mode, remedy)
     if limit_nbytes is not None and found.st_size > limit_nbytes:
         raise _too_large(name)
 

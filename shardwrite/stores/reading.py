@@ -137,7 +137,7 @@ def _check_plain(name: str, mode: int) -> None:
         raise no_file(name, mode)
 
 
-def no_file(name: str, mode: int = stat.S_IFDIR) -> StoreError:
+def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> StoreError:
     """The error that something else stands where a regular file should.
 
     Parameters
@@ -146,9 +146,13 @@ def no_file(name: str, mode: int = stat.S_IFDIR) -> StoreError:
         Its path.
     mode : int
         Its mode. By default, it is a directory.
+    remedy : str, optional
+        What the user can do. By default, remove it.
     """
     found = _KINDS.get(stat.S_IFMT(mode), "something else")
     message = f"{name!r} is {found} and not a file; remove it after a look"
+    if remedy is not None:
+        message = f"{name!r} is {found} and not a file; {remedy}"
     return StoreError(message, key=name, errno=errno.EINVAL)
 
 

@@ -94,3 +94,12 @@ def test_the_two_remedies(tmp_path):
     assert z.dtype == "i2"
     found = xr.open_zarr(tmp_path / "group", consolidated=False)["t"]
     np.testing.assert_array_equal(found, VALUES)
+
+
+def test_a_coordinate_with_an_index(tmp_path):
+    x = xr.DataArray(np.zeros(5), {"time": np.arange(5) * 1.5}, dims="time")
+    shardwrite.to_sharded_zarr(x.time, tmp_path / "t", shards=4, chunks=2)
+    shardwrite.write_region(x.time, tmp_path / "t", "append")
+    np.testing.assert_array_equal(
+        shardwrite.open_sharded(tmp_path / "t")[...], np.tile(x.time.values, 2)
+    )

@@ -151,6 +151,23 @@ def test_a_file(tmp_path, name, call):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pipe_of_a_shell(tmp_path):
+    """Its name lies in /dev/fd, and is nothing to remove."""
+    reader, writer = os.pipe()
+    try:
+        error = promptly(
+            lambda: open_source(f"/dev/fd/{reader}", format="raw", shape=(8, 8), dtype="u4")
+        )
+        assert "write its data into a file first" in str(error)
+        assert "remove" not in str(error)
+        X.tofile(tmp_path / "x")
+        source = open_source(tmp_path / "x", format="raw", shape=(8, 8), dtype="u4")
+        np.testing.assert_array_equal(source[...], X)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 def test_a_page_of_a_stack(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     for number in range(3):

@@ -201,6 +201,29 @@ def test_units_that_only_one_of_the_two_has_are_no_difference(tmp_path):
             shardwrite.write_region(time, target, (slice(0, 2), slice(0, 4)))
 
 
+@pytest.mark.parametrize("kept", [{}, {"units": "K", "flag_values": [1, 2]}])
+@pytest.mark.parametrize(
+    "own", [{"long_name": "temperature"}, {"units": "K", "calendar": "noleap"}]
+)
+def test_units_that_one_of_the_two_does_not_say_are_no_other_units(tmp_path, kept, own):
+    """Computing with xarray loses units, and `create` may have been called without any."""
+    target = tmp_path / "out"
+    if "units" in kept:
+        own = {name: value for name, value in own.items() if name != "calendar"}
+    shardwrite.create(target, (2, 4), "i2", shards=(2, 2), chunks=(1, 1), attributes=kept or None)
+    variable = xarray.DataArray(WHOLE + 1, dims=("d0", "d1"), attrs=own)
+    shardwrite.write_region(variable, target, (slice(0, 2), slice(0, 4)))
+    with ShardWriter(target) as writer:
+        writer.append(variable)
+    path = make(tmp_path / "a.nc", "netcdf3", WHOLE + 1, own)
+    ended = run("update", path, target, "--dataset", "t", "--append", 0)
+    assert ended.exit_code == 0, ended.output
+    np.testing.assert_array_equal(zarr.open_array(target)[...], np.concatenate([WHOLE + 1] * 3))
+    for packed in ({**own, "scale_factor": 0.5}, {**own, "_FillValue": np.int16(1)}):
+        with pytest.raises(SpecError, match="different things"):
+            shardwrite.write_region(variable.assign_attrs(packed), target, "append")
+
+
 @pytest.mark.parametrize("is_decoded", [True, False])
 def test_an_array_remembers_whether_it_was_decoded(tmp_path, is_decoded):
     attributes = {"scale_factor": np.float32(0.5), "units": "K"}
@@ -244,6 +267,19 @@ def test_decoded_floats_go_where_floats_are_masked(tmp_path):
     write(plain, tmp_path / "plain")
     with pytest.raises(SpecError, match="_FillValue"):
         shardwrite.write_region(open_source(path, dataset="t"), tmp_path / "plain", "append")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "wanted"), [({"dtype": "bool"}, "?"), ({"_Unsigned": "true"}, "u1")]
+)
+def test_the_fill_value_of_a_file_is_none_of_another_type(tmp_path, attributes, wanted):
+    """NetCDF fills bytes with -127, which is no truth value and no unsigned number."""
+    values = np.array([[0, 1], [1, 0]], "i1")
+    path = make(tmp_path / "a.h5", "hdf5", values, attributes, fill=np.int8(-127))
+    write(path, tmp_path / "out", "--decode-cf")
+    got = zarr.open_array(tmp_path / "out")[...]
+    assert got.dtype == wanted
+    np.testing.assert_array_equal(got, values)
 
 
 def test_an_attribute_that_holds_nothing_is_left_out(tmp_path):
