@@ -46,6 +46,7 @@ class Network:
         self.n_matching = self.n_struck = 0
         self.changes: Counter[str] = Counter()
         self.removals: Counter[str] = Counter()
+        self.tags: dict[str, str] = {}
         self.late: list[tuple[float, Any, Any]] = []
 
     def begin(self, fault: dict[str, Any]) -> int:
@@ -109,6 +110,7 @@ class Network:
                 keys = keys_of(handler.command, handler.path, body)
                 self.changes.update(keys)
                 self.removals.update(keys if handler.command != "PUT" else ())
+                self.tags |= {keys[0]: v for k, v in answer[2] if k.lower() == "etag"}
                 if strikes and self.fault["how"] == "late":
                     due = time.monotonic() + self.fault["seconds"]
                     self.late.append((due, request, self._since(request)))
@@ -119,15 +121,15 @@ class Network:
     def deliver(self, until: float) -> None:
         """Have late requests arrive.
 
-        Nothing but shards is put and removed without a condition that refuses it then, and the
-        documentation says what that costs: a removal takes effect, and so does the put of a shard
-        that was not there if it was removed meanwhile. So these two do not arrive late.
+        Three do not, since the documentation says that they take effect: a removal, and the put of
+        a shard that was removed meanwhile, which have no condition that refuses them, and a put
+        that finds the same contents again which it has replaced.
         """
         with self.lock:
             due = [late for late in self.late if late[0] <= until]
             self.late = [late for late in self.late if late[0] > until]
             for _, request, since in due:
-                if self._since(request) == since:
+                if self._since(request) == since and not self._finds_again(request):
                     proxy.asked(self.address, *request)
 
     def _since(self, request: Any) -> Any:
@@ -138,6 +140,11 @@ class Network:
             return [self.changes[key] for key in keys]
         is_new = "if-none-match" in {name.lower() for name, _ in headers}
         return [self.removals[key] for key in keys if is_new and "/c/" in key]
+
+    def _finds_again(self, request: Any) -> bool:
+        _, path, headers, _ = request
+        wanted = [value for name, value in headers if name.lower() == "if-match"]
+        return wanted == [self.tags.get(unquote(path))]
 
     def _kill(self) -> None:
         for pid in self.fault["pids"]:

@@ -240,8 +240,8 @@ class Campaign:
         self.check(outcome, "after the same calls", recovered=True)
         for path in self.world.tree().glob("*.quarantine"):  # is for the user, who needs it no more
             shutil.rmtree(path)
-        if plan["fault"]["kind"] in ("fail", "full", "cut") and self._left_over():
-            # The removal of what a call that returned had left has failed, or came to nothing.
+        if plan["fault"]["kind"] in ("fail", "full", "cut", "request") and self._left_over():
+            # What a call that returned had removed could not be removed, or was there again.
             self._abandon(outcome)
             self._call_again(outcome)
             self.check(outcome, "after they were abandoned", recovered=True)
