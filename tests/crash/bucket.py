@@ -110,7 +110,7 @@ class Network:
                 keys = keys_of(handler.command, handler.path, body)
                 self.changes.update(keys)
                 self.removals.update(keys if handler.command != "PUT" else ())
-                self.tags |= {keys[0]: v for k, v in answer[2] if k.lower() == "etag"}
+                self.tags[keys[0]] = dict(answer[2]).get("ETag", "")
                 if strikes and self.fault["how"] == "late":
                     due = time.monotonic() + self.fault["seconds"]
                     self.late.append((due, request, self._since(request)))
