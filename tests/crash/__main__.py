@@ -31,6 +31,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 import preloaded
 
 HERE = Path(__file__).parent
@@ -48,18 +49,19 @@ def warm_up() -> None:
     for name in shardwrite.__all__:
         getattr(shardwrite, name)
     import rounds
+    import worlds
     from operations import Client, Log, draw
 
     with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory) / "tree"
-        zarr.create_group(root)
+        world = worlds.World(Path(directory))
+        zarr.create_group(world.root)
         log = Log(Path(directory) / "log", "warm")
         for kind, name in (("write", "a"), ("update", "a"), ("write", "s"), ("stream", "s")):
-            operation = draw(random.Random(1), kind, name, 1, ["none"])
-            rounds.attempt(Client(root, log), {**operation, "scheduler": "sync", "by": "path"})
+            operation = draw(random.Random(1), kind, name, 1, world)
+            rounds.attempt(Client(world, log), {**operation, "scheduler": "sync", "by": "path"})
         log.close()
-        shardwrite.verify(root / "a", deep=True)
-        rounds.checker.look(zarr.storage.LocalStore(root), "a")
+        shardwrite.verify(world.place("a"), deep=True)
+        rounds.checker.look(world.store(), "a")
     zarr.core.sync.cleanup_resources()  # its threads would not be there in a child
     for thread in threading.enumerate()[1:]:
         thread.join(5)
@@ -129,7 +131,7 @@ def run_tree(given, directory: Path, name: str, rng: random.Random, first: int, 
             if outcome.troubles:
                 kept = directory / f"failed-{given.seed}-{number}"
                 shutil.rmtree(kept, ignore_errors=True)
-                for part in (campaign.root, outside, directory / "before"):
+                for part in (world.tree(), outside, directory / "before"):
                     shutil.copytree(part, kept / part.name, symlinks=True)
                 print(f"\nround {number}, {name}\n{shrinking.told(plan)}")
                 print("\n".join(outcome.troubles), flush=True)
@@ -164,7 +166,7 @@ def summary(files: list[Path]) -> dict[str, Any]:
 
 
 def main() -> int:
-    worlds = {"directory": 6, "small disk": 2, "power": 2}
+    worlds = {"directory": 6, "small disk": 2, "power": 2, "bucket": 2}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -95,7 +95,7 @@ def look(store, path: str) -> tuple[np.ndarray | None, np.ndarray | None, str]:
     """An array as zarr-python reads it, where it cannot be read, and why; None for no array."""
     try:
         array = zarr.open_array(store, path=path, mode="r")
-    except (FileNotFoundError, KeyError):
+    except (FileNotFoundError, KeyError, zarr.errors.NodeTypeValidationError):
         return None, None, ""
     except Exception as error:
         return None, None, f"its document: {type(error).__name__}: {error}"[:200]

@@ -87,10 +87,10 @@ class Log:
         self.note(event="done", id=name)
 
 
-def draw(rng: random.Random, kind: str, name: str, version: int, durabilities) -> Operation:
+def draw(rng: random.Random, kind: str, name: str, version: int, world: Any) -> Operation:
     """An operation of a kind on an array, with options of its own."""
     ndim = ARRAYS[name]
-    layout = rng.choice(LAYOUTS[ndim])
+    layout, durabilities = rng.choice(LAYOUTS[ndim]), world.durabilities
     if kind in ("in place", "consume"):  # these refuse to remove what is not durable elsewhere
         durabilities = [d for d in durabilities if d != "none"]
     return {
@@ -98,7 +98,7 @@ def draw(rng: random.Random, kind: str, name: str, version: int, durabilities) -
         "array": name,
         "version": version,
         "by": rng.choice(["path", "store", "group"]),
-        "strategy": rng.choice([s for s in STRATEGIES if s != "auto" or kind == "stream"]),
+        "strategy": rng.choice([s for s in world.strategies if s != "auto" or kind == "stream"]),
         "durability": rng.choice(durabilities),
         "scheduler": rng.choices(["sync", "threads", "workers"], [70, 27, 3])[0],
         "memory": rng.choice([None, None, "200kB"]),
@@ -132,31 +132,26 @@ KINDS = {
 class Client:
     """A process that performs operations on a tree."""
 
-    def __init__(self, root: Path, log: Log) -> None:
-        self.root, self.log = root, log
+    def __init__(self, world: Any, log: Log) -> None:
+        self.world, self.root, self.log = world, world.root, log
 
     def at(self, operation: Operation, name: str = "") -> tuple[Any, dict[str, Any]]:
         """An array as the operation names it: positional argument and keyword."""
         name = name or operation["array"]
         if operation["by"] == "path":
-            return self.root / name, {}
-        store: Any = zarr.storage.LocalStore(self.root)
+            return self.world.place(name), {}
+        store = self.world.store(directly=False)
         return (store if operation["by"] == "store" else zarr.open_group(store)), {"name": name}
 
-    def document(self, name: str) -> dict[str, Any] | None:
-        """What stands in the document of an array, if there is one."""
-        path = self.root / name / "zarr.json"
-        return json.loads(path.read_text()) if path.exists() else None
-
     def shape(self, name: str) -> list[int]:
-        document = self.document(name)
+        document = self.world.document(name)
         if document is None:
             raise SkippedError(f"there is no {name}")
         return document["shape"]
 
     def unit(self, name: str) -> list[int]:
         """The sizes of shards, or of chunks where there are none."""
-        return self.document(name)["chunk_grid"]["configuration"]["chunk_shape"]
+        return self.world.document(name)["chunk_grid"]["configuration"]["chunk_shape"]
 
     def fix(self, operation: Operation, name: str, value: Any) -> Any:
         """What stays as it is when the same call is made again."""
@@ -332,7 +327,7 @@ def _stream(client: Client, operation: Operation) -> None:
 
 def _in_place(client: Client, operation: Operation) -> None:
     """An array becomes one of other shards under its name, or of none."""
-    document = client.document(operation["array"])
+    document = client.world.document(operation["array"])
     if document is None:
         raise SkippedError("there is no array")
     path = client.root / operation["array"]
@@ -348,7 +343,7 @@ def _in_place(client: Client, operation: Operation) -> None:
 
 def _copied(client: Client, source: str, to: str) -> Change:
     """The change that makes an array a copy of another as it is now."""
-    seen, _, trouble = checker.look(zarr.storage.LocalStore(client.root), source)
+    seen, _, trouble = checker.look(client.world.store(), source)
     if seen is None or trouble:
         raise SkippedError(f"{source} is not whole")
     names = [n for n in ARRAYS if (checker.versions_of(seen, n) >= 0).all()]
@@ -364,8 +359,8 @@ def _copy(client: Client, operation: Operation) -> None:
     client.shape(source)
     with client.log.changing(_copied(client, source, operation["array"])):
         shardwrite.reshard(
-            client.root / source,
-            client.root / operation["array"],
+            client.world.place(source),
+            client.world.place(operation["array"]),
             shards=operation["shards"] and 2,
             mode="w",
             durability=operation["durability"],
@@ -438,7 +433,7 @@ def _pair(client: Client, operation: Operation) -> None:
     with client.log.changing(*changes):
         shardwrite.store(
             arrays,
-            [client.root / name for name in PAIR],
+            [client.world.place(name) for name in PAIR],
             mode="w",
             **_layout(operation),
             **options,
@@ -449,7 +444,7 @@ def _ids(client: Client, operation: Operation) -> None:
     """Chunks by id are put or removed."""
     ((start, stop),) = [[8 * a, 8 * b] for a, b in operation["box"]]
     version = 0 if operation["kind"] == "remove ids" else operation["version"]
-    shards = shardwrite.UInt64Shards(client.root / IDS, checker.IDS)
+    shards = shardwrite.UInt64Shards(client.world.place(IDS), checker.IDS)
     with client.log.changing(Change(IDS, "put", [[start, stop]], version, [16])):
         if version == 0:
             shards.remove(range(start, stop), durability=operation["durability"])

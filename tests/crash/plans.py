@@ -15,6 +15,10 @@ CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir",
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
 EFFECTS = ("*", "*", "*/c/*", "*/c/*", "pwrite */c/*", "open *", "rename *", "*write *", "unlink *")
 """Patterns of effects; those with a c are on shards."""
+REQUESTS = ("*", "PUT *", "PUT */c/*", "PUT *.json", "DELETE *", "POST *", "*shardwrite-run/*")
+READING = ("GET *", "GET */c/*", "HEAD *", "GET *list-type=2*")
+HOW = ("before", "lost", "500", "503", "reset", "cut", "slow", "late", "late", "kill before", "kill after")  # fmt: skip
+"""Patterns of requests, and how they are struck; see `bucket.py`."""
 GROWING = {"append", "stream", "write", "ids", "remove ids"}
 _WEIGHTS = (6, 3, 5, 2, 1, 1, 0.3, 1)  # of the arrays
 ALONE = {"copy", "consume", "repair"}
@@ -25,7 +29,7 @@ def draw(
     rng: random.Random, number: int, campaign: Campaign, version: int, without
 ) -> dict[str, Any]:
     """The plan of a round, as JSON; what it draws depends on the arrays that are there."""
-    durabilities = campaign.world.durabilities
+    world, without = campaign.world, {*without, *campaign.world.without}
     clients: list[list[Operation]] = []
     grower: dict[str, int] = {}
     for client in range(rng.choice([1, 1, 2, 2, 3])):
@@ -47,7 +51,7 @@ def draw(
             if is_growing and grower.setdefault(name, client) != client:
                 continue
             version += 1
-            ops.append(operations.draw(rng, kind, name, version, durabilities))
+            ops.append(operations.draw(rng, kind, name, version, world))
         clients.append(ops)
     if any(o["kind"] in ALONE for ops in clients for o in ops):
         clients = [[o for ops in clients for o in ops]]
@@ -60,7 +64,7 @@ def draw(
         version += 1
         kinds = {"write", "update", "erase", "stream"} & set(operations.KINDS[struck["array"]])
         kind = rng.choice(sorted(kinds - set(without)) or ["copy"])
-        taking = operations.draw(rng, kind, struck["array"], version, durabilities)
+        taking = operations.draw(rng, kind, struck["array"], version, world)
         if rng.random() < 0.5 and struck["kind"] in kinds:  # in the same place
             taking = {**struck, "version": version}
         plan["takeover"] = [{**taking, "restart": True, "scheduler": "sync"}]
@@ -85,6 +89,17 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
         return {"kind": kind, "client": which, "seconds": rng.uniform(0, 0.4)}
     if kind == "cut":
         return {"kind": kind, "seconds": rng.uniform(0, 0.6), "seed": rng.randrange(2**32)}
+    if kind == "request":
+        how = rng.choice(HOW)
+        is_long = how in ("late", "slow") or rng.random() < 0.1
+        return {
+            "kind": kind,
+            "how": how,
+            "of": rng.choice(REQUESTS if how == "late" else (*REQUESTS, *READING)),
+            "k": 1 if is_long else rng.randint(1, rng.choice([3, 10, 40])),
+            "n": 10**6 if is_long else rng.choice([1, 1, 2, 3]),
+            "seconds": rng.uniform(0, 3),
+        }
     if kind == "full":
         return {
             "kind": kind,

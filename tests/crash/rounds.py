@@ -102,9 +102,9 @@ def shim() -> Any:
     return library
 
 
-def run_client(root: Path, log: Log, ops: list[Operation], fault: dict[str, Any]) -> None:
+def run_client(world: World, log: Log, ops: list[Operation], fault: dict[str, Any]) -> None:
     """What a client does: its operations one by one, under the fault that is meant for it."""
-    client, library = Client(root, log), shim()
+    client, library, root = Client(world, log), shim(), world.root
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number, operation in enumerate(ops):
         strikes = fault.get("op") == number
@@ -201,11 +201,12 @@ class Campaign:
         """Make the group."""
 
         def make() -> None:
-            group = zarr.create_group(self.root)
+            group = zarr.create_group(self.world.store())
             if consolidated:
                 zarr.consolidate_metadata(group.store)
             for path in (self.root / "zarr.json", self.root, self.root.parent):
-                power_cut.fsync(path)
+                if path.exists():
+                    power_cut.fsync(path)
 
         self.in_child(make)
 
@@ -237,10 +238,10 @@ class Campaign:
             self.check(outcome, "after abandon", recovered=not self.pending)
         self._call_again(outcome)
         self.check(outcome, "after the same calls", recovered=True)
-        for path in self.root.glob("*.quarantine"):  # is for the user, who needs it no more
+        for path in self.world.tree().glob("*.quarantine"):  # is for the user, who needs it no more
             shutil.rmtree(path)
-        if plan["fault"]["kind"] in ("fail", "full", "cut") and self._left_over():
-            # The removal of what a call that returned had left has failed, or came to nothing.
+        if plan["fault"]["kind"] in ("fail", "full", "cut", "request") and self._left_over():
+            # What a call that returned had removed could not be removed, or was there again.
             self._abandon(outcome)
             self._call_again(outcome)
             self.check(outcome, "after they were abandoned", recovered=True)
@@ -263,11 +264,13 @@ class Campaign:
 
             def work(ops=ops, own=own, path=logs[-1], number=number) -> None:
                 with dask.config.set(config):
-                    run_client(self.root, Log(path, f"client-{number}"), ops, own)
+                    run_client(self.world, Log(path, f"client-{number}"), ops, own)
 
             pids.append(fork(work, self.outside / f"failed-{number}"))
         reader = fork(self._read, self.outside / "failed-reader") if plan["reads"] else 0
         started, frozen = time.monotonic(), 0
+        if fault["kind"] == "request":
+            self.world.ask("begin", {**fault, "pids": pids})
         if fault["kind"] == "kill":
             time.sleep(fault["seconds"])
             for pid in pids if fault["client"] is None else [pids[fault["client"]]]:
@@ -291,6 +294,8 @@ class Campaign:
             frozen = self._freeze(pids[fault["client"]], plan, outcome)
         if not wait(pids, TIMEOUT - (time.monotonic() - started)):
             outcome.enter("hang", ["a client did not end"])
+        if fault["kind"] == "request":
+            outcome.fired = self.world.ask("end") > 0
         if reader:
             os.kill(reader, signal.SIGKILL)
             os.waitpid(reader, 0)
@@ -304,14 +309,14 @@ class Campaign:
 
     def _read(self) -> None:
         """Read arrays, one after the other, until the end of this process."""
-        store, directory = zarr.storage.LocalStore(self.root), self.outside / "readings"
+        store, directory = self.world.store(), self.outside / "readings"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         for number in range(200):
             name = [*operations.PLAIN, *operations.STREAMED][number % 3]
-            path = self.root / name / "zarr.json"
-            with contextlib.suppress(OSError, ValueError):  # there is none yet, or no more
-                is_checked = checker.is_checked(json.loads(path.read_text()))
+            with contextlib.suppress(OSError, ValueError):  # what is there is not whole
+                document = self.world.document(name)
+                is_checked = document is not None and checker.is_checked(document)
                 begin = time.monotonic_ns()
                 seen, blind, _ = checker.look(store, name)
                 if seen is not None and is_checked:
@@ -349,7 +354,7 @@ class Campaign:
 
     def _take_over(self, plan: dict[str, Any], outcome: Outcome) -> None:
         path = self.log()
-        self.in_child(lambda: run_client(self.root, Log(path, "takeover"), plan["takeover"], {}))
+        self.in_child(lambda: run_client(self.world, Log(path, "takeover"), plan["takeover"], {}))
         self._enter([path], outcome, {"kind": "none"}, 0)
 
     def _enter(
@@ -433,14 +438,13 @@ class Campaign:
     # What follows.
 
     def _abandon(self, outcome: Outcome) -> None:
-        path = self.outside / "abandoned"
+        path, there = self.outside / "abandoned", self._arrays()
 
         def abandon() -> None:
             refusals = {}
-            for name in ARRAYS:
+            for name in there:
                 try:
-                    if name != IDS and (self.root / name).exists():
-                        shardwrite.abandon(self.root / name)
+                    shardwrite.abandon(self.world.place(name))
                 except (shardwrite.SpecError, shardwrite.JournalError) as error:
                     refusals[name] = str(error)
             path.write_text(json.dumps(refusals))
@@ -464,11 +468,10 @@ class Campaign:
             try:
                 if how == "same" and self.pending:
                     log = Log(self.outside / "recovery", "recovery")
-                    Client(self.root, log).perform(self.pending[0])
+                    Client(self.world, log).perform(self.pending[0])
                 else:
-                    for name in ARRAYS:
-                        if name != IDS and (self.root / name).exists():
-                            shardwrite.abandon(self.root / name)
+                    for name in self._arrays():
+                        shardwrite.abandon(self.world.place(name))
             except (shardwrite.ShardwriteError, SkippedError):
                 return
 
@@ -520,7 +523,7 @@ class Campaign:
         def call() -> None:
             log = Log(path, "again")
             log.note(event="start", operation=operation)
-            attempt(Client(self.root, log), operation)
+            attempt(Client(self.world, log), operation)
 
         trouble = self.in_child(call)
         entries = [json.loads(line) for line in path.read_text().splitlines()]
@@ -548,25 +551,31 @@ class Campaign:
         if self.world.forgets and operation["kind"] in COMES_FIRST:
             self.returned.insert(0, operation)
 
+    def _arrays(self) -> list[str]:
+        """Arrays of which there is anything."""
+        tree = self.world.tree()
+        return [name for name in ARRAYS if name != IDS and (tree / name).exists()]
+
     def _has_state(self, operation: Operation) -> bool:
         """Whether an operation can have left anything to be ended."""
-        beside = (self.root.glob(f"{name}.*") for name in operations.changed_by(operation))
-        return any(any(paths) for paths in beside)
+        tree, names = self.world.tree(), operations.changed_by(operation)
+        places = (p for name in names for p in (f"{name}.*", f"{name}/shardwrite-run*"))
+        return any(any(tree.glob(place)) for place in places)
 
     # What must hold.
 
     def look(self) -> dict[str, tuple[Any, Any, str]]:
         """Every array as zarr-python reads it."""
-        out = self.outside / "seen"
+        out, tree = self.outside / "seen", self.world.tree()
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
 
         def read() -> None:
-            store = zarr.storage.LocalStore(self.root)
+            store = zarr.storage.LocalStore(tree)
             for name in ARRAYS:
                 seen, blind, text = checker.look(store, name)
                 if name == IDS:
-                    seen = checker.look_at_ids(self.root / IDS, *operations.SHAPES[1][0])
+                    seen = checker.look_at_ids(tree / IDS, *operations.SHAPES[1][0])
                     blind = np.zeros(seen.shape, bool)
                 if seen is not None:
                     np.savez(out / f"{name}.npz", seen=seen, blind=blind, text=text)
@@ -629,24 +638,24 @@ class Campaign:
             texts = []
             for name, state in self.states.items():
                 if name == IDS:
-                    shards = shardwrite.UInt64Shards(self.root / IDS, checker.IDS)
+                    shards = shardwrite.UInt64Shards(self.world.place(IDS), checker.IDS)
                     texts += [] if shards.verify(deep=True).is_good else ["chunks by id"]
                 elif state.versions is not None:
-                    report = shardwrite.verify(self.root / name, deep=True)
+                    report = shardwrite.verify(self.world.place(name), deep=True)
                     if not report.is_good:
                         texts.append(f"{name}: {[p.message for p in report.problems][:3]}")
             path.write_text(json.dumps(texts))
 
-        outcome.enter("unlisted", checker.unlisted(self.root))
+        outcome.enter("unlisted", checker.unlisted(self.world.tree()))
         trouble = self.in_child(verify)
         outcome.enter("verify", [trouble] if trouble else json.loads(path.read_text()))
 
     def _left_over(self) -> list[str]:
         """Names in the tree that are no document, no chunk and no receipt."""
         own = {"zarr.json", "shardwrite-receipt.json"}
-        left = []
-        for directory, names, files in os.walk(self.root):
-            at = Path(directory).relative_to(self.root)
+        left, tree = [], self.world.tree()
+        for directory, names, files in os.walk(tree):
+            at = Path(directory).relative_to(tree)
             depth = len(at.parts)
             is_chunk = depth > 1 and at.parts[1] == "c"
             chunks = [f for f in files if is_chunk and f.isdigit()]

@@ -23,7 +23,7 @@ class Snapshot:
     def __init__(self, campaign: Campaign, place: Path) -> None:
         self._campaign, self._place = campaign, place
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(campaign.root, place, symlinks=True)
+        shutil.copytree(campaign.world.tree(), place, symlinks=True)
         self._known = {name: copy.deepcopy(getattr(campaign, name)) for name in _KNOWN}
 
     @property
@@ -34,9 +34,7 @@ class Snapshot:
     def again(self, plan: Plan) -> Outcome:
         """What comes of a plan, from here."""
         campaign = self._campaign
-        shutil.rmtree(campaign.root)
-        shutil.copytree(self._place, campaign.root, symlinks=True)
-        campaign.world.sync()
+        campaign.world.restore(self._place)
         for name, value in self._known.items():
             setattr(campaign, name, copy.deepcopy(value))
         return campaign.run(copy.deepcopy(plan))

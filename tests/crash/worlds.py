@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
+import obstore
 import power_cut
+import zarr
+from bucket import PREFIX
+from obstore.store import S3Store
+from operations import STRATEGIES
+from servers import BUCKET, Server
 
 from shardwrite.journal import lease
+from shardwrite.stores import bucket_url
 
 _CLONE_NEWNS = 0x20000
 _SMALL_NBYTES = 4 * 2**20
+_RETRIES: dict[str, Any] = {
+    "max_retries": 2,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=10),
+        "max_backoff": timedelta(milliseconds=40),
+        "base": 2,
+    },
+}
+"""Of requests to a bucket: a tenth of the usual pauses, and few."""
 
 
 class World:
     """A directory of a file system that holds many trees."""
 
     faults: ClassVar = {"none": 1, "kill": 4, "kill at": 6, "fail": 4, "freeze": 1, "slow": 0.3}
-    durabilities = ("full", "batch", "none")
+    durabilities: tuple[str, ...] = ("full", "batch", "none")
+    strategies: tuple[str, ...] = tuple(STRATEGIES)
+    without: frozenset[str] = frozenset()  # kinds of operations
     forgets = False  # whether a removal may come to nothing
 
     def __init__(self, directory: Path) -> None:
@@ -35,8 +59,32 @@ class World:
         """Why there can be none here, or an empty string."""
         return ""
 
-    def sync(self) -> None:
-        """Make all of the tree durable."""
+    def place(self, name: str) -> Any:
+        """An array as shardwrite is given it."""
+        return self.root / name
+
+    def store(self, *, directly: bool = True) -> Any:
+        """The group as zarr-python is given it, directly or where faults strike."""
+        return zarr.storage.LocalStore(self.root)
+
+    def tree(self) -> Path:
+        """A directory that holds what the group holds now."""
+        return self.root
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """What stands in the document of an array, if there is one."""
+        path = self.root / name / "zarr.json"
+        return self._of_array(path.read_text()) if path.exists() else None
+
+    @staticmethod
+    def _of_array(text: str) -> dict[str, Any] | None:
+        document = json.loads(text)
+        return document if document["node_type"] == "array" else None
+
+    def restore(self, directory: Path) -> None:
+        """Have the group hold what a directory holds."""
+        shutil.rmtree(self.root)
+        shutil.copytree(directory, self.root, symlinks=True)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -100,7 +148,8 @@ class Powered(World):
             yield
         lease.boot_id = boot
 
-    def sync(self) -> None:
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
         subprocess.run(["sync", "--file-system", self.root], check=True)
 
     def cut(self, seed: int) -> None:
@@ -113,6 +162,64 @@ class Powered(World):
         lease.boot_id = lambda: f"boot {number}"  # the machine does not in fact start again
 
 
+class Bucket(World):
+    """A bucket of a server on this machine, behind a network that strikes requests."""
+
+    faults: ClassVar = {"none": 1, "kill": 2, "request": 12}
+    strategies = ("replace", "C", "append")
+    without = frozenset({"in place", "consume", "repair"})
+
+    @classmethod
+    def missing(cls) -> str:
+        return "" if importlib.util.find_spec("moto") else "moto is not installed"
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        command = [sys.executable, Path(__file__).parent / "bucket.py"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._copy, self._known = self.root.parent / "copied", {}
+        shutil.rmtree(self._copy, ignore_errors=True)
+        self._copy.mkdir()
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        with subprocess.Popen(command, **pipes, env=environment) as self._process:
+            self._reached, self._server = map(Server, json.loads(self._process.stdout.readline()))
+            with (
+                mock.patch.dict(os.environ, self._reached.environment),
+                mock.patch.dict(bucket_url._RETRIES, _RETRIES),
+            ):
+                yield
+            self._process.stdin.close()
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Have the process of the server do something."""
+        self._process.stdin.write(json.dumps([name, arguments]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def place(self, name: str) -> str:
+        return f"s3://{BUCKET}/{PREFIX}/{name}"
+
+    def store(self, *, directly: bool = True) -> Any:
+        server = self._server if directly else self._reached
+        how = {"client_options": {"allow_http": True}, "retry_config": _RETRIES}
+        client = S3Store(server.bucket, prefix=PREFIX, config=server.options, **how)
+        return zarr.storage.ObjectStore(client)
+
+    def tree(self) -> Path:
+        self._known = self.ask("copy", str(self._copy), self._known)
+        return self._copy
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        try:
+            data = obstore.get(self._server.client(PREFIX), f"{name}/zarr.json").bytes()
+        except FileNotFoundError:
+            return None
+        return self._of_array(str(bytes(data), "utf-8"))
+
+    def restore(self, directory: Path) -> None:
+        self.ask("restore", str(directory))
+
+
 def _stay_alone() -> None:
     """Mount where no other process sees it, so that it goes with this process."""
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
@@ -120,4 +227,4 @@ def _stay_alone() -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
-WORLDS = {"directory": World, "small disk": SmallDisk, "power": Powered}
+WORLDS = {"directory": World, "small disk": SmallDisk, "power": Powered, "bucket": Bucket}
