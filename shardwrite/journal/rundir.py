@@ -145,6 +145,11 @@ class RunDirectory:
         return self.replaces_array and is_whole
 
     @property
+    def is_written_over(self) -> bool:
+        """Whether objects of an old array stay until the new one is published, as in a bucket."""
+        return self.replaces_array and not self.can_put_back
+
+    @property
     def keeps_values(self) -> bool:
         """Whether the run changes no value of the array, because it only moves bytes."""
         return self.target.update == COMPACTION

@@ -299,8 +299,8 @@ def verify_opened(
     expected = _expected(target, beside, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
     run = beside.run
-    if run is not None and run.replaces_array and not run.can_put_back and expected.ledger:
-        table.forget(~expected.ledger.is_done)  # they may still be those of the old array
+    if run is not None and run.is_written_over and expected.ledger:
+        table.forget(expected.ledger.nbytes <= 0)  # they may still be those of the old array
     states, wrong = _states(table, expected.ledger, expected.by)
     remedies = dict.fromkeys(wrong, how_to_mend(beside))
     if donor is not None or against is not None:

@@ -97,3 +97,10 @@ def check_movable(path: Path, occupied: Path) -> None:
             ) from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
             raise
+    else:  # a file system that does not look at the new name
+        os.rename(occupied, path)
+        raise OSError(
+            errno.EOPNOTSUPP,
+            "the file system renames directories over others that hold something",
+            str(path),
+        )

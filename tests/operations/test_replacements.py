@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -246,3 +247,20 @@ def test_all_kills(tmp_path):
     names += ("replacement by restart",)
     cases = kills(tmp_path, "--operations", *names, "--every", "2", "--twice", "5")
     assert len(cases) > 200
+
+
+def test_a_file_system_that_renames_over_what_is_there(tmp_path, monkeypatch):
+    """The old array stays where it is."""
+    values, rename = np.arange(64).reshape(8, 8), os.rename
+    shardwrite.to_sharded_zarr(values, tmp_path / "x", shards=8, chunks=4)
+
+    def careless(source, to, **keywords):
+        if source == tmp_path / "x" and os.path.isdir(to):
+            shutil.rmtree(to)
+        rename(source, to, **keywords)
+
+    monkeypatch.setattr(os, "rename", careless)
+    with pytest.raises(StoreError, match="over others that hold something"):
+        shardwrite.to_sharded_zarr(-values, tmp_path / "x", shards=8, chunks=4, mode="w")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (shardwrite.open_sharded(tmp_path / "x")[...] == values).all()

@@ -179,6 +179,19 @@ def test_written_in_parts_and_later(store, x):
 
 
 @pytest.mark.compat
+def test_an_array_is_replaced_in_parts_by_one_with_empty_shards(store):
+    old = np.full((8, 8), 7, dtype="i4")
+    new = np.where(np.arange(64).reshape(8, 8) < 32, 0, old + 1)
+    x, how = da.from_array(new, chunks=4), {"shards": 4, "chunks": 2}
+    shardwrite.to_sharded_zarr(old, store, name="parts", **how)
+    shardwrite.prepare(x, store, shardwrite.plan(x, **how), name="parts", mode="w")
+    for part in range(2):
+        shardwrite.write_part(x, store, part, 2, name="parts")
+        assert shardwrite.verify(store, name="parts").is_good
+    assert shardwrite.finalize(store, name="parts").n_shards == 2
+    np.testing.assert_array_equal(zarr.open_array(store, path="parts")[...], new)
+
+
 def test_a_bad_shard_is_found_kept_and_repaired(store, x, tmp_path):
     x.to_sharded_zarr(store, name="x", **SIZES)
     put(store, "x/c/1/2", b"rubbish")
