@@ -42,8 +42,11 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"with verify and accept=True \(shardwrite verify --accept\)",
         "with shardwrite verify --accept",
     ),
-    (r"the setting shardwrite\.source\.accept=True \(--accept-source\)", "--accept-source"),
-    (r"give source_id \(--source-id\) what it was", "give --source-id what it was"),
+    (
+        r"set shardwrite\.source\.accept=True in dask's configuration \(--accept-source\)",
+        "give --accept-source",
+    ),
+    (r"source_id \(--source-id\)", "--source-id"),
     (r'mode="w"', "--overwrite"),
     (r"restart=True \(--restart\)", "--restart"),
     (r'region="append"', "--append AXIS"),

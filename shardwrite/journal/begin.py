@@ -514,9 +514,9 @@ def same_source_remedy(changed: Sequence[str]) -> str:
     if len(changed) != 1 or not changed[0].startswith("source: "):
         return ""
     return (
-        ". If only the name or the time of the source has changed, and its data are the same, give "
-        "the setting shardwrite.source.accept=True (--accept-source), or the former source_id "
-        "(--source-id)"
+        ". If only the name or the time of the source has changed, and its data are the same, set "
+        "shardwrite.source.accept=True in dask's configuration (--accept-source), or give the "
+        "former source_id (--source-id)"
     )
 
 

@@ -168,6 +168,7 @@ class Report:
                 ("group", self.path),
                 ("below", f"{self.n_nodes:,} arrays and groups"),
                 ("checked", against if self.expected_by else "nothing: it lists no nodes"),
+                ("not checked", "the shards of its arrays, which have paths of their own"),
                 problems,
             ]
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0

@@ -84,7 +84,7 @@ class UInt64Report:
             f"{human(self.stored_nbytes)}"
         )
         if self.unused_nbytes:
-            first += f", of which {human(self.unused_nbytes)} belong to no id"
+            first += f", of which {human(self.unused_nbytes)} are named by no index"
         problems = (f"{key}: {message}" for key, message in self.problems)
         return "\n".join([first, *problems, *(f"warning: {text}" for text in self.warnings)])
 
@@ -107,6 +107,6 @@ class UInt64Report:
                 ],
                 problems=self.problems,
                 notes=[("warning", text) for text in self.warnings],
-                rows=[("bytes of no chunk and no index", human(self.unused_nbytes))],
+                rows=[("bytes that no index names", human(self.unused_nbytes))],
             )
         )

@@ -101,6 +101,8 @@ def test_commands_say_so(name, tmp_path):
         assert code == 1
         assert "--accept-source" in text
         assert "shardwrite.source.accept" not in text, "a command names its option"
+        assert "give the former --source-id" in " ".join(text.split())
+        assert "(--" not in text
     code, text = command(verb, a, b, *options, "--accept-source")
     assert code == 0, text
     np.testing.assert_array_equal(zarr.open_array(b)[...], VALUES)

@@ -150,6 +150,7 @@ def test_verify_of_a_group_without_a_list(tmp_path):
     report = shardwrite.verify(tmp_path / "g")
     assert report.is_good
     assert "lists no nodes" in str(report)
+    assert "not checked  the shards of its arrays" in str(report)
 
 
 @pytest.mark.parametrize("kind", ["obstore", "fsspec", "part of a store"])

@@ -121,7 +121,7 @@ def test_changes_carry_the_fragments(tmp_path, hash_name, index, data, mixed):
     report = shards.verify(deep=True)
     assert report.is_good
     assert report.unused_nbytes == sum(len(fragments) for fragments, _ in MESHES.values())
-    assert "belong to no id" in str(report)
+    assert "are named by no index" in str(report), "and yet they belong to an id"
     assert not report.warnings
     new = {1: mesh(1001), 2: mesh(2), 3: (b"", b"alone")}
     shards.write(
