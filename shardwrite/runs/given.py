@@ -367,10 +367,8 @@ def _not_applied(variable: Any) -> tuple[str, ...]:
     encoding, dtype = variable.encoding, variable.dtype
     names = [name for name in _OF_VALUES if encoding.get(name) is not None]
     names += [name for name in _OF_TIMES if name in encoding and dtype.kind in "mM"]
-    for name in ("_FillValue", "missing_value"):  # values that are missing are NaN already
-        value = encoding.get(name)
-        if value is not None and not (dtype.kind in "fc" and np.all(np.isnan(value))):
-            names.append(name)
+    if dtype.kind not in "fc":  # whose missing values are NaN already
+        names += [name for name in _MASKS if encoding.get(name) is not None]
     packed = encoding.get("dtype")
     if packed is not None and not is_same_type(np.dtype(packed), dtype):
         names.insert(0, "dtype")

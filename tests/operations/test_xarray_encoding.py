@@ -62,8 +62,7 @@ def test_a_copy_of_what_xarray_has_written(zarr_format, tmp_path):
 @pytest.mark.parametrize(
     ("encoding", "names"),
     [
-        (PACKED, "dtype, scale_factor, add_offset, _FillValue"),
-        ({"missing_value": 5.0}, "missing_value"),
+        (PACKED, "dtype, scale_factor, add_offset"),
         ({"dtype": "f4"}, "dtype"),
         ({"filters": [ZstdCodec()]}, "filters"),
     ],
@@ -74,6 +73,18 @@ def test_what_changes_values_is_not_applied_and_that_is_said(encoding, names, tm
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], VALUES)
     with pytest.warns(UserWarning, match="not applied"):
         shardwrite.store([array(**encoding)], [tmp_path / "y"])
+
+
+def test_fill_values(tmp_path):
+    """What is missing among floats is NaN, and stays NaN."""
+    gap = VALUES.copy()
+    gap[1, 2] = np.nan
+    x = array(_FillValue=1e20, missing_value=1e20).copy(data=gap)
+    np.testing.assert_array_equal(written(x, tmp_path / "x")[...], gap)
+    x = array().astype("i4")
+    x.encoding = {"missing_value": 5}
+    with pytest.warns(UserWarning, match="is not applied: missing_value"):
+        shardwrite.to_sharded_zarr(x, tmp_path / "y")
 
 
 def test_times(tmp_path):
