@@ -268,13 +268,18 @@ class InStore(Place):
                     self._put_mark(run, durability, check)
                     marked.mkdir()
                 self.check_mark(run)
-                if replaces and not is_there(begun / "all"):
+                if replaces:
                     self._refuse_inside()
                     begun.mkdir(exist_ok=True)
-                    for leaf in _HIDEABLE:
-                        if self.has(leaf):
-                            self._hide(run, leaf, durability, check)
-                    (begun / "all").mkdir()
+        if replaces and not is_there(begun / "all"):
+            with (
+                run.alone() as check
+            ):  # `replaced` is in the bucket before anything is hidden
+                self.check_mark(run)
+                for leaf in _HIDEABLE:
+                    if self.has(leaf):
+                        self._hide(run, leaf, durability, check)
+                (begun / "all").mkdir()
 
     def _hide(self, run: Owner, leaf: str, durability: str, check: Callable[[], None]) -> None:
         """Put something in the place of a document that is no document of an array."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 
 import dask
 import dask.array as da
@@ -139,3 +142,32 @@ def test_published_first_by_the_second_call(moto, url):
     done = x.to_sharded_zarr(url, publish="first", **call)
     assert done.n_resumed_shards
     np.testing.assert_array_equal(values(moto, url), NEW)
+
+
+REPLACED = """
+import sys, dask, dask.array as da, numpy as np, shardwrite
+with dask.config.set(scheduler="sync"):
+    x = da.from_array(np.full((32, 32), 7, "u4"), chunks=8)
+    x.to_sharded_zarr(sys.argv[1], mode="w", source_id="x", shards=8, chunks=4, restart=True)
+"""
+
+
+def test_killed_while_the_old_array_is_hidden(moto, url):
+    """Nobody takes the run for one that has hidden nothing, and the same call makes the array."""
+    da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)
+    command, processes = [sys.executable, "-c", REPLACED, url], []
+
+    def plan(method, path, _):
+        if (method, path.rpartition("/")[2]) == ("PUT", "shardwrite-receipt.json"):
+            processes[0].kill()
+            return "before"
+        return None
+
+    with proxy.before(moto, plan) as (server, _):
+        processes.append(subprocess.Popen(command, env={**os.environ, **server.environment}))
+        assert processes[0].wait(120)
+    with pytest.raises(JournalError, match=r"overwrites.*again"):
+        shardwrite.abandon(url)
+    subprocess.run(command, check=True, timeout=120)
+    assert (values(moto, url) == 7).all()
+    assert shardwrite.verify(url, deep=True).is_good

@@ -122,7 +122,7 @@ class Network:
         """Have late requests arrive.
 
         Three do not, since the documentation says that they take effect: a removal, and the put of
-        a shard that was removed meanwhile, which have no condition that refuses them, and a put
+        what was removed meanwhile, which have no condition that refuses them, and a put
         that finds the same contents again which it has replaced.
         """
         with self.lock:
@@ -139,7 +139,7 @@ class Network:
         if method != "PUT":
             return [self.changes[key] for key in keys]
         is_new = "if-none-match" in {name.lower() for name, _ in headers}
-        return [self.removals[key] for key in keys if is_new and "/c/" in key]
+        return [self.removals[key] for key in keys if is_new and "/shardwrite-run/" not in key]
 
     def _finds_again(self, request: Any) -> bool:
         _, path, headers, _ = request

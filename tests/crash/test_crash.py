@@ -100,7 +100,7 @@ def test_a_few_rounds(tmp_path):
 
 @needs_shim
 @pytest.mark.long
-@pytest.mark.parametrize("world", ["directory", "small disk", "power"])
+@pytest.mark.parametrize("world", ["directory", "small disk", "power", "bucket"])
 def test_twenty_seconds_of_each_world(tmp_path, world):
     lines = ran(tmp_path, "--minutes", "0.33", "--seed", "1", "--worlds", world)
     if not lines:
