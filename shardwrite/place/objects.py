@@ -272,9 +272,7 @@ class InStore(Place):
                     self._refuse_inside()
                     begun.mkdir(exist_ok=True)
         if replaces and not is_there(begun / "all"):
-            with (
-                run.alone() as check
-            ):  # `replaced` is in the bucket before anything is hidden
+            with run.alone() as check:  # `replaced` is in the bucket before anything is hidden
                 self.check_mark(run)
                 for leaf in _HIDEABLE:
                     if self.has(leaf):
