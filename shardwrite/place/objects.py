@@ -56,6 +56,8 @@ _HIDDEN = json.dumps(
     }
 ).encode()
 """What stands in the place of a document or a receipt of an array that is being replaced."""
+_TURN, _N_TURNS = b"\n", 64
+"""Each document that replaces another one ends in one more line break than that, up to so many."""
 _NODES = (DOCUMENT, MARK_NAME, *DOCUMENTS_OF_V2)
 """What tells that a node lies there, or will."""
 _HIDEABLE = (DOCUMENT, RECEIPT_NAME)
@@ -208,7 +210,9 @@ class InStore(Place):
         if reader is None:
             return False
         with reader:
-            return reader.nbytes != len(_HIDDEN) or bytes(reader.read(0, len(_HIDDEN))) != _HIDDEN
+            if reader.nbytes >= len(_HIDDEN) + _N_TURNS:
+                return True
+            return bytes(reader.read(0, reader.nbytes)).rstrip(_TURN) != _HIDDEN
 
     def has_something(self, key: str) -> bool:
         """See :meth:`Place.has_something`."""
@@ -227,7 +231,9 @@ class InStore(Place):
                     errno=errno.EFBIG,
                 )
             data = bytes(reader.read(0, reader.nbytes))
-            return None if leaf in _HIDEABLE and data == _HIDDEN else data
+        if leaf in _HIDEABLE:
+            data = data.rstrip(_TURN)
+        return None if leaf in _HIDEABLE and data == _HIDDEN else data
 
     def write(
         self,
@@ -241,14 +247,26 @@ class InStore(Place):
         """See :meth:`Place.write`.
 
         A process that is frozen after the guard replaces nothing that others write meanwhile, where
-        the store can prevent it.
+        the store can prevent it. Nor does a request that the network repeats late: no document has
+        the bytes of the last ones that stood there, whose versions such requests expect.
         """
-        store = self.store
+        store, version = self.store, None
+        is_conditional = Capability.CONDITIONAL in store.capabilities
+        if is_conditional:
+            old = store.open(leaf) if leaf in _HIDEABLE else None
+            if old is None:
+                version = store.version(leaf)
+            else:
+                with old:
+                    version, start = old.version, max(0, old.nbytes - _N_TURNS)
+                    end = bytes(old.read(start, old.nbytes - start))
+                turns = (len(end) - len(end.rstrip(_TURN)) + 1) % _N_TURNS
+                data = data.rstrip(_TURN) + turns * _TURN
         with store.transaction(durability, attempt, guard) as transaction:
             writer = transaction.create(leaf)
             writer.write([data])
-            if Capability.CONDITIONAL in store.capabilities:
-                writer.expect(store.version(leaf))
+            if is_conditional:
+                writer.expect(version)
             writer.finish()
 
     def discard(self, leaf: str, attempt: str) -> None:

@@ -81,6 +81,27 @@ def test_a_replacement(service, environment, url, layout):
 
 
 @on("moto", long=["seaweed"])
+def test_each_request_for_a_document_alone(service, environment, url):
+    """The old document and the new one say the same, and so do the lists of the group."""
+    above = url.rpartition("/")[0]
+    group = zarr.storage.ObjectStore(service.client(below_bucket(above)))
+    zarr.create_group(group)
+    zarr.consolidate_metadata(group)
+    da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)
+    sent = []
+    with proxy.before(service, kind=proxy.Recording, sent=sent) as (server, _):
+        environment(server)
+        da.from_array(NEW, chunks=8).to_sharded_zarr(url, mode="w", **LAYOUT)
+    environment(service)
+    late = [request for request in sent if request[0] == "PUT" and is_late(*request)]
+    assert len(late) > 5
+    for request in late:
+        proxy.repeat(service, [request])
+        np.testing.assert_array_equal(values(service, url), NEW)
+        assert url.rpartition("/")[2] in zarr.open_group(group, mode="r", use_consolidated=True)
+
+
+@on("moto", long=["seaweed"])
 def test_a_replacement_in_two_calls(service, environment, url):
     """The first call fails amid the shards; nobody takes the old ones for new ones."""
     da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)
