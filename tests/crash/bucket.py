@@ -143,6 +143,8 @@ class Network:
 
     def _finds_again(self, request: Any) -> bool:
         _, path, headers, _ = request
+        if path.endswith(".json"):
+            return False  # no document has the bytes of an earlier one
         wanted = [value for name, value in headers if name.lower() == "if-match"]
         return wanted == [self.tags.get(unquote(path))]
 
