@@ -94,7 +94,7 @@ __all__ = [
 # hierarchy of 2022.
 _WRITTEN = Requests(n_put=3, n_get=24, n_list=10)
 _READ = Requests(n_get=8, n_list=2)
-_GROUP = Requests(n_put=1, n_get=6)
+_GROUP = Requests(n_put=1, n_get=7)
 _LEFT_OVER = Requests(n_list=2)
 _IS_HIERARCHY = Requests(n_get=1)
 

@@ -252,11 +252,11 @@ class InStore(Place):
         """
         store, version = self.store, None
         is_conditional = Capability.CONDITIONAL in store.capabilities
-        if is_conditional:
-            old = store.open(leaf) if leaf in _HIDEABLE else None
-            if old is None:
-                version = store.version(leaf)
-            else:
+        if is_conditional and leaf not in _HIDEABLE:
+            version = store.version(leaf)
+        elif is_conditional:
+            old = store.open(leaf)
+            if old is not None:
                 with old:
                     version, start = old.version, max(0, old.nbytes - _N_TURNS)
                     end = bytes(old.read(start, old.nbytes - start))
