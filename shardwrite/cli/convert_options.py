@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _Command = Callable[..., None]
+_TWICE = "shardwrite.check_twice"  # where click keeps that the option is given
 
 shards_option = click.option(
     "--shards",
@@ -61,6 +62,16 @@ def codec_options(function: _Command) -> _Command:
     )(function)
 
 
+def _note_twice(context: click.Context, _: click.Parameter, value: bool) -> None:
+    """Note that `--check-twice` is given."""
+    context.meta[_TWICE] = value
+
+
+def _checked(context: click.Context, _: click.Parameter, value: bool) -> bool | str:
+    """The value of `check`, which two options give."""
+    return TWICE if context.meta[_TWICE] else value
+
+
 def conversion_options(function: _Command) -> _Command:
     """Add the options that say what a conversion makes of which arrays."""
     for decorate in reversed(
@@ -73,18 +84,16 @@ def conversion_options(function: _Command) -> _Command:
             ),
             click.option(
                 "--check",
-                "check",
-                flag_value=True,
-                default=False,
-                show_default=False,
-                type=click.UNPROCESSED,
+                is_flag=True,
+                callback=_checked,
                 help="Decode each chunk before it is copied.",
             ),
             click.option(
                 "--check-twice",
-                "check",
-                flag_value=TWICE,
-                type=click.UNPROCESSED,
+                is_flag=True,
+                is_eager=True,  # before `_checked` asks for it
+                expose_value=False,
+                callback=_note_twice,
                 help="The same, and read chunks that have no checksum twice, and compare.",
             ),
             click.option(
@@ -164,8 +173,9 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "min_chunks",
         "source_id",
     ):
-        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
-            value = options[key]
+        value = options.get(key)
+        is_given = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
+        if is_given or value == TWICE:  # which an option of its own has given
             name = f"--{key.replace('_', '-')}"
             found += ["--check-twice"] if value == TWICE else _words(name, value)
     return (*found, *accept_arguments())
