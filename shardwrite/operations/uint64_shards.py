@@ -308,10 +308,7 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError, StoreError, CorruptShardError
             If an id is not valid, the storage fails, or an index or a chunk is damaged.
         """
-        found: dict[int, bytes] = {}
-        for shard, part in self._grouped(as_ids(ids)):
-            found |= self._files.read(shard, partial(_chunks, ids=part.tolist()))
-        return found
+        return self._read(ids, _chunks)
 
     def read_fragments(self, ids: Iterable[int]) -> dict[int, bytes]:
         """Read the bytes that lie immediately before chunks. Chunks that are missing are left out.
@@ -329,10 +326,14 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError, StoreError, CorruptShardError
             As :meth:`read` does. All indexes of the shards are read.
         """
-        found: dict[int, bytes] = {}
+        return self._read(ids, _fragments)
+
+    def _read(self, ids: Iterable[int], of: Callable[..., dict[int, bytes]]) -> dict[int, bytes]:
+        """What a function reads of some ids in each of their shards."""
+        values: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
-            found |= self._files.read(shard, partial(_fragments, ids=part.tolist()))
-        return found
+            values |= self._files.read(shard, partial(of, ids=part.tolist()))
+        return values
 
     def __getitem__(self, chunk_id: int) -> bytes:
         found = self.read([chunk_id])
