@@ -31,7 +31,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ from shardwrite.stores import (
     as_store_error,
     copy_rights,
     fsync_directory,
+    is_there,
     listed,
     make_directories,
     pread_all,
@@ -70,6 +71,7 @@ __all__ = [
     "Claim",
     "alone_beside",
     "discard_claims",
+    "drop_claim",
     "exclusive",
     "make_void",
 ]
@@ -294,6 +296,24 @@ def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
     claim.release()
 
 
+def drop_claim(path: Path) -> None:
+    """Remove a claim that a dead process holds, unless a change is left to undo.
+
+    A power cut can bring back a claim that was given back.
+
+    Raises
+    ------
+    StoreError
+        If the claim cannot be looked at or removed.
+    """
+    if not is_there(path):
+        return
+    claim = _try_once(path, path.parent)
+    if claim is not None:
+        claim.release()
+        discard_claims(path.parent)
+
+
 @contextlib.contextmanager
 def alone_beside(beside: Path, durability: str = "none") -> Iterator[Claim]:
     """Hold the claim on a document, in a directory that is made for it and removed again.
@@ -332,22 +352,36 @@ def _remove_empty(beside: Path) -> None:
 
 def _wait(path: Path, run_path: Path) -> Claim:
     """Take a claim, or raise once `CLAIM_WAIT` has passed."""
-    token = uuid.uuid4().hex
-    with _lock:
-        _tokens.add(token)
-    claim = None
-    try:
-        claim = _poll(path, run_path, token)
-    finally:
-        if claim is None:
-            with _lock:
-                _tokens.discard(token)
+    claim = _with_token(_poll, path, run_path)
     if claim is None:
         raise JournalError(
             f"{path} was not given back in {value_of(CLAIM_WAIT):.0f} s. End the process that "
             f"holds it ({_holder(path)}), and run the same command again",
             path=str(path),
         )
+    return claim
+
+
+def _try_once(path: Path, run_path: Path) -> Claim | None:
+    """Take a claim; None where another process holds it."""
+    with as_store_error(str(path), "cannot take a claim"):
+        return _with_token(_take, path, run_path)
+
+
+def _with_token(
+    take: Callable[[Path, Path, str], Claim | None], path: Path, run_path: Path
+) -> Claim | None:
+    """Take a claim under a new token, which counts as alive only while it is held."""
+    token = uuid.uuid4().hex
+    with _lock:
+        _tokens.add(token)
+    claim = None
+    try:
+        claim = take(path, run_path, token)
+    finally:
+        if claim is None:
+            with _lock:
+                _tokens.discard(token)
     return claim
 
 

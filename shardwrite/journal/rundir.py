@@ -61,7 +61,7 @@ from shardwrite.journal.documents import (
     withdraw,
 )
 from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
-from shardwrite.journal.lock import Claim, exclusive
+from shardwrite.journal.lock import Claim, drop_claim, exclusive
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import LaterFormatError, RunRecord
@@ -94,6 +94,8 @@ __all__ = [
 
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
+_CLAIM_OF_END = "claim-end"
+"""What a process holds beside the array while it changes the array's document or receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +403,7 @@ class RunDirectory:
 
         All updates of the array share this one claim.
         """
-        return exclusive(self.target.beside / "claim-end", self.path)
+        return exclusive(self.target.beside / _CLAIM_OF_END, self.path)
 
     def consolidate(self, document: Document, durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
@@ -565,8 +567,15 @@ def run_in(plan: Path) -> str:
 
 
 def remove_empty(target: Target) -> None:
-    """Remove the directory beside an array, if no run is left in it."""
+    """Remove the directory beside an array, if no run is left in it.
+
+    Raises
+    ------
+    StoreError
+        If a claim that a power cut has brought back cannot be removed.
+    """
     beside = target.beside
+    drop_claim(beside / _CLAIM_OF_END)
     for emptied in (target.run_path, beside / UPDATES, beside):
         # This fails if another run has begun there. A directory that stays does no harm.
         with contextlib.suppress(OSError):
