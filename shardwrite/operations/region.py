@@ -384,8 +384,9 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
-    if abandon_in_place(target.place) or abandon_scale(target, run_dir):
-        return []
+    is_given_up = abandon_in_place(target.place) or abandon_scale(target, run_dir)
+    if is_given_up and target.place.kind() != "array":
+        return []  # otherwise something else may be left beside the array
     with holding(target):
         whole = tidied_run(target)
         if whole is None or not whole.replaces_array:

@@ -27,6 +27,8 @@ def descriptors():
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+# An interrupt may strike in a callback of the interpreter, which can only print it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts(tmp_path):
     x = da.random.default_rng(0).random((256, 256), chunks=32)
     chosen, n_interrupted = random.Random(0), 0

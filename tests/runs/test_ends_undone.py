@@ -6,7 +6,9 @@ may stand there as it was before its end. The run is complete all the same.
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 
 import dask
 import dask.array as da
@@ -102,4 +104,44 @@ def test_a_repair_is_not_in_the_way(tmp_path, brought_back):
     brought_back()
     da.from_array(NEW, chunks=4)[:4].to_sharded_zarr(path, region=np.s_[:4])
     assert np.array_equal(values(path), np.concatenate([NEW[:4], OLD[4:]]))
+    assert not list(tmp_path.glob("a.zarr.*"))
+
+
+def test_a_claim_that_comes_back_is_removed(tmp_path):
+    path = tmp_path / "a.zarr"
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
+    claim = tmp_path / "a.zarr.shardwrite" / "claim-end"
+    claim.mkdir(parents=True)
+    (claim / "owner-0").write_bytes(b"torn")  # of a process that is gone
+    long_ago = time.time() - 1e6
+    for place in (claim / "owner-0", claim):
+        os.utime(place, (long_ago, long_ago))
+    x = da.from_array(NEW[:4], chunks=4)
+    x.to_sharded_zarr(path, region=(slice(4), slice(8)))
+    assert np.array_equal(values(path), np.concatenate([NEW[:4], OLD[4:]]))
+    assert not list(tmp_path.glob("a.zarr.*"))
+
+
+def test_abandon_tidies_after_an_update_that_a_conversion_in_place_follows(tmp_path, monkeypatch):
+    path = tmp_path / "a.zarr"
+    x = da.from_array(OLD, chunks=4)
+    x.to_sharded_zarr(path, **LAYOUT)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments, **keywords):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardwrite.journal.takeover.remove_state", kill)
+        with pytest.raises(Killed):
+            x[:4].to_sharded_zarr(path, region=(slice(4), slice(8)))
+    with monkeypatch.context() as patched:
+        patched.setattr("shardwrite.journal.in_place.InPlace.exchange", kill)
+        with pytest.raises(Killed):
+            shardwrite.reshard(path, shards=8, chunks=2)
+    assert list(tmp_path.glob("a.zarr.shardwrite/updates/*/ended-*"))
+    shardwrite.abandon(path)
+    assert np.array_equal(values(path), OLD)
     assert not list(tmp_path.glob("a.zarr.*"))
