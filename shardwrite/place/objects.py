@@ -257,11 +257,16 @@ class InStore(Place):
         elif is_conditional:
             old = store.open(leaf)
             if old is not None:
+                data = data.rstrip(_TURN)
                 with old:
-                    version, start = old.version, max(0, old.nbytes - _N_TURNS)
+                    version, start = old.version, max(0, old.nbytes - len(data) - _N_TURNS)
                     end = bytes(old.read(start, old.nbytes - start))
+                if end.rstrip(_TURN) == data and start == 0:
+                    if guard is not None:
+                        guard()
+                    return  # another process has put it
                 turns = (len(end) - len(end.rstrip(_TURN)) + 1) % _N_TURNS
-                data = data.rstrip(_TURN) + turns * _TURN
+                data += turns * _TURN
         with store.transaction(durability, attempt, guard) as transaction:
             writer = transaction.create(leaf)
             writer.write([data])

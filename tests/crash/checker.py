@@ -77,7 +77,7 @@ class Change:
     unit: list[int] = field(default_factory=list)  # what changes at once; empty: an element
     like: str = ""  # of "new": the array of whose elements this one is a copy
     copied: str = ""  # and a file with the version of each
-    tears: bool = False  # whether it may be unreadable until it was recovered
+    tears: list[int] = field(default_factory=list)  # what may be unreadable until it was recovered
     begin: int = 0
     end: int = 2**63
     acked: bool = False
@@ -157,8 +157,8 @@ def torn_by(history: list[Change], shape) -> np.ndarray:
     mask = np.zeros(shape, bool)
     for change in history:
         if change.tears and not change.acked:
-            unit = change.unit or [1] * len(shape)
-            box = [(a // u * u, -(-b // u) * u) for (a, b), u in zip(change.box, unit, strict=True)]
+            units = zip(change.box, change.tears, strict=True)
+            box = [(a // u * u, -(-b // u) * u) for (a, b), u in units]
             mask[_slices(box)] = True
     return mask
 
@@ -189,7 +189,11 @@ def judge_reading(
     meanwhile = [c for c in begun if c.end >= begin]
     if any(c.kind in ("new", "gone", "same") for c in meanwhile):
         return []
-    empty = torn_by([replace(c, tears=True, acked=False) for c in meanwhile], seen.shape)
+    units = [c.tears or c.unit or [1] * seen.ndim for c in meanwhile]
+    empty = torn_by(
+        [replace(c, tears=u, acked=False) for c, u in zip(meanwhile, units, strict=True)],
+        seen.shape,
+    )
     as_read = [replace(c, acked=c.acked and c.end <= begin, unit=[]) for c in begun]
     return judge(state, seen, as_read, blind | (empty & (seen == 0)))
 
@@ -225,7 +229,8 @@ def _judge(state, born, seen, history, blind) -> list[str]:
     if state.versions.ndim != seen.ndim:
         return [f"wrong: the shape is {seen.shape}"]
     rows = [state.versions.shape[0], *(c.box[0][1] for c in since if c.kind == "grow")]
-    least = max([rows[0], *(c.box[0][1] for c in since if c.kind == "grow" and c.acked)])
+    grown = [c for c in since if c.kind == "grow" and _hides(c, born)]
+    least = max([rows[0], *(c.box[0][1] for c in grown)])
     if seen.shape[1:] != state.versions.shape[1:] or not least <= len(seen) <= max(rows):
         return [f"lost: the shape is {seen.shape}, not {state.versions.shape}, {rows[1:]} rows"]
     versions = versions_of(seen, state.name)

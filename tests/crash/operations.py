@@ -215,8 +215,12 @@ def _layout(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _tears(operation: Operation) -> bool:
+def _is_in_place(operation: Operation) -> bool:
     return operation["strategy"] in ("in place", "append in place", "auto")
+
+
+def _tears(operation: Operation, unit: list[int]) -> list[int]:
+    return unit if _is_in_place(operation) else []
 
 
 def _whole(operation: Operation) -> list[list[int]]:
@@ -230,7 +234,7 @@ def _write(client: Client, operation: Operation) -> None:
     change = Change(operation["array"], "new", box, operation["version"])
     store, name = client.at(operation)
     options = _options(operation)
-    if _tears(operation):
+    if _is_in_place(operation):
         del options["strategy"]
     with client.log.changing(change):
         shardwrite.to_sharded_zarr(
@@ -254,7 +258,7 @@ def _update(client: Client, operation: Operation) -> None:
     box, region = _region(client, operation)
     unit = client.unit(operation["array"])
     change = Change(
-        operation["array"], "put", box, operation["version"], unit, tears=_tears(operation)
+        operation["array"], "put", box, operation["version"], unit, tears=_tears(operation, unit)
     )
     store, name = client.at(operation)
     with client.log.changing(change):
@@ -266,7 +270,7 @@ def _update(client: Client, operation: Operation) -> None:
 def _erase(client: Client, operation: Operation) -> None:
     box, region = _region(client, operation)
     unit = client.unit(operation["array"])
-    change = Change(operation["array"], "put", box, 0, unit, tears=_tears(operation))
+    change = Change(operation["array"], "put", box, 0, unit, tears=_tears(operation, unit))
     store, name = client.at(operation)
     options = _options(operation)
     del options["source_id"]
@@ -293,7 +297,8 @@ def _append(client: Client, operation: Operation) -> None:
     if shape[0] not in operation.get("at", box)[0]:  # it is another array by now
         del operation["at"]
     box = client.fix(operation, "at", box)
-    change = Change(operation["array"], "grow", box, operation["version"], tears=_tears(operation))
+    tears = _tears(operation, client.unit(operation["array"]))
+    change = Change(operation["array"], "grow", box, operation["version"], tears=tears)
     store, name = client.at(operation)
     with client.log.changing(change):
         shardwrite.write_region(
@@ -311,13 +316,12 @@ def _stream(client: Client, operation: Operation) -> None:
         durability=operation["durability"],
         n_threads=1 if operation["scheduler"] == "sync" else 2,
     )
+    tears = _tears(operation, client.unit(operation["array"]))
     with writer:
         for _ in range(operation["flushes"]):
             start, *shape = writer.shape
             box = [[start, start + ROWS], *([0, n] for n in shape)]
-            change = Change(
-                operation["array"], "grow", box, operation["version"], tears=_tears(operation)
-            )
+            change = Change(operation["array"], "grow", box, operation["version"], tears=tears)
             frames = checker.values(operation["array"], box, operation["version"])
             with client.log.changing(change):
                 for frame in frames:
@@ -375,6 +379,8 @@ def _consume(client: Client, operation: Operation) -> None:
         client.shape(source)
         if "consolidated_metadata" in json.loads((client.root / "zarr.json").read_text()):
             raise SkippedError("it would still be listed, so it is refused")
+        if any(client.root.glob(f"{operation['array']}.*")):
+            raise SkippedError("a user would not remove what is not finished")
         copied = _copied(client, source, operation["array"])
         with client.log.changing(Change(operation["array"], "gone"), is_ours=False):
             shutil.rmtree(client.root / operation["array"], ignore_errors=True)
@@ -405,11 +411,11 @@ def _repair(client: Client, operation: Operation) -> None:
         ]
         operation["source"] = _copied(client, name, name).copied
         client.log.note(event="start", operation=operation)
-        with client.log.changing(Change(name, "same", operation["torn"], tears=True)):
+        with client.log.changing(Change(name, "same", operation["torn"], tears=unit)):
             os.truncate(torn, torn.stat().st_size // 2)
             _write_again(client, operation)
     else:
-        with client.log.changing(Change(name, "same", operation["torn"], tears=True)):
+        with client.log.changing(Change(name, "same", operation["torn"], tears=unit)):
             _write_again(client, operation)
 
 
@@ -428,7 +434,7 @@ def _pair(client: Client, operation: Operation) -> None:
         for name in PAIR
     ]
     options = _options(operation)
-    if _tears(operation):
+    if _is_in_place(operation):
         del options["strategy"]
     with client.log.changing(*changes):
         shardwrite.store(

@@ -11,10 +11,21 @@ from operations import Operation
 from rounds import NEW, SLOW_TTL, Campaign
 
 COMMON = ("open", "write", "fsync", "rename", "unlink")
-CALLS = (*COMMON, *COMMON, "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
+CALLS = (*COMMON, *COMMON, "rename", "fsync-directory", "close", "link", "mkdir", "rmdir", "stat", "opendir", "read")  # fmt: skip
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ESTALE, errno.EINTR)  # fmt: skip
 EFFECTS = ("*", "*", "*/c/*", "*/c/*", "pwrite */c/*", "open *", "rename *", "*write *", "unlink *")
 """Patterns of effects; those with a c are on shards."""
+BEFORE = (
+    "*",
+    "*/c/*",
+    "open */c/*",
+    "open */c/*",
+    "pwrite */c/*",
+    "fsync */c/*",
+    "rename */c/*",
+    "unlink *",
+)
+"""Where a process is frozen: before it begins a file, fills it, or gives it its name."""
 REQUESTS = ("*", "PUT *", "PUT */c/*", "PUT *.json", "DELETE *", "POST *", "*shardwrite-run/*")
 READING = ("GET *", "GET */c/*", "HEAD *", "GET *list-type=2*")
 HOW = ("before", "lost", "500", "503", "reset", "cut", "slow", "late", "late", "kill before", "kill after")  # fmt: skip
@@ -121,7 +132,7 @@ def draw_fault(rng: random.Random, clients, campaign: Campaign) -> dict[str, Any
     if kind == "freeze" and clients[client][op]["kind"] in ("ids", "remove ids", "repair"):
         return {"kind": "none"}  # no other process is to write what these write
     if kind in ("kill at", "freeze"):
-        of = rng.choice(EFFECTS)
+        of = rng.choice(EFFECTS if kind == "kill at" else BEFORE)
         k = rng.randint(1, most if of == "*" else 8)
         return {"kind": kind, "client": client, "op": op, "of": of, "k": k}
     if kind == "fail":

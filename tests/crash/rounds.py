@@ -552,9 +552,10 @@ class Campaign:
             self.returned.insert(0, operation)
 
     def _arrays(self) -> list[str]:
-        """Arrays of which there is anything."""
+        """Arrays of which there is anything, be it beside their name."""
         tree = self.world.tree()
-        return [name for name in ARRAYS if name != IDS and (tree / name).exists()]
+        names = {path.name.partition(".")[0] for path in tree.iterdir()}
+        return [name for name in ARRAYS if name != IDS and name in names]
 
     def _has_state(self, operation: Operation) -> bool:
         """Whether an operation can have left anything to be ended."""

@@ -19,34 +19,23 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PLACES = (HERE / "bugs", HERE.parent / "faults" / "bugs")
-POWER = ("--worlds", "power")
-DIRECTORY = ("--worlds", "directory")
-FREEZES = (*DIRECTORY, "--faults", "freeze")
-FAILS = (*DIRECTORY, "--faults", "fail")
-SLOW = (*DIRECTORY, "--faults", "slow", "none")
-BUGS = {
-    "no-fsync": POWER,
-    "no-directory-fsync": POWER,
-    "renamed-before-sync": POWER,
-    "late-rename": FREEZES,
-    "token-not-opened": FREEZES,
-    "removed-by-path": FREEZES,
-    "lease-not-renewed": SLOW,
-    "lease-ignored": SLOW,
-    "ack-before-rename": FAILS,
-    "short-write-ignored": FAILS,
-    **dict.fromkeys(
-        (
-            "entered-before-committed",
-            "index-before-data",
-            "record-after-change",
-            "recovered-in-place",
-            "shared-temporary-name",
-            "removed-too-early",
-            "list-overwritten",
-        ),
-        DIRECTORY,
+BY_FAULT = {
+    ("power", "cut"): ("no-fsync", "no-directory-fsync", "renamed-before-sync"),
+    ("directory", "freeze"): ("late-rename", "token-not-opened", "removed-by-path"),
+    ("directory", "slow", "none"): ("lease-not-renewed", "lease-ignored"),
+    ("directory", "fail"): ("ack-before-rename", "short-write-ignored", "entered-before-committed"),
+    ("directory", "kill at"): (
+        "index-before-data",
+        "record-after-change",
+        "recovered-in-place",
+        "removed-too-early",
     ),
+    ("directory", "none", "freeze"): ("shared-temporary-name",),
+}
+BUGS = {
+    bug: ("--worlds", world, "--faults", *faults)
+    for (world, *faults), bugs in BY_FAULT.items()
+    for bug in bugs
 }
 """The faults that can show each bug, with all operations and options."""
 

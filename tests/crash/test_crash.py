@@ -90,6 +90,14 @@ def test_verdicts_on_two_changes_of_one_shard():
     assert checker.judge(OLD, seen_with((later.box, 3)), [first, later])
 
 
+@pytest.mark.parametrize(("begin", "is_lost"), [(15, False), (30, True)])
+def test_an_array_is_replaced_while_it_grows(begin, is_lost):
+    made = Change("a", "new", [[0, 8], [0, 6]], 2, begin=10, end=20, acked=True)
+    grown = Change("a", "grow", [[8, 10], [0, 6]], 3, begin=begin, end=40, acked=True)
+    seen = checker.values("a", made.box, 2)
+    assert bool(checker.judge(OLD, seen, [made, grown])) == is_lost
+
+
 @needs_shim
 def test_a_few_rounds(tmp_path):
     lines = ran(tmp_path, "--rounds", "6", "--seed", "3", "--worlds", "directory")
