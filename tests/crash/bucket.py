@@ -26,7 +26,7 @@ import obstore
 import proxy
 import servers
 
-PREFIX = "tree"
+PREFIX, IDS_PROBES = "tree", "ids/shardwrite-run/probes"
 OWN = ("kill before", "kill after", "late")
 NOTHING: dict[str, Any] = {"how": "", "of": "", "k": 0, "n": 0}
 
@@ -123,13 +123,15 @@ class Network:
 
         Three do not, since the documentation says that they take effect: a removal, and the put of
         what was removed meanwhile, which have no condition that refuses them, and a put
-        that finds the same contents again which it has replaced.
+        that finds the same contents again which it has replaced. Nor does the put of a probe for
+        chunks by id, which only stays.
         """
         with self.lock:
             due = [late for late in self.late if late[0] <= until]
             self.late = [late for late in self.late if late[0] > until]
             for _, request, since in due:
-                if self._since(request) == since and not self._finds_again(request):
+                is_probe = f"/{IDS_PROBES}/" in request[1]
+                if self._since(request) == since and not self._finds_again(request) | is_probe:
                     proxy.asked(self.address, *request)
 
     def _since(self, request: Any) -> Any:

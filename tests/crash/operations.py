@@ -143,15 +143,21 @@ class Client:
         store = self.world.store(directly=False)
         return (store if operation["by"] == "store" else zarr.open_group(store)), {"name": name}
 
-    def shape(self, name: str) -> list[int]:
-        document = self.world.document(name)
+    def document(self, name: str) -> dict[str, Any]:
+        try:
+            document = self.world.document(name)
+        except OSError as error:  # the power was cut
+            raise SkippedError(f"{name} cannot be read") from error
         if document is None:
             raise SkippedError(f"there is no {name}")
-        return document["shape"]
+        return document
+
+    def shape(self, name: str) -> list[int]:
+        return self.document(name)["shape"]
 
     def unit(self, name: str) -> list[int]:
         """The sizes of shards, or of chunks where there are none."""
-        return self.world.document(name)["chunk_grid"]["configuration"]["chunk_shape"]
+        return self.document(name)["chunk_grid"]["configuration"]["chunk_shape"]
 
     def fix(self, operation: Operation, name: str, value: Any) -> Any:
         """What stays as it is when the same call is made again."""
@@ -379,8 +385,8 @@ def _consume(client: Client, operation: Operation) -> None:
         client.shape(source)
         if "consolidated_metadata" in json.loads((client.root / "zarr.json").read_text()):
             raise SkippedError("it would still be listed, so it is refused")
-        if any(client.root.glob(f"{operation['array']}.*")):
-            raise SkippedError("a user would not remove what is not finished")
+        if any(p for name in COPIES for p in client.root.glob(f"{name}.*")):
+            raise SkippedError("a user would finish first what was interrupted")
         copied = _copied(client, source, operation["array"])
         with client.log.changing(Change(operation["array"], "gone"), is_ours=False):
             shutil.rmtree(client.root / operation["array"], ignore_errors=True)
