@@ -100,8 +100,8 @@ def test_an_array_is_replaced_while_it_grows(begin, is_lost):
 
 @needs_shim
 def test_a_few_rounds(tmp_path):
-    lines = ran(tmp_path, "--rounds", "6", "--seed", "3", "--worlds", "directory")
-    assert len(lines) == 6
+    lines = ran(tmp_path, "--rounds", "5", "--seed", "3", "--worlds", "directory")
+    assert len(lines) == 5
     assert sum(line["fired"] for line in lines) > 1
     assert sum(line["acked"] for line in lines) > 5
 
@@ -109,8 +109,8 @@ def test_a_few_rounds(tmp_path):
 @needs_shim
 @pytest.mark.long
 @pytest.mark.parametrize("world", ["directory", "small disk", "power", "bucket"])
-def test_twenty_seconds_of_each_world(tmp_path, world):
-    lines = ran(tmp_path, "--minutes", "0.33", "--seed", "1", "--worlds", world)
+def test_twelve_seconds_of_each_world(tmp_path, world):
+    lines = ran(tmp_path, "--minutes", "0.2", "--seed", "1", "--worlds", world)
     if not lines:
         pytest.skip(f"no {world} here")
     assert any(line["fired"] for line in lines)
@@ -118,7 +118,7 @@ def test_twenty_seconds_of_each_world(tmp_path, world):
 
 @needs_shim
 @pytest.mark.long
-@pytest.mark.parametrize("bug", ["index-before-data", "short-write-ignored", "lease-not-renewed"])
+@pytest.mark.parametrize("bug", ["short-write-ignored"])
 def test_a_seeded_bug_is_found(bug):
     assert seeds.hunt(bug, 5, 0)["said"]
 

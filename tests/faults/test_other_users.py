@@ -461,7 +461,13 @@ def test_an_interrupted_removal_is_told_as_what_it_is(tmp_path):
     oracle.check_whole(path, oracle.values(SHAPE, 1))
 
 
-@pytest.mark.parametrize("planted", ["link", "directory", "link of this user"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "link",
+        *(pytest.param(p, marks=pytest.mark.long) for p in ("directory", "link of this user")),
+    ],
+)
 def test_a_planted_quarantine_is_not_followed(machine, place, planted):
     """Copies of a private array's shards must not go where another user has pointed."""
     path = directory(place / "scratch", 0o1777) / NAME

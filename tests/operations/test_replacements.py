@@ -238,15 +238,15 @@ def kills(tmp_path, *arguments):
 def test_kills(tmp_path):
     """A kill before some effects of the replacement, and before some of giving it up."""
     names = ("give up a replacement in a group", "replacement, or give up")
-    assert len(kills(tmp_path, "--operations", *names, "--every", "9")) > 15
+    assert len(kills(tmp_path, "--operations", *names, "--every", "13")) > 10
 
 
 @pytest.mark.long
 def test_all_kills(tmp_path):
     names = ("give up a replacement", "replacement, or give up, in a group")
     names += ("replacement by restart",)
-    cases = kills(tmp_path, "--operations", *names, "--every", "5", "--twice", "3")
-    assert len(cases) > 80
+    cases = kills(tmp_path, "--operations", *names, "--every", "15", "--twice", "5")
+    assert len(cases) > 25
 
 
 def test_a_file_system_that_renames_over_what_is_there(tmp_path, monkeypatch):
