@@ -66,8 +66,10 @@ class Log:
         os.close(self._fd)
 
     @contextlib.contextmanager
-    def changing(self, *changes: Change, is_ours: bool = True) -> Iterator[None]:
-        """What is changed in the block, which acknowledges it by its end.
+    def changing(
+        self, *changes: Change, is_ours: bool = True, is_certain: bool = True
+    ) -> Iterator[None]:
+        """What is changed in the block, which acknowledges it by its end, if it is certain.
 
         What is not ours is done by the user, and no fault is meant for it.
         """
@@ -84,7 +86,7 @@ class Log:
         except BaseException:
             self.note(event="failed", id=name)
             raise
-        self.note(event="done", id=name)
+        self.note(event="done" if is_certain else "failed", id=name)
 
 
 def draw(rng: random.Random, kind: str, name: str, version: int, world: Any) -> Operation:
@@ -300,13 +302,14 @@ def _compact(client: Client, operation: Operation) -> None:
 def _append(client: Client, operation: Operation) -> None:
     shape = client.shape(operation["array"])
     box = [[shape[0], shape[0] + ROWS], *([0, n] for n in shape[1:])]
-    if shape[0] not in operation.get("at", box)[0]:  # it is another array by now
+    is_certain = shape[0] in operation.get("at", box)[0]
+    if not is_certain:  # others have appended, or it is another array by now
         del operation["at"]
     box = client.fix(operation, "at", box)
     tears = _tears(operation, client.unit(operation["array"]))
     change = Change(operation["array"], "grow", box, operation["version"], tears=tears)
     store, name = client.at(operation)
-    with client.log.changing(change):
+    with client.log.changing(change, is_certain=is_certain):
         shardwrite.write_region(
             _source(operation, box), store, "append", **name, **_options(operation)
         )
