@@ -6,8 +6,9 @@ kept outside the tree and judged by zarr-python (see `checker.py`).
 
 Run as ``python -m tests.crash --minutes 10``. It prints its seed. A failure is tried again with
 fewer operations, the shortest history that fails is printed, and the trees before and after it are
-kept. Results are lines of JSON in ``--directory``; ``--summary FILES`` adds them up. Several can run
-at once, with seeds and directories of their own.
+kept. Results are lines of JSON in ``--directory``; ``--summary FILES`` adds them up, and ``--keep``
+appends the sums of each file to ``tests/crash/runs.jsonl``, of which docs/reliability.md tells (see
+`campaign.py`). Several can run at once, with seeds and directories of their own.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import preloaded
 
 HERE = Path(__file__).parent
 
+KEPT = HERE / "runs.jsonl"
 ROUNDS = 40  # of one tree
 
 
@@ -182,8 +184,11 @@ def main() -> int:
     parser.add_argument("--go-on", action="store_true", help="after failures, with a new tree")
     parser.add_argument("--shrink", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--summary", nargs="+", type=Path, help="add up results, and do no more")
+    parser.add_argument("--keep", action="store_true", help="store the sums of each file")
     given = parser.parse_args()
     if given.summary:
+        with KEPT.open("a") if given.keep else open(os.devnull, "w") as file:
+            file.writelines(json.dumps(summary([path])) + "\n" for path in given.summary)
         print(json.dumps(summary(given.summary), indent=1))
         return 0
     if why := preloaded.missing():

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -36,6 +37,11 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "campaign.jsonl"
 FIRST_SEED = 100
 """Seeds below it belong to the tests."""
+CRASH = HERE.parent / "crash"
+SUMS, TROUBLES = (
+    ("operations", "faults", "troubles"),
+    ("lost", "wrong", "torn", "read", "left over"),
+)
 BEGIN, END = "<!-- campaign -->", "<!-- end of campaign -->"
 HEAD = (
     "fault",
@@ -605,7 +611,38 @@ def table() -> str:
                 "",
                 f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}.",
             ]
-    return "\n".join(lines + costs)
+    return "\n".join(lines + costs + crash_test())
+
+
+def crash_test() -> list[str]:
+    """What the crash test came to, and how soon it found each defect that was put in."""
+    runs, bugs = (
+        [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for path in (CRASH / "runs.jsonl", CRASH / "bugs.jsonl")
+    )
+    paragraphs = []
+    if runs:
+        sums = {name: sum(map(Counter, (run[name] for run in runs)), Counter()) for name in SUMS}
+        faults = ", ".join(f"{n:,} {name}" for name, n in sums["faults"].most_common())
+        troubles = ", ".join(f"{sums['troubles'][word]:,} {word}" for word in TROUBLES)
+        commits = ", ".join(sorted({commit for run in runs for commit in run["commits"]}))
+        hours, restarts, acked = (
+            sum(run[name] for run in runs) for name in ("hours", "restarts", "acked")
+        )
+        paragraphs.append(
+            f"The crash test below, {len(runs)} runs of {hours:.1f} hours in all, on {commits}: "
+            f"{restarts:,} restarts, {sum(sums['operations'].values()):,} operations, "
+            f"{acked:,} acknowledged. Faults: {faults}. Findings: {troubles}."
+        )
+    if bugs:
+        found = sorted((bug["seconds"], bug["bug"]) for bug in bugs if bug["said"])
+        missed = ", ".join(bug["bug"] for bug in bugs if not bug["said"]) or "none"
+        paragraphs.append(
+            f"It found {len(found)} of {len(bugs)} defects that were put into copies, after so many "
+            f"seconds: {', '.join(f'{name} {seconds:.0f}' for seconds, name in found)}. "
+            f"Not found: {missed}."
+        )
+    return [line for paragraph in paragraphs for line in ("", paragraph)]
 
 
 def main() -> None:
