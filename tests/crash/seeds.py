@@ -1,5 +1,7 @@
 """Bugs that are put into copies of the package, and how long the crash test takes to find each.
 
+A finding counts only if the same rounds find nothing in a copy without the bug.
+
 Run as ``python -m tests.crash.seeds --minutes 10``, or with ``--bugs NAME ...``. Each line that it
 prints is also appended to ``tests/crash/bugs.jsonl`` with ``--keep``.
 """
@@ -56,35 +58,46 @@ def copied(to: Path, bug: str) -> None:
 
 
 def hunt(bug: str, minutes: float, seed: int, *more: str) -> dict:
-    """Run the crash test on a copy until it finds something; what that was, and when."""
+    """Run the crash test on a copy until it finds something; when, what it was, and if the same
+    rounds find something without the bug, too."""
+    begin = time.monotonic()
+    lines = rounds_of(bug, seed, "--minutes", str(minutes), *BUGS.get(bug, []), *more)
+    seconds, troubles = time.monotonic() - begin, lines[-1]["troubles"]
+    control = []
+    if troubles and bug:
+        n = str(len(lines))
+        control = rounds_of("", seed, "--rounds", n, *BUGS.get(bug, []), *more)[-1]["troubles"]
+    return {
+        "bug": bug,
+        "seed": seed,
+        "options": " ".join([*BUGS.get(bug, []), *more]),
+        "seconds": round(seconds, 1),
+        "restarts": len(lines),
+        "said": troubles[0][:200] if troubles else "",
+        "control": control[0][:200] if control else "",
+    }
+
+
+def rounds_of(bug: str, seed: int, *options: str) -> list[dict]:
+    """What the rounds of a crash test on a copy came to; the first failure ends it."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="crash-bug-", dir=place) as directory:
         root, out = Path(directory) / "copy", Path(directory) / "out"
         copied(root, bug)
         environment = {k: v for k, v in os.environ.items() if k not in ("SHIM", "LD_PRELOAD")}
-        command = [sys.executable, "-m", "tests.crash", "--minutes", str(minutes)]
-        command += ["--seed", str(seed), "--directory", str(out), "--no-shrink"]
-        begin = time.monotonic()
+        command = [sys.executable, "-m", "tests.crash", "--seed", str(seed), *options]
         ended = subprocess.run(
-            [*command, *BUGS.get(bug, []), *more],
+            [*command, "--directory", str(out), "--no-shrink"],
             cwd=root,
             env={**environment, "PYTHONPATH": str(root)},
             capture_output=True,
             text=True,
             check=False,
         )
-        lines = (out / "results.jsonl").read_text().splitlines()
-        last = json.loads(lines[-1])
-        if bool(last["troubles"]) != bool(ended.returncode):
+        lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        if bool(lines[-1]["troubles"]) != bool(ended.returncode):
             raise RuntimeError(ended.stderr[-3000:])
-        return {
-            "bug": bug,
-            "seed": seed,
-            "options": " ".join([*BUGS.get(bug, []), *more]),
-            "seconds": round(time.monotonic() - begin, 1),
-            "restarts": len(lines),
-            "said": last["troubles"][0][:200] if last["troubles"] else "",
-        }
+        return lines
 
 
 def main() -> int:
@@ -97,7 +110,7 @@ def main() -> int:
     n_missed = 0
     for bug in given.bugs:
         line = hunt(bug, given.minutes, given.seed, *more)
-        n_missed += not line["said"]
+        n_missed += not line["said"] or bool(line["control"])
         print(json.dumps(line), flush=True)
         if given.keep:
             with (HERE / "bugs.jsonl").open("a") as file:

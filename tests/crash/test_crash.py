@@ -120,7 +120,9 @@ def test_twelve_seconds_of_each_world(tmp_path, world):
 @pytest.mark.long
 @pytest.mark.parametrize("bug", ["short-write-ignored"])
 def test_a_seeded_bug_is_found(bug):
-    assert seeds.hunt(bug, 5, 0)["said"]
+    found = seeds.hunt(bug, 5, 0)
+    assert found["said"]
+    assert not found["control"]
 
 
 def test_every_seeded_bug_fits_the_package(tmp_path):

@@ -635,8 +635,9 @@ def crash_test() -> list[str]:
             f"{acked:,} acknowledged. Faults: {faults}. Findings: {troubles}."
         )
     if bugs:
-        found = sorted((bug["seconds"], bug["bug"]) for bug in bugs if bug["said"])
-        missed = ", ".join(bug["bug"] for bug in bugs if not bug["said"]) or "none"
+        is_found = {bug["bug"]: bool(bug["said"]) and not bug["control"] for bug in bugs}
+        found = sorted((bug["seconds"], bug["bug"]) for bug in bugs if is_found[bug["bug"]])
+        missed = ", ".join(bug for bug in is_found if not is_found[bug]) or "none"
         paragraphs.append(
             f"It found {len(found)} of {len(bugs)} defects that were put into copies, after so many "
             f"seconds: {', '.join(f'{name} {seconds:.0f}' for seconds, name in found)}. "

@@ -142,14 +142,13 @@ def test_the_crash_test_is_told_by_what_is_stored(tmp_path, monkeypatch):
         "faults": {"kill": 300, "cut": 20},
         "troubles": {"torn": 1},
     }
-    bugs = [
-        {"bug": "seen", "seconds": 8.2, "said": "lost"},
-        {"bug": "unseen", "seconds": 600, "said": ""},
-    ]
+    found = {"bug": "seen", "seconds": 8.2, "said": "lost", "control": ""}
+    missed = {"bug": "unseen", "seconds": 600, "said": "", "control": ""}
+    bugs = [found, missed, {**found, "bug": "also without it", "control": "lost"}]
     for name, lines in (("runs", [run, run]), ("bugs", bugs)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = "\n".join(campaign.crash_test())
     assert "2 runs of 3.0 hours in all, on abc: 1,400 restarts, 3,000 operations" in text
     assert "600 kill, 40 cut. Findings: 0 lost, 0 wrong, 2 torn" in text
-    assert "found 1 of 2 defects" in text
-    assert "Not found: unseen." in text
+    assert "found 1 of 3 defects" in text
+    assert "Not found: unseen, also without it." in text
