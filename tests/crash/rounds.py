@@ -486,7 +486,9 @@ class Campaign:
         """Make the calls again that were interrupted; those that others refuse wait for these."""
         waiting, remedies = list(self.pending), {"revive", "restart", "abandon"}
         while waiting and not outcome.troubles:
-            refusals = [self._call(operation, outcome) for operation in waiting]
+            refusals = [  # one that returns may give up those after it
+                self._call(o, outcome) if o in self.pending else "" for o in waiting
+            ]
             refused = [o for o, text in zip(waiting, refusals, strict=True) if text]
             texts = [f"{o['kind']}: {t}" for o, t in zip(waiting, refusals, strict=True) if t]
             is_stuck, copies = (

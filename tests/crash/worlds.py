@@ -168,6 +168,7 @@ class Bucket(World):
     faults: ClassVar = {"none": 1, "kill": 2, "request": 12}
     strategies = ("replace", "C", "append")
     without = frozenset({"in place", "consume", "repair"})
+    forgets = True  # a late request brings the state of a run back
 
     @classmethod
     def missing(cls) -> str:
