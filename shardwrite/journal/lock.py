@@ -31,7 +31,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -308,7 +308,7 @@ def drop_claim(path: Path) -> None:
     """
     if not is_there(path):
         return
-    claim = _try_once(path, path.parent)
+    claim = _taken_within(0, path, path.parent)
     if claim is not None:
         claim.release()
         discard_claims(path.parent)
@@ -352,32 +352,25 @@ def _remove_empty(beside: Path) -> None:
 
 def _wait(path: Path, run_path: Path) -> Claim:
     """Take a claim, or raise once `CLAIM_WAIT` has passed."""
-    claim = _with_token(_poll, path, run_path)
+    seconds = value_of(CLAIM_WAIT)
+    claim = _taken_within(seconds, path, run_path)
     if claim is None:
         raise JournalError(
-            f"{path} was not given back in {value_of(CLAIM_WAIT):.0f} s. End the process that "
+            f"{path} was not given back in {seconds:.0f} s. End the process that "
             f"holds it ({_holder(path)}), and run the same command again",
             path=str(path),
         )
     return claim
 
 
-def _try_once(path: Path, run_path: Path) -> Claim | None:
-    """Take a claim; None where another process holds it."""
-    with as_store_error(str(path), "cannot take a claim"):
-        return _with_token(_take, path, run_path)
-
-
-def _with_token(
-    take: Callable[[Path, Path, str], Claim | None], path: Path, run_path: Path
-) -> Claim | None:
-    """Take a claim under a new token, which counts as alive only while it is held."""
+def _taken_within(seconds: float, path: Path, run_path: Path) -> Claim | None:
+    """Take a claim; None once so many seconds have passed."""
     token = uuid.uuid4().hex
     with _lock:
         _tokens.add(token)
     claim = None
     try:
-        claim = take(path, run_path, token)
+        claim = _poll(seconds, path, run_path, token)
     finally:
         if claim is None:
             with _lock:
@@ -385,14 +378,14 @@ def _with_token(
     return claim
 
 
-def _poll(path: Path, run_path: Path, token: str) -> Claim | None:
-    """Try to take a claim until it succeeds; None once `CLAIM_WAIT` has passed."""
-    deadline = time.monotonic() + value_of(CLAIM_WAIT)
+def _poll(seconds: float, path: Path, run_path: Path, token: str) -> Claim | None:
+    """Try to take a claim until it succeeds; None once so many seconds have passed."""
+    deadline = time.monotonic() + seconds
     pause = 0.002
     while True:
         with as_store_error(str(path), "cannot take a claim"):
             claim = _take(path, run_path, token)
-        if claim is not None or time.monotonic() > deadline:
+        if claim is not None or time.monotonic() >= deadline:
             return claim
         # The pause is random so that many processes do not try again at once.
         time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311

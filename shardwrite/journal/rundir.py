@@ -95,7 +95,7 @@ __all__ = [
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
 _CLAIM_OF_END = "claim-end"
-"""What a process holds beside the array while it changes the array's document or receipt."""
+"""Name of the claim on changing an array's document or receipt, beside the array."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,8 +187,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="store the sums of each file")
     given = parser.parse_args()
     if given.summary:
-        with KEPT.open("a") if given.keep else open(os.devnull, "w") as file:
-            file.writelines(json.dumps(summary([path])) + "\n" for path in given.summary)
+        if given.keep:
+            with KEPT.open("a") as file:
+                file.writelines(json.dumps(summary([path])) + "\n" for path in given.summary)
         print(json.dumps(summary(given.summary), indent=1))
         return 0
     if why := preloaded.missing():

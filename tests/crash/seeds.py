@@ -61,16 +61,16 @@ def hunt(bug: str, minutes: float, seed: int, *more: str) -> dict:
     """Run the crash test on a copy until it finds something; when, what it was, and if the same
     rounds find something without the bug, too."""
     begin = time.monotonic()
-    lines = rounds_of(bug, seed, "--minutes", str(minutes), *BUGS.get(bug, []), *more)
+    options = [*BUGS.get(bug, []), *more]
+    lines = rounds_of(bug, seed, "--minutes", str(minutes), *options)
     seconds, troubles = time.monotonic() - begin, lines[-1]["troubles"]
     control = []
     if troubles and bug:
-        n = str(len(lines))
-        control = rounds_of("", seed, "--rounds", n, *BUGS.get(bug, []), *more)[-1]["troubles"]
+        control = rounds_of("", seed, "--rounds", str(len(lines)), *options)[-1]["troubles"]
     return {
         "bug": bug,
         "seed": seed,
-        "options": " ".join([*BUGS.get(bug, []), *more]),
+        "options": " ".join(options),
         "seconds": round(seconds, 1),
         "restarts": len(lines),
         "said": troubles[0][:200] if troubles else "",

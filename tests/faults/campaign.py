@@ -38,10 +38,9 @@ RESULTS = HERE / "campaign.jsonl"
 FIRST_SEED = 100
 """Seeds below it belong to the tests."""
 CRASH = HERE.parent / "crash"
-SUMS, TROUBLES = (
-    ("operations", "faults", "troubles"),
-    ("lost", "wrong", "torn", "read", "left over"),
-)
+SUMS = ("operations", "faults", "troubles")
+TROUBLES = ("lost", "wrong", "torn", "read", "left over")
+"""Findings of the crash test that are told even if there are none."""
 BEGIN, END = "<!-- campaign -->", "<!-- end of campaign -->"
 HEAD = (
     "fault",
@@ -624,7 +623,8 @@ def crash_test() -> list[str]:
     if runs:
         sums = {name: sum(map(Counter, (run[name] for run in runs)), Counter()) for name in SUMS}
         faults = ", ".join(f"{n:,} {name}" for name, n in sums["faults"].most_common())
-        troubles = ", ".join(f"{sums['troubles'][word]:,} {word}" for word in TROUBLES)
+        words = {**dict.fromkeys(TROUBLES, 0), **sums["troubles"]}
+        troubles = ", ".join(f"{n:,} {word}" for word, n in words.items())
         commits = ", ".join(sorted({commit for run in runs for commit in run["commits"]}))
         hours, restarts, acked = (
             sum(run[name] for run in runs) for name in ("hours", "restarts", "acked")
@@ -635,12 +635,12 @@ def crash_test() -> list[str]:
             f"{acked:,} acknowledged. Faults: {faults}. Findings: {troubles}."
         )
     if bugs:
-        is_found = {bug["bug"]: bool(bug["said"]) and not bug["control"] for bug in bugs}
-        found = sorted((bug["seconds"], bug["bug"]) for bug in bugs if is_found[bug["bug"]])
-        missed = ", ".join(bug for bug in is_found if not is_found[bug]) or "none"
+        latest = {bug["bug"]: bug for bug in bugs}
+        found = {n: b["seconds"] for n, b in latest.items() if b["said"] and not b["control"]}
+        missed = ", ".join(name for name in latest if name not in found) or "none"
         paragraphs.append(
-            f"It found {len(found)} of {len(bugs)} defects that were put into copies, after so many "
-            f"seconds: {', '.join(f'{name} {seconds:.0f}' for seconds, name in found)}. "
+            f"It found {len(found)} of {len(latest)} defects that were put into copies, after so many "
+            f"seconds: {', '.join(f'{n} {found[n]:.0f}' for n in sorted(found, key=found.get))}. "
             f"Not found: {missed}."
         )
     return [line for paragraph in paragraphs for line in ("", paragraph)]

@@ -192,6 +192,7 @@ def test_an_array_is_replaced_in_parts_by_one_with_empty_shards(store):
     np.testing.assert_array_equal(zarr.open_array(store, path="parts")[...], new)
 
 
+@pytest.mark.compat
 def test_a_bad_shard_is_found_kept_and_repaired(store, x, tmp_path):
     x.to_sharded_zarr(store, name="x", **SIZES)
     put(store, "x/c/1/2", b"rubbish")
