@@ -57,6 +57,7 @@ from shardwrite.stores import (
     sync_entry,
     write_file,
 )
+from shardwrite.stores.descriptors import opened
 
 __all__ = [
     "begin_run",
@@ -581,7 +582,7 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
         # No directory is made: the directory of a run that has ended must not come back.
-        fd = os.open(leaf, flags, 0o666)
+        fd = opened(leaf, flags, 0o666)
         try:
             os.write(fd, b"probe")
         finally:

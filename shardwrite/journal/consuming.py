@@ -69,6 +69,7 @@ from shardwrite.stores import (
     write_all,
     write_file,
 )
+from shardwrite.stores.descriptors import opened
 
 __all__ = ["CONSUMES", "Checked", "Consumption", "Listed", "consumption_of"]
 
@@ -331,7 +332,7 @@ class Consumption:
 
     def _open(self) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
-        self._fd = os.open(self.work / f"{_LINES}{uuid.uuid4().hex}.jsonl", flags, 0o600)
+        self._fd = opened(self.work / f"{_LINES}{uuid.uuid4().hex}.jsonl", flags, 0o600)
         fsync_directory(self.work)
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ import os
 import time
 from pathlib import Path
 
+from shardwrite.stores.descriptors import opened
+
 __all__ = ["deadline_text", "forget_deadline", "is_past", "now", "set_deadline"]
 
 _NBYTES = 32
@@ -47,7 +49,7 @@ def set_deadline(beside: Path, deadline: float, tokens: list[Path]) -> None:
     _deadlines[str(beside)] = deadline
     for token in tokens:
         with contextlib.suppress(FileNotFoundError):  # its run has ended
-            fd = os.open(token, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = opened(token, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 os.pwrite(fd, _text(deadline), 0)
             finally:

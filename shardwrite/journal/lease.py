@@ -50,6 +50,7 @@ from shardwrite.stores import (
     read_file,
     write_new,
 )
+from shardwrite.stores.descriptors import opened
 
 __all__ = [
     "CLOCK",
@@ -494,7 +495,7 @@ def file_system_time(directory: Path) -> float:
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
-        fd = os.open(path, flags, 0o666)
+        fd = opened(path, flags, 0o666)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -63,6 +63,7 @@ from shardwrite.stores import (
     write_all,
     write_new,
 )
+from shardwrite.stores.descriptors import opened
 
 __all__ = [
     "FENCED",
@@ -123,7 +124,7 @@ class Claim:
         """
         with self._telling("cannot look at a claim"):
             os.close(
-                os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
+                opened(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
             )
 
     def record(self, pieces: Iterable[Buffer], *, is_durable: bool) -> None:
@@ -143,7 +144,7 @@ class Claim:
             is ``ESTALE`` if another process has taken the claim over.
         """
         with self._telling("cannot record a change"):
-            self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
+            self._record_fd = opened(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
             try:
                 for piece in pieces:
                     write_all(self._record_fd, piece)
@@ -168,7 +169,7 @@ class Claim:
         """
         with self._telling("cannot read the record of a change"):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(f"{UNDO}{self._token}", flags, dir_fd=self._fd)
+            fd = opened(f"{UNDO}{self._token}", flags, dir_fd=self._fd)
             try:
                 return pread_all(fd, 0, os.fstat(fd).st_size)
             finally:
@@ -395,7 +396,7 @@ def _poll(seconds: float, path: Path, run_path: Path, token: str) -> Claim | Non
 def _take(path: Path, run_path: Path, token: str) -> Claim | None:
     """Make a claim, or take over that of a dead holder; None where another process holds it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return _make(path, run_path, token)
     is_mine = False
@@ -441,7 +442,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
     os.mkdir(draft)
     fd = -1
     try:
-        fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = opened(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         write_new(f"{_OWNER}0", _me(token), dir_fd=fd)
         os.rename(draft, path)
     except BaseException as error:
@@ -488,7 +489,7 @@ def _is_held(path: Path, fd: int) -> bool:
         Descriptor of the claim's directory.
     """
     try:
-        owner = os.open(
+        owner = opened(
             path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
         )
     except FileNotFoundError:

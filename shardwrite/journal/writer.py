@@ -23,6 +23,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.process import Process
 from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
+from shardwrite.stores.descriptors import opened
 
 __all__ = [
     "TOKEN",
@@ -60,7 +61,7 @@ def admit(run_path: Path, driver: str) -> None:
     """
     path = run_path / f"{TOKEN}{driver}"
     with as_store_error(str(path), "cannot take part in the run"):
-        fd = os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
+        fd = opened(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
         try:
             write_all(fd, deadline_text(path))
         finally:
@@ -90,7 +91,7 @@ def ensure_current(run_path: str, driver: str) -> None:
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(f"{run_path}/{TOKEN}{driver}", flags)
+        fd = opened(f"{run_path}/{TOKEN}{driver}", flags)
         try:
             is_late = is_past(fd)
         finally:
@@ -184,7 +185,7 @@ class JournalWriter:
     def _open(self) -> None:
         name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
-        self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
+        self._fd = opened(Path(self._run_path) / name, flags, 0o666)
         author = this_process() if self._author is None else self._author
         head = Head(author, self._driver, self._durability, round(time.time(), 3))
         self._opened = time.perf_counter()

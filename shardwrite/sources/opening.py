@@ -16,6 +16,7 @@ from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import InsideStore, as_store_error, is_bucket_url, local_path
+from shardwrite.stores.descriptors import opened
 
 __all__ = ["place_of"]
 
@@ -110,7 +111,7 @@ def _refused(path: str, kind: str | None) -> SpecError:
 def _begins_as_zip(path: str) -> bool:
     """Whether a file is a ZIP file, or the beginning of one; something may stand before it."""
     with as_store_error(path, "cannot read"):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = opened(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, len(_ZIP), 0) == _ZIP or zipfile.is_zipfile(path)
         finally:

@@ -5,12 +5,32 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-__all__ = ["pread_all", "pwrite_all", "write_all", "write_new", "writev_all"]
+__all__ = ["opened", "pread_all", "pwrite_all", "write_all", "write_new", "writev_all"]
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
+
+
+def opened(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+) -> int:
+    """Open a file as `os.open` does, and close it again if an interrupt comes at that moment.
+
+    Python raises ``KeyboardInterrupt`` after a system call has returned and before its result has
+    a name. The list has the descriptor by then, because one call in C opens the file and appends.
+    Between this function's last step and the caller's next call, Python raises nothing.
+    """
+    held: list[int] = []
+    try:
+        held.extend(map(partial(os.open, dir_fd=dir_fd), (path,), (flags,), (mode,)))
+        return held[0]
+    except BaseException:
+        for fd in held:
+            os.close(fd)
+        raise
 
 
 def write_all(fd: int, data: Any) -> None:
@@ -92,7 +112,7 @@ def write_new(
     OSError
         If the file cannot be created, written or synced.
     """
-    fd = os.open(
+    fd = opened(
         path,
         os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY,
         0o666,

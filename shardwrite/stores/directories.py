@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardwrite.stores.descriptors import opened
 from shardwrite.stores.looking import is_there, mode_of
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.rights import Rights, keep_rights, rights_of
@@ -35,7 +36,7 @@ _MAX_TRIES = 8
 
 def fsync_directory(path: Path) -> None:
     """Make the entries of a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -144,7 +145,7 @@ def make_directory(path: Path, rights: Rights | None) -> None:
             raise
         return
     if rights is not None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             keep_rights(fd, rights)
         finally:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from shardwrite.config.table import READ_LIMIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.descriptors import opened
 from shardwrite.stores.reading import as_store_error, no_file, open_plain
 
 __all__ = [
@@ -86,7 +87,7 @@ def mount_of(path: AnyPath) -> tuple[int, bytes]:
         If nothing exists there, or the storage cannot tell.
     """
     with as_store_error(os.fspath(path), "cannot look at"):
-        fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+        fd = opened(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
         try:
             device = os.fstat(fd).st_dev
             facts = read_file(f"/proc/self/fdinfo/{fd}") or b""

@@ -34,7 +34,7 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores.capabilities import Capability
-from shardwrite.stores.descriptors import pwrite_all, writev_all
+from shardwrite.stores.descriptors import opened, pwrite_all, writev_all
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.exclusive import link_new
@@ -379,10 +379,10 @@ class PosixTransaction:
             begin_temporary(temporary)
             try:
                 try:
-                    fd = os.open(temporary, flags, mode)
+                    fd = opened(temporary, flags, mode)
                 except FileNotFoundError:
                     self.store.make_parents(Path(path), self._known.plain)
-                    fd = os.open(temporary, flags, mode)
+                    fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
             except BaseException as error:  # an interrupt, too
                 if not isinstance(error, FileExistsError):

@@ -9,7 +9,7 @@ import stat
 from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.descriptors import pread_all, write_all
+from shardwrite.stores.descriptors import opened, pread_all, write_all
 
 __all__ = [
     "PosixReader",
@@ -120,7 +120,7 @@ def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
 
 def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_result]:
     """The descriptor of `open_plain`, and what the file is."""
-    fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = opened(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
         _check_plain(os.fspath(path), found.st_mode)

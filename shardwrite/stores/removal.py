@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.descriptors import opened
 from shardwrite.stores.looking import listed, mode_of
 
 __all__ = ["SET_ASIDE", "Proof", "data_in", "remove_data", "remove_state", "set_aside"]
@@ -197,7 +198,7 @@ def _make_writable(root: Path) -> None:
     """Give this user the right to write into all directories of a tree, as far as possible."""
     for directory, _, _ in os.walk(root, followlinks=False):
         with contextlib.suppress(OSError):  # what cannot be removed is told afterwards
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
             finally:

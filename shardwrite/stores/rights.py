@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shardwrite.stores.descriptors import opened
+
 __all__ = ["NARROW", "Rights", "copy_rights", "keep_rights", "rights_of"]
 
 NARROW = 0o600
@@ -103,7 +105,7 @@ def copy_rights(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> Non
         If `new` is no directory, or a call fails for another reason than a refusal.
     """
     wanted = rights_of(old)
-    fd = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = opened(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if wanted is not None:
             keep_rights(fd, wanted)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, pread_all, write_all
+from shardwrite.stores.descriptors import opened
 
 __all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads", "no_spool"]
 
@@ -130,7 +131,7 @@ class Payload:
         """Move the bytes in memory to the end of the part file."""
         with as_store_error(str(self._path), "cannot write part file"):
             if self._fd < 0:
-                self._fd = os.open(
+                self._fd = opened(
                     self._path,
                     os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY,
                     0o600,
@@ -235,7 +236,5 @@ class Payloads:
         """Read exactly `nbytes` bytes of a part file from byte `offset` on."""
         with as_store_error(payload.path, "cannot read part file"):
             if number not in self._fds:
-                self._fds[number] = os.open(
-                    payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-                )
+                self._fds[number] = opened(payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             return pread_all(self._fds[number], offset, nbytes)

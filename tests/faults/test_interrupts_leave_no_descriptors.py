@@ -51,6 +51,9 @@ def test_interrupts(tmp_path):
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 n_interrupted += 1
+            except RuntimeError as error:  # of Python, where an interrupt hits a lock of a thread
+                assert str(error) == "release unlocked lock", error  # noqa: PT017
+                n_interrupted += 1
     finally:
         signal.signal(signal.SIGALRM, before)
     assert n_interrupted > 30
@@ -58,5 +61,4 @@ def test_interrupts(tmp_path):
     shardwrite.to_sharded_zarr(x, tmp_path / "last", shards=64, chunks=16)
     gc.collect()
     left = [name for name in descriptors() if name.startswith(str(tmp_path))]
-    # An interrupt between the system's answer and the assignment loses a descriptor in any program.
-    assert len(left) <= 2, left
+    assert not left
