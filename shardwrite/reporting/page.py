@@ -25,13 +25,8 @@ _TALLEST = 90  # height of a process with many lanes
 def html(report: RunFacts, *, reload_seconds: int = 0) -> str:
     """Make a page of a report, which loads nothing from elsewhere and has no script.
 
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    reload_seconds : int
-        Time after which a browser loads the page again; 0 for never. A page of a run that is not
-        running is never loaded again.
+    - `reload_seconds`: time after which a browser loads the page again; 0 for never. A page of a
+      run that is not running is never loaded again.
     """
     seconds = reload_seconds if report.state == "running" else 0
     return page_html(f"run of {report.path}", card_html(card_of(report)), reload_seconds=seconds)
