@@ -53,10 +53,12 @@ def test_former_pages_and_docstrings_fail(readability):
     docstrings, _ = readability.code(modules)
     found = {}
     for text in (*pages, docstrings):
-        *sentences, whole = readability.too_long(text)
-        assert whole.startswith(f"{text.name}: ")
-        assert whole.endswith(" words in a sentence on average")
-        found[text.name] = (len(text.sentences), len(sentences))
+        long = readability.too_long(text)
+        if text is not docstrings:  # of which only the longest sentence counts
+            whole = long.pop()
+            assert whole.startswith(f"{text.name}: ")
+            assert whole.endswith(" words in a sentence on average")
+        found[text.name] = (len(text.sentences), len(long))
     assert found == {"README.md": (35, 8), "reliability.md": (44, 9), "docstrings": (15, 3)}
 
 
