@@ -126,7 +126,7 @@ def chart_html(chart: Chart) -> str:
     return printable(_templates().get_template("chart.html.j2").render(chart=chart))
 
 
-def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
+def page_html(title: str, body: str) -> str:
     """Make a page of its own.
 
     Parameters
@@ -135,8 +135,6 @@ def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
         Title of the page.
     body : str
         HTML of the page. It is not escaped.
-    reload_seconds : int
-        Time after which a browser loads the page again; 0 for never.
     """
     page = _templates().get_template("page.html.j2")
-    return printable(page.render(title=title, body=body, reload_seconds=reload_seconds))
+    return printable(page.render(title=title, body=body))
