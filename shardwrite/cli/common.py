@@ -83,14 +83,7 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
 
     The source options are removed from `options`.
 
-    Parameters
-    ----------
-    source : str
-        The source.
-    options : dict of str to object
-        Options of the command.
-    as_source : bool
-        Return the source itself, and not a dask array, unless the user has given chunks.
+    - `as_source`: return the source itself, and not a dask array, unless the user has given chunks.
     """
     identity = options.pop("source_id")
     opened = _opened(source, options)
@@ -113,15 +106,6 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
 
     What the source says of its fill value, dimensions and attributes becomes an option, unless the
     user has given it.
-
-    Parameters
-    ----------
-    source : str
-        The source.
-    options : dict of str to object
-        Options of the command.
-    as_source : bool
-        See `open_as_dask`.
     """
     identity = options.pop("source_id")
     opened = _opened(source, options)
@@ -166,13 +150,7 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
 
 
 def _in_chunks(source: Source, chunks: Any) -> Any:
-    """A source as a dask array, in chunks that a user may have given.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the source.
-    """
+    """A source as a dask array, in chunks that a user may have given."""
     try:
         return as_dask(source, chunks)
     except SpecError as error:

@@ -69,10 +69,7 @@ def parts_options(function: Any) -> Any:
 def is_in_parts(options: dict[str, Any], *, has_jobs: bool) -> bool:
     """Whether a step of a conversion in parts is asked for.
 
-    Raises
-    ------
-    click.UsageError
-        If options do not go together.
+    - Raises click.UsageError if options do not go together.
     """
     steps = [
         name

@@ -118,11 +118,6 @@ def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
 
     The second value holds the options that were given, as keyword arguments of
     :func:`shardwrite.slurm.workers_of`.
-
-    Raises
-    ------
-    SpecError
-        If such an option is given without ``--cluster``, or ``--cluster`` without ``--jobs``.
     """
     is_wanted = options.pop("cluster") is not None
     given = {

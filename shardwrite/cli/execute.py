@@ -64,10 +64,7 @@ def execute(
 def _run(script: str) -> None:
     """Run a script as the main program.
 
-    Raises
-    ------
-    IncompleteError
-        If the script exits with 85 itself.
+    - Raises IncompleteError if the script exits with 85 itself.
     """
     try:
         runpy.run_path(script, run_name="__main__")

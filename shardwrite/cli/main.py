@@ -30,17 +30,7 @@ _SECTIONS = {
 
 
 class LateCommand(click.Command):
-    """Stand-in for a command whose module has not been imported.
-
-    Parameters
-    ----------
-    name : str
-        The command's name.
-    path : str
-        Module of the command in this folder, and its name there, with a colon between them.
-    help : str
-        First sentence of the command's help, which the list of commands shows.
-    """
+    """Stand-in for a command whose module has not been imported."""
 
     def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name)
         super().__init__(name, help=help)

@@ -126,13 +126,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
 
 
 def need_directory(target: Target) -> None:
-    """Refuse jobs that write a target whose run state would lie in a bucket.
-
-    Raises
-    ------
-    SpecError
-        If the user has named no directory for it.
-    """
+    """Refuse jobs that write a target whose run state would lie in a bucket."""
     refuse_in_store(
         target,
         "job arrays leave notes about their jobs in a directory, so the state of the run must lie "

@@ -51,13 +51,7 @@ class Region(Value):
 
 
 def _index(text: str) -> Any:
-    """One index of an index expression.
-
-    Raises
-    ------
-    ValueError
-        If the text is none.
-    """
+    """One index of an index expression."""
     if text == "...":
         return ...
     ends = [int(part) if part.strip() else None for part in text.split(":")]

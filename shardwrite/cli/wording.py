@@ -86,15 +86,7 @@ _CALL = re.compile(r"((?:\b[a-z_]+=)?\b[\w.]+\((?:[^()]|\([^()]*\))*\))")
 
 
 def in_options(error: BaseException, command: click.Command) -> str:
-    """Message of an error, with the options and arguments of a command for keywords.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-    command : click.Command
-        The command that raised it.
-    """
+    """Message of an error, with the options and arguments of a command for keywords."""
     names = _names(command)
     if isinstance(error, SpecError):
         field, value = error.fields["field"], error.fields["value"]

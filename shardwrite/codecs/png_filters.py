@@ -25,15 +25,7 @@ Rows = npt.NDArray[np.uint8]
 def filtered(rows: Rows) -> Iterator[bytes]:
     """Rows of an image, each with the number of its filter before it.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of uint8, shape (height, width, size)
-        Bytes of the pixels, of which each has `size`.
-
-    Yields
-    ------
-    bytes
-        Some rows, one after the other.
+    - `rows`: uint8, shape (height, width, size). Bytes of the pixels, of which each has `size`.
     """
     height, width, size = rows.shape
     nbytes = width * size

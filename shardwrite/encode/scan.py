@@ -36,12 +36,6 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
 
     The search covers about what one append can have torn: all inner chunks of the shard, and two
     indexes.
-
-    Raises
-    ------
-    SpecError
-        If the index has no checksum, or does not lie at the end. A valid index would then prove
-        nothing.
     """
     codec = metadata.index_codec
     if codec.location != "end" or not codec.has_checksum:

@@ -33,13 +33,6 @@ def new_client(scheduler: Any, **keywords: Any) -> Any:
 
     On its own, `distributed` leaves a client that could not start as the one to use. Whatever dask
     computes later in this process would then fail.
-
-    Parameters
-    ----------
-    scheduler : str or distributed.deploy.Cluster
-        Address of the scheduler, or the cluster.
-    **keywords
-        Those of `distributed.Client`.
     """
     from distributed import Client
 
@@ -52,13 +45,7 @@ def new_client(scheduler: Any, **keywords: Any) -> Any:
 
 
 class ClusterEngine:
-    """An engine that uses a `distributed` cluster.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A connected client.
-    """
+    """An engine that uses a `distributed` cluster."""
 
     kind = "distributed"
     shares_memory = False
@@ -234,11 +221,8 @@ class ClusterEngine:
 def _reaching(client: Any) -> Iterator[None]:
     """Turn whatever dask raises for a scheduler that is gone into one error.
 
-    Raises
-    ------
-    ClusterLostError
-        If the client has lost its scheduler, before the block or while it ran. dask itself would
-        wait for it to come back.
+    - Raises ClusterLostError if the client has lost its scheduler, before the block or while it
+      ran. dask itself would wait for it to come back.
     """
     lost = ClusterLostError(
         "the scheduler of the dask client is gone; close the client, connect to another cluster, "

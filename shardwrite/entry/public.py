@@ -30,11 +30,6 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
     that is meant. An array is refused where one text, number or boolean is wanted, and
     where a boolean is wanted, all else: the text ``"no"`` would count as True.
-
-    Parameters
-    ----------
-    function : callable
-        The function.
     """
     parameters = signature(function).parameters.values()
     single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
@@ -69,20 +64,7 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuse arrays for parameters that take one value: they are neither true nor false.
-
-    Parameters
-    ----------
-    single : collection of str
-        Names of these parameters.
-    given : mapping
-        Values that the user has given, by the names of the parameters.
-
-    Raises
-    ------
-    SpecError
-        If an array is given for one of them.
-    """
+    """Refuse arrays for parameters that take one value: they are neither true nor false."""
     for name, value in given.items():
         if name in single and getattr(value, "ndim", None):
             raise SpecError(
@@ -96,17 +78,7 @@ def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
 def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str, Any]) -> None:
     """Refuse all but booleans for parameters that are booleans.
 
-    Parameters
-    ----------
-    flags : mapping
-        What each of these parameters takes: False and True, and perhaps None.
-    given : mapping
-        Values that the user has given, by the names of the parameters.
-
-    Raises
-    ------
-    SpecError
-        If one of them is something else.
+    - `flags`: what each of these parameters takes: False and True, and perhaps None.
     """
     for name, value in given.items():
         if name in flags and value not in flags[name]:
@@ -114,20 +86,7 @@ def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str,
 
 
 def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:
-    """Keywords that the user has not given, and the values that the configuration gives them.
-
-    Parameters
-    ----------
-    keywords : collection of str
-        Keywords of a function.
-    given : collection of str
-        Those that the user has given.
-
-    Raises
-    ------
-    SpecError
-        If the configuration holds a wrong value.
-    """
+    """Keywords that the user has not given, and the values that the configuration gives them."""
     return {
         setting.keyword: value_of(setting)
         for setting in SETTINGS

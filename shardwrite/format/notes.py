@@ -22,13 +22,7 @@ NOTE = (
 
 
 def with_note(attributes: Document) -> Document:
-    """Attributes with the note; they stay as they are if it is there.
-
-    Raises
-    ------
-    SpecError
-        If something other than text stands in its place.
-    """
+    """Attributes with the note; they stay as they are if it is there."""
     notes = _notes_in(attributes)
     if notes is None:
         return {**attributes, _FIELD: NOTE}
@@ -38,13 +32,7 @@ def with_note(attributes: Document) -> Document:
 
 
 def without_note(attributes: Document) -> Document:
-    """Attributes without the note; what else was noted stays.
-
-    Raises
-    ------
-    SpecError
-        If something other than text stands in its place.
-    """
+    """Attributes without the note; what else was noted stays."""
     notes = _notes_in(attributes)
     if notes is None or NOTE not in _entries(notes):
         return attributes

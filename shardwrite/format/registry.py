@@ -87,13 +87,6 @@ def registered(name: str) -> type[Strategy] | None:
     """Class that is registered under a name; None if there is none.
 
     If the name is not known, the entry points of installed packages are asked for it.
-
-    Raises
-    ------
-    SpecError
-        If an entry point of this name leads to something that cannot be registered.
-    ImportError, AttributeError
-        If an entry point of this name cannot be loaded.
     """
     if name not in _REGISTERED:
         from importlib.metadata import entry_points  # slow, and seldom needed
@@ -112,14 +105,7 @@ def registered_names() -> list[str]:
 
 
 def check_strategy(value: object) -> Strategy:
-    """Check that an object is a write strategy.
-
-    Raises
-    ------
-    SpecError
-        If a member is missing or has a value that it may not have, if the name belongs to another
-        class, or if the parameters cannot be stored.
-    """
+    """Check that an object is a write strategy."""
     missing = _lacks(value, _MEMBERS)
     if missing:
         raise _refused(value, f"it lacks {missing}")

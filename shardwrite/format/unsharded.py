@@ -35,10 +35,8 @@ class NoIndex:
     def span(self, shard_nbytes: int) -> tuple[int, int]:
         """An empty span at the end of the object.
 
-        Raises
-        ------
-        CorruptShardError
-            If the object is empty: no codec leaves nothing of an inner chunk.
+        - Raises CorruptShardError if the object is empty: no codec leaves nothing of an inner
+          chunk.
         """
         if not shard_nbytes:
             raise CorruptShardError("the object is empty")

@@ -29,15 +29,7 @@ _CHUNK_NBYTES = 256
 
 
 class Hdf5Completion:
-    """Makes files of HDF5 of encoded inner chunks; see `encode.batches.Completion`.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    strategy : Hdf5
-        Its strategy.
-    """
+    """Makes files of HDF5 of encoded inner chunks; see `encode.batches.Completion`."""
 
     def __init__(self, metadata: ArrayMetadata, strategy: Hdf5) -> None:
         self._metadata, self._file = metadata, describe(metadata, strategy)

@@ -42,13 +42,7 @@ def _where(path: str, variable: str) -> str:
 
 
 def check_configuration() -> None:
-    """Check all settings in the configuration of dask.
-
-    Raises
-    ------
-    SpecError
-        If a setting has a wrong value, or a name is unknown.
-    """
+    """Check all settings in the configuration of dask."""
     tree = dask.config.get(PREFIX, {})
     if not isinstance(tree, Mapping):
         raise SpecError(

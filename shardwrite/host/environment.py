@@ -41,11 +41,8 @@ _UNSAID = object()
 def configured(settings: Mapping[str, Any] | None = None) -> Any:
     """Context with dask's configuration for starting a scheduler and workers.
 
-    Parameters
-    ----------
-    settings : mapping, optional
-        Further settings by dotted names. Like the others, they are used only where the user's
-        files, environment or program set nothing.
+    - `settings`: further settings by dotted names. Like the others, they are used only where the
+      user's files, environment or program set nothing.
     """
     return dask.config.set(
         _unsaid(

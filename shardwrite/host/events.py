@@ -41,18 +41,7 @@ def tell(
 ) -> None:
     """Make a record.
 
-    Parameters
-    ----------
-    logger : logging.Logger
-        One of the loggers of this module.
-    level : int
-        Level of the record.
-    message : str
-        One sentence. Credentials in URLs are removed.
-    run : path
-        Directory of the run.
-    shard : str
-        Key of the shard, if the record is about one.
+    - `message`: one sentence. Credentials in URLs are removed.
     """
     if logger.isEnabledFor(level):
         facts = {"run": redacted(os.fspath(run)), "shard": redacted(shard)}

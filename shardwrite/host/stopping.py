@@ -99,11 +99,6 @@ def has_ended(thread: threading.Thread) -> bool:
 
     Return False if the interpreter itself ends. Its daemon threads are gone then, with the locks
     that they hold, and some versions of Python would wait for them for ever.
-
-    Parameters
-    ----------
-    thread : threading.Thread
-        A daemon thread.
     """
     if sys.is_finalizing():
         return False

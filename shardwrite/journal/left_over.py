@@ -25,18 +25,7 @@ _OWNER = "process.json"
 
 
 def begin_private(directory: Path) -> None:
-    """Begin to use the private directory of this process, which may be in use already.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The directory, which has one of the names of such directories.
-
-    Raises
-    ------
-    StoreError
-        If it cannot be written to.
-    """
+    """Begin to use the private directory of this process, which may be in use already."""
     owner = directory / _OWNER
     if is_there(owner):
         return

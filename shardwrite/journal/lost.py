@@ -19,15 +19,7 @@ def has_lost_array(run: RunDirectory) -> bool:
     An array counts as another one if its number of axes, data type, shards, chunks or codecs are
     others. It is not compared with a run that replaces an array.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        A run that has not ended.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
+    - `run`: A run that has not ended.
     """
     place = run.target.place
     kind = place.kind()

@@ -22,26 +22,7 @@ __all__ = ["abort_uploads", "uploads_left"]
 def uploads_left(
     target: Target, metadata: ArrayMetadata, own: Collection[str] = (), *, looking: bool = False
 ) -> Sequence[tuple[str, str]]:
-    """Uploads to shards of an array that no living process has begun: their keys and names.
-
-    Parameters
-    ----------
-    target : Target
-        The array.
-    metadata : ArrayMetadata
-        Metadata of the array, or of the part of it whose shards are looked at.
-    own : collection of str
-        Names of drivers that have begun none of them.
-    looking : bool
-        Whether nothing may be written into directories of runs; see `live_holders`.
-
-    Raises
-    ------
-    SpecError
-        If the library for uploads in parts is missing.
-    StoreError
-        If they cannot be listed.
-    """
+    """Uploads to shards of an array that no living process has begun: their keys and names."""
     if most_nbytes_of(metadata) <= put_limit():
         return ()
     found = [
@@ -54,15 +35,7 @@ def uploads_left(
 
 
 def abort_uploads(target: Target, metadata: ArrayMetadata, own: Collection[str] = ()) -> int:
-    """Abort the uploads that `uploads_left` finds, and return how many there were.
-
-    Raises
-    ------
-    SpecError
-        If the library for uploads in parts is missing.
-    StoreError
-        If the service refuses.
-    """
+    """Abort the uploads that `uploads_left` finds, and return how many there were."""
     left = uploads_left(target, metadata, own)
     for key, upload in left:
         target.store.abort_upload(key, upload)

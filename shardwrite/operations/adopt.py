@@ -149,13 +149,7 @@ def preview_adopt(
     how: str,
     strategy: Any = None,
 ) -> Adopted:
-    """What :func:`adopt` would do. It raises what that would raise before it changes anything.
-
-    Parameters
-    ----------
-    files, array, dataset, axis, grid, how, strategy
-        See :func:`adopt`.
-    """
+    """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
     call = _call_of(files, dataset, _arrangement(axis, grid), how)
     target = resolve_target(array, None)
     if how == "copy":

@@ -254,12 +254,7 @@ def looked_at(
 ) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
     """Facts about all shards, and a mask of those with too many unused bytes.
 
-    Raises
-    ------
-    SpecError
-        If one of these is a file of HDF5, or the first or the last shard of the array is.
-    CorruptShardError
-        If a shard is bad.
+    - Raises CorruptShardError if a shard is bad.
     """
     metadata = array.metadata
     table = _inspected(target, array, np.arange(metadata.grid.n_shards))

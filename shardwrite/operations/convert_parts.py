@@ -65,20 +65,10 @@ _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
 @dataclass(frozen=True, slots=True)
 class PlannedParts:
-    """A conversion that is cut into parts, planned.
+    """A conversion that is cut into parts, planned."""
 
-    Attributes
-    ----------
-    tree : Hierarchy
-        The source.
-    made : tuple of One
-        The planned conversions of its arrays.
-    call : Call
-        The call.
-    """
-
-    tree: Hierarchy
-    made: tuple[One, ...]
+    tree: Hierarchy  # the source
+    made: tuple[One, ...]  # the planned conversions of its arrays
     call: Call
 
     @property
@@ -127,22 +117,7 @@ class PlannedParts:
 
 
 def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
-    """Plan a conversion that is cut into parts. Nothing is written.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        The source.
-    call : Call
-        The call.
-    engine : Engine
-        The engine of a process that converts a part.
-
-    Raises
-    ------
-    SpecError, PlanError
-        If an argument does not fit.
-    """
+    """Plan a conversion that is cut into parts. Nothing is written."""
     if call.dst is None:
         raise SpecError(
             "parts need another place",
@@ -389,13 +364,7 @@ def _is_of(one: One, receipt: Receipt) -> bool:
 
 
 def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
-    """The plan of a run that was begun, with the source of this process.
-
-    Raises
-    ------
-    JournalError
-        If the run makes something else.
-    """
+    """The plan of a run that was begun, with the source of this process."""
     planned = one.planned.plan
     if accepts_source():
         what = run.record.identity.source

@@ -22,26 +22,7 @@ __all__ = ["keep_copy"]
 def keep_copy(target: Target, key: str, durability: str) -> str:
     """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    key : str
-        Key of the shard.
-    durability : str
-        See :meth:`shardwrite.stores.Store.transaction`.
-
-    Returns
-    -------
-    str
-        Path of the copy, or its URL.
-
-    Raises
-    ------
-    StoreError
-        If no copy can be kept.
-    UntrustedStateError
-        If the directory is a link, or another user's.
+    - Raises UntrustedStateError if the directory is a link, or another user's.
     """
     leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     if target.in_store:

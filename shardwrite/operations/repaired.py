@@ -20,25 +20,14 @@ _INTERRUPTED = (
 
 @dataclass(frozen=True, slots=True)
 class RepairTask:
-    """A shard that must be written again.
+    """A shard that must be written again."""
 
-    Attributes
-    ----------
-    key : str
-        Storage key of the shard.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    region : tuple of (int, int)
-        Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
-        of a volume scatters the chunks of the shard.
-    reason : str
-        Description of the fault.
-    """
-
-    key: str
-    index: tuple[int, ...]
+    key: str  # storage key of the shard
+    index: tuple[int, ...]  # position of the shard in the shard grid
+    # Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
+    # of a volume scatters the chunks of the shard.
     region: tuple[tuple[int, int], ...]
-    reason: str
+    reason: str  # description of the fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,19 +44,7 @@ TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
 def with_traffic(plan: Plan, target: Target) -> Plan:
     """The plan with what its run would ask of the bucket; without it, if the array lies in none.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan of a new array, or of an update.
-    target : Target
-        Where it goes. A run of the same plan that has not ended there counts.
-
-    Raises
-    ------
-    JournalError
-        If the state of a run cannot be used.
-    StoreError
-        If the service refuses.
+    - `target`: where it goes. A run of the same plan that has not ended there counts.
     """
     store = target.store
     if not isinstance(store, BucketStore) or not store.is_remote:
@@ -123,12 +111,7 @@ def _in_parts(store: BucketStore, metadata: ArrayMetadata) -> Requests:
 def requests_in_parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
     """Requests for uploads in parts, besides one PUT for each object.
 
-    Parameters
-    ----------
-    sizes : numpy.ndarray of int64, shape (n,)
-        Sizes of the objects, in bytes.
-    metadata : ArrayMetadata
-        The array whose objects they are.
+    - `sizes`: int64, shape (n,). Sizes of the objects, in bytes.
     """
     part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
     # One for each part, one to begin, and one look at what stands there.
@@ -165,22 +148,12 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What a region covers of a shard along one axis.
+    """What a region covers of a shard along one axis."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Inner chunks of the shard that it touches.
-    n_covered : int
-        How many of them it covers from end to end.
-    is_whole : bool
-        Whether it covers all that the shard has of the array.
-    """
-
-    start: int
-    stop: int
-    n_covered: int
-    is_whole: bool
+    start: int  # inner chunks of the shard that it touches
+    stop: int  # inner chunks of the shard that it touches
+    n_covered: int  # how many of them it covers from end to end
+    is_whole: bool  # whether it covers all that the shard has of the array
 
 
 def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:

@@ -101,27 +101,14 @@ _IS_HIERARCHY = Requests(n_get=1)
 
 @dataclass(frozen=True, slots=True)
 class Transferring:
-    """A transfer that was checked.
+    """A transfer that was checked."""
 
-    Attributes
-    ----------
-    tree : Hierarchy
-        The source.
-    place : Place
-        Place of the copy.
-    run_dir : Any
-        Directory of the run state; None if it lies beside the copy, or the configuration says
-        where.
-    is_default : bool
-        Whether no user has given that directory.
-    infos : dict of str to bytes
-        The ``info`` of each volume of Neuroglancer in the source, by its path.
-    """
-
-    tree: Hierarchy
-    place: Directory | InStore
+    tree: Hierarchy  # the source
+    place: Directory | InStore  # place of the copy
+    # Directory of the run state; None if it lies beside the copy, or the configuration says where
     run_dir: Any
-    is_default: bool
+    is_default: bool  # whether no user has given that directory
+    # The ``info`` of each volume of Neuroglancer in the source, by its path
     infos: dict[str, bytes]
 
     @property
@@ -158,15 +145,7 @@ class Transferring:
 
 
 def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
-    """Open the source of a transfer, and refuse what cannot be copied as it is.
-
-    Raises
-    ------
-    SpecError
-        If the source is no hierarchy of Zarr v3, or the copy would lie in it.
-    JournalError
-        If a run on an array of the source has not ended.
-    """
+    """Open the source of a transfer, and refuse what cannot be copied as it is."""
     tree = open_hierarchy(place_of(src), lambda _: True)
     names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
     refuse_names(names, tree.place.label, as_text=True, as_it_is=True)
@@ -191,13 +170,7 @@ def _check_source(source: StoredArray) -> None:
 
 
 def refuse_hierarchy(place: Place) -> None:
-    """Refuse to copy to a place in a hierarchy of 2022.
-
-    Raises
-    ------
-    SpecError
-        If it is in one.
-    """
+    """Refuse to copy to a place in a hierarchy of 2022."""
     if isinstance(place, TransformerPlace):
         raise SpecError(
             "is in a hierarchy of 2022",
@@ -219,24 +192,7 @@ def _not_as_it_is(label: str, what: str) -> SpecError:
 def transfer(
     wanted: Transferring, run: RunOptions, progress: bool | OnReport, engine: Engine
 ) -> Transfer:
-    """Copy a hierarchy.
-
-    Parameters
-    ----------
-    wanted : Transferring
-        What is copied.
-    run : RunOptions
-        How the runs go.
-    progress : bool or callable
-        See `reporting`.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Raises
-    ------
-    ShardwriteError
-        See :func:`shardwrite.upload`.
-    """
+    """Copy a hierarchy."""
     start = time.perf_counter()
     tree = wanted.tree
     documents = wanted.documents()
@@ -287,13 +243,7 @@ def transfer(
 
 
 def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
-    """Refuse to replace a scale of a volume by what its ``info`` does not describe.
-
-    Raises
-    ------
-    SpecError
-        If it would be replaced so.
-    """
+    """Refuse to replace a scale of a volume by what its ``info`` does not describe."""
     place, metadata = job.target.place, job.plan.metadata
     if not why_kept(metadata.document):
         refuse_scale_at(job.target)
@@ -305,22 +255,7 @@ def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
 
 
 def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
-    """Copy an array, and remove each of its objects once the copy is durable and was compared.
-
-    Parameters
-    ----------
-    src : str or path
-        Directory of the array.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Raises
-    ------
-    ShardwriteError
-        See :func:`shardwrite.upload`.
-    """
+    """Copy an array, and remove each of its objects once the copy is durable and was compared."""
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
@@ -410,20 +345,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
-    """Plan a transfer: objects, bytes, requests and memory. The source is listed.
-
-    Parameters
-    ----------
-    wanted : Transferring
-        What is copied.
-    engine : Engine
-        The engine that looks at the objects.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    """
+    """Plan a transfer: objects, bytes, requests and memory. The source is listed."""
     tree, place = wanted.tree, wanted.place
     arrays, memory, scratch, in_parts = [], 0, 0, Requests()
     for name, source in tree.arrays:

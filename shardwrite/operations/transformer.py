@@ -93,13 +93,7 @@ def transformer_view(
 
 
 def _directory(given: Any) -> str:
-    """Path of the directory that a user gives for a store.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be one, such as the URL of a bucket, or is a file.
-    """
+    """Path of the directory that a user gives for a store."""
     path = local_path(given) if isinstance(given, str) else ""
     if not path or "\0" in path or "://" in path or is_file(path):
         raise SpecError(

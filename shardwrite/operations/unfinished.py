@@ -19,18 +19,8 @@ _END_IT = (
 def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     """Refuse a hierarchy if a run on one of its arrays has not ended.
 
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy.
-    is_kept : bool
-        Whether the hierarchy is only read. Untrusted state beside it is then ignored, because
-        anybody may have put it there.
-
-    Raises
-    ------
-    JournalError
-        If there is one.
+    - `is_kept`: whether the hierarchy is only read. Untrusted state beside it is then ignored,
+      because anybody may have put it there.
     """
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place

@@ -29,22 +29,7 @@ def is_group(place: Place) -> bool:
 
 
 def verify_group(place: Place, **others: bool) -> Report:
-    """Compare the consolidated metadata of a group, and of all groups below, with their nodes.
-
-    Parameters
-    ----------
-    place : Place
-        The group.
-    **others : bool
-        Checks of arrays that were asked for.
-
-    Raises
-    ------
-    SpecError
-        If one of them was asked for, or a document is not valid.
-    StoreError
-        If the storage refuses.
-    """
+    """Compare the consolidated metadata of a group, and of all groups below, with their nodes."""
     for field, is_wanted in others.items():
         if is_wanted:
             raise SpecError(

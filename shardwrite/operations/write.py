@@ -556,13 +556,7 @@ class _Many:
 
     @classmethod
     def of(cls, arrays: Any, stores: Any, names: Any, regions: Any) -> _Many:
-        """Check that there are as many of each.
-
-        Raises
-        ------
-        SpecError
-            If there are not.
-        """
+        """Check that there are as many of each."""
         if not isinstance(arrays, list | tuple):
             raise SpecError(
                 "not a sequence of arrays",

@@ -32,10 +32,7 @@ def html(census: Tally) -> str:
     The page holds the table and a picture of the shard grid, which shows the index and size of the
     shard under the mouse pointer.
 
-    Parameters
-    ----------
-    census : Census
-        The census. In a large grid, a cell of the picture stands for many shards.
+    - `census`: the census. In a large grid, a cell of the picture stands for many shards.
     """
     return page_html(f"census of {census.path}", fragment(census, _PAGE_CELLS))
 

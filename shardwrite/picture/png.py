@@ -36,19 +36,7 @@ _N_TICKS = 8
 def write_png(census: Census, path: str | os.PathLike[str], *, is_dark: bool = False) -> None:
     """Draw the shard grid as a PNG file of 1200 by 900 pixels.
 
-    Parameters
-    ----------
-    census : Census
-        Census of the array to draw.
-    path : str or path
-        File to write. An existing file is replaced.
-    is_dark : bool
-        Draw light text on a dark ground, for dark slides and pages.
-
-    Raises
-    ------
-    SpecError
-        If matplotlib is not installed.
+    - `path`: file to write. An existing file is replaced.
     """
     try:
         # not pyplot, which keeps figures in memory and may need a display

@@ -27,18 +27,10 @@ _LARGEST_CELL = 4  # columns of a cell in a small grid, which is enlarged
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TerminalPicture:
-    """Picture of the shard grid that rich can print.
+    """Picture of the shard grid that rich can print."""
 
-    Attributes
-    ----------
-    census : Census
-        Census of the array to show.
-    width : int
-        Most columns to fill.
-    """
-
-    census: Census
-    width: int
+    census: Census  # census of the array to show
+    width: int  # most columns to fill
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -105,11 +97,6 @@ def terminal_picture(census: Census, width: int = 80) -> TerminalPicture:
 
     It is drawn with half blocks, or with characters if the console has no colours.
 
-    Parameters
-    ----------
-    census : Census
-        Census of the array to show.
-    width : int
-        Most columns to fill. A narrower console limits them further.
+    - `width`: most columns to fill. A narrower console limits them further.
     """
     return TerminalPicture(census, width)

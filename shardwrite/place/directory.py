@@ -46,18 +46,10 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system list
 
 @dataclass(frozen=True, slots=True)
 class Directory(Place):
-    """An array in a directory.
+    """An array in a directory."""
 
-    Attributes
-    ----------
-    root : pathlib.Path
-        Directory of the store.
-    name : str
-        Path of the array inside the store; empty if the store itself is the array.
-    """
-
-    root: Path
-    name: str = ""
+    root: Path  # directory of the store
+    name: str = ""  # path of the array inside the store; empty if the store itself is the array
 
     @property
     def path(self) -> Path:

@@ -52,15 +52,7 @@ def array_card(metadata: ArrayMetadata) -> Card:
 
 
 def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
-    """Make the card of a plan.
-
-    Parameters
-    ----------
-    plan : PlanFacts
-        The plan.
-    gathering : PlanFacts, optional
-        Plan of the run that gathers shards out of the spool that `plan` is for.
-    """
+    """Make the card of a plan."""
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:

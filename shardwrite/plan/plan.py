@@ -22,18 +22,10 @@ __all__ = ["Part", "Plan", "Stretch"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Place of a plan among several plans that are cut into parts together.
+    """Place of a plan among several plans that are cut into parts together."""
 
-    Attributes
-    ----------
-    before_nbytes : int
-        Decoded bytes of the plans before it.
-    total_nbytes : int
-        Decoded bytes of all plans.
-    """
-
-    before_nbytes: int
-    total_nbytes: int
+    before_nbytes: int  # decoded bytes of the plans before it
+    total_nbytes: int  # decoded bytes of all plans
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,13 +252,7 @@ _LAYOUTS = {
 
 
 def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str, str]]:
-    """Rows of a scale whose shards are gathered out of a spool.
-
-    Parameters
-    ----------
-    spooling, gathering : PlanFacts
-        Plans of the run that writes the spool, and of the run that gathers chunks out of it.
-    """
+    """Rows of a scale whose shards are gathered out of a spool."""
     shape, dtype = spooling.metadata.grid.shape, spooling.metadata.dtype
     return [
         ("scale", f"{shape} {dtype}, {human(spooling.raw_nbytes)}"),
@@ -269,15 +263,7 @@ def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str,
 
 
 def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
-    """Format a plan as a text table.
-
-    Parameters
-    ----------
-    plan : PlanFacts
-        The plan.
-    gathering : PlanFacts, optional
-        Plan of the run that gathers shards out of the spool that `plan` is for.
-    """
+    """Format a plan as a text table."""
     if gathering is None:
         return table_text("plan", plan_rows(plan))
     scale = table_text("plan of the scale", gathering_rows(plan, gathering))

@@ -11,22 +11,21 @@ __all__ = ["Requests", "Traffic"]
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Number of requests to an object store, as far as nothing must be repeated.
+    """Number of requests to an object store, as far as nothing must be repeated."""
 
-    Attributes
-    ----------
-    n_put, n_get, n_list : int
-        Number of objects that are put, of objects and ranges that are read or looked at (GET and
-        HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services
-        take nothing for them.
-    n_parts : int
-        Number of requests for uploads in parts, besides one PUT for each object.
-    """
-
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_put: int = 0
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_get: int = 0
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_list: int = 0
-    n_parts: int = 0
+    n_parts: int = 0  # number of requests for uploads in parts, besides one PUT for each object
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
@@ -47,24 +46,14 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a run asks of an object store, at most, if nothing must be repeated.
+    """What a run asks of an object store, at most, if nothing must be repeated."""
 
-    Attributes
-    ----------
-    requests : Requests
-        Requests that do not depend on how long the run takes.
-    hourly : Requests
-        Requests that keep the state of the run, for each hour that it takes.
-    put_nbytes, get_nbytes : int
-        Bytes that are put and read.
-    is_expected : bool
-        Whether the bytes are those expected at the compression that was given, and not the most.
-    """
-
-    requests: Requests
+    requests: Requests  # requests that do not depend on how long the run takes
+    # Requests that keep the state of the run, for each hour that it takes
     hourly: Requests = Requests()
-    put_nbytes: int
-    get_nbytes: int = 0
+    put_nbytes: int  # bytes that are put and read
+    get_nbytes: int = 0  # bytes that are put and read
+    # Whether the bytes are those expected at the compression that was given, and not the most
     is_expected: bool = False
 
     def to_dict(self) -> dict[str, JSON]:

@@ -22,11 +22,8 @@ class Presence:
 
     Indexes that were read are kept for a while, so an instance is for one task.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array. If it has codecs around its sharding, no chunk counts as stored, because its
-        indexes are encoded.
+    - `array`: the array. If it has codecs around its sharding, no chunk counts as stored, because
+      its indexes are encoded.
     """
 
     def __init__(self, array: ShardedArray) -> None:
@@ -36,12 +33,7 @@ class Presence:
     def __call__(self, box: Box) -> bool:
         """Whether a chunk that overlaps a box of elements is stored.
 
-        Raises
-        ------
-        CorruptShardError
-            If the index of a shard is not valid.
-        StoreError
-            If the storage refuses.
+        - Raises CorruptShardError if the index of a shard is not valid.
         """
         grid = self._array.metadata.grid
         inside = box.intersect(grid.whole)

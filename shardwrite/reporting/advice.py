@@ -27,13 +27,7 @@ Advice = Iterator[tuple[str, str]]
 
 
 def advice_for(report: RunFacts) -> list[tuple[str, str]]:
-    """Find out what could be changed: pairs of a finding and what to do about it.
-
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    """
+    """Find out what could be changed: pairs of a finding and what to do about it."""
     rules: tuple[Callable[[RunFacts], Advice], ...] = (
         _state,
         _failures,

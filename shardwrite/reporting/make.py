@@ -52,10 +52,7 @@ def figures_in(record: RunRecord) -> PlanFigures:
 class _Clock:
     """Seconds since the start of a run, without the pauses in which no process worked on it.
 
-    Parameters
-    ----------
-    stretches : sequence of (float, float)
-        Times in which a process worked, in seconds since 1970.
+    - `stretches`: times in which a process worked, in seconds since 1970.
     """
 
     def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
@@ -105,21 +102,11 @@ def make_report(
 ) -> RunReport:
     """Make the report of a run from its timeline.
 
-    Parameters
-    ----------
-    path : str
-        Path of the array.
-    record : RunRecord
-        The record of the run.
-    timeline : Timeline
-        Its timeline.
-    state : {"running", "interrupted", "finished"}
-        State of the run.
-    now : float
-        The current time, in seconds since 1970. Processes that are alive have worked until now.
-    call_seconds : float
-        Duration of the one call that has done all of it, which begins before the first task; 0 if
-        there were several.
+    - `state`: state of the run.
+    - `now`: the current time, in seconds since 1970. Processes that are alive have worked until
+      now.
+    - `call_seconds`: duration of the one call that has done all of it, which begins before the
+      first task; 0 if there were several.
     """
     ledger, commits = timeline.ledger, timeline.commits
     is_running = state == "running"

@@ -23,13 +23,7 @@ _TALLEST = 90  # height of a process with many lanes
 
 
 def html(report: RunFacts) -> str:
-    """Make a page of a report, which loads nothing from elsewhere and has no script.
-
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    """
+    """Make a page of a report, which loads nothing from elsewhere and has no script."""
     return page_html(f"run of {report.path}", card_html(card_of(report)))
 
 

@@ -49,14 +49,8 @@ def notebook_display() -> Display | None:
 class NotebookBar:
     """Progress of a run, shown as a bar with a text beside it.
 
-    Parameters
-    ----------
-    raw_nbytes : int
-        Decoded bytes of everything that will be in the array.
-    display : callable
-        Shows an object, and returns a handle that replaces it.
-    clock : callable
-        Returns the time in seconds.
+    - `raw_nbytes`: decoded bytes of everything that will be in the array.
+    - `clock`: returns the time in seconds.
     """
 
     def __init__(
@@ -82,10 +76,7 @@ class NotebookBar:
     def end(self, *, is_done: bool) -> None:
         """Draw the last state.
 
-        Parameters
-        ----------
-        is_done : bool
-            Whether the call has ended without an error.
+        - `is_done`: whether the call has ended without an error.
         """
         self._state = "done" if is_done else "stopped"
         self._draw()

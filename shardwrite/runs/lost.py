@@ -22,21 +22,9 @@ def check_nothing_lost(source: StoredArray) -> None:
     The array is listed to the end if it lies on this machine, or has a receipt that says which of
     its shards are empty. Otherwise the first chunk ends the listing.
 
-    Parameters
-    ----------
-    source : StoredArray
-        The array. One whose objects are being removed, as they are consumed, is not looked at.
-
-    Raises
-    ------
-    SpecError
-        If none of its chunks is there, but files are that are named like chunks.
-    ChangedError
-        If an object is missing that the receipt names.
-    JournalError
-        If the receipt is not valid.
-    StoreError
-        If the storage refuses.
+    - `source`: the array. One whose objects are being removed, as they are consumed, is not looked
+      at.
+    - Raises ChangedError if an object is missing that the receipt names.
     """
     if source.known_identity or source.is_in_file:
         return

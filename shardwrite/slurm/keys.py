@@ -26,11 +26,6 @@ def make_keys() -> dict[str, bytes]:
 
     The files' contents are returned by file name. The private key of the authority is not kept, so
     it can sign nothing else.
-
-    Raises
-    ------
-    SpecError
-        If the package `cryptography` is not installed.
     """
     try:
         from cryptography import x509

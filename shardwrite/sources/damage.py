@@ -21,11 +21,6 @@ def naming_damage(path: str, box: Box) -> Iterator[None]:
     """Turn what a library raises about a damaged file into an error that names the file.
 
     Errors of the operating system, which have a number, stay as they are.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged.
     """
     try:
         yield

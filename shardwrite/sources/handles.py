@@ -27,11 +27,6 @@ class HandleCache:
 
     A handle that leaves the cache is not closed here, because a thread may be reading from it. It
     closes when its last reader releases it.
-
-    Parameters
-    ----------
-    limit : int
-        Maximum number of handles to keep.
     """
 
     def __init__(self, limit: int) -> None:

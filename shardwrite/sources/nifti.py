@@ -92,18 +92,6 @@ def _metadata(image: Any, path: str) -> SourceMetadata:
 def open_(request: Request) -> Source:
     """Open a NIfTI image; only its header is read.
 
-    Parameters
-    ----------
-    request : Request
-        Request with `path`.
-
-    Raises
-    ------
-    SpecError
-        If nibabel is not installed, or an uncompressed file is too short.
-    OSError
-        If the file cannot be read.
-
     Warns
     -----
     UserWarning

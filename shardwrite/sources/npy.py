@@ -37,22 +37,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def open_(request: Request) -> Source:
-    """Open a ``.npy`` file; only its header is read.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`.
-
-    Raises
-    ------
-    SpecError
-        If the elements are Python objects, or the file is too short.
-    ValueError
-        If the header is invalid, or its version is unknown.
-    OSError
-        If the file cannot be read.
-    """
+    """Open a ``.npy`` file; only its header is read."""
     path, place = request.path, place_of(request)
     with open_binary(place) as file:
         shape, fortran, dtype = _header(file)

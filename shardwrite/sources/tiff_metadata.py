@@ -22,15 +22,7 @@ _Steps = Mapping[str, tuple[float, str]]
 
 
 def describe_series(file: Any, number: int) -> tuple[SourceMetadata, list[str]]:
-    """Names of the axes and attributes of a series, and what is left out, with the reasons.
-
-    Parameters
-    ----------
-    file : tifffile.TiffFile
-        Open file.
-    number : int
-        Number of the series.
-    """
+    """Names of the axes and attributes of a series, and what is left out, with the reasons."""
     series = file.series[number]
     axes, left_out = str(series.axes), list[str]()
     steps: _Steps = {}
@@ -75,13 +67,7 @@ def stacked(found: SourceMetadata) -> SourceMetadata:
 
 
 def _image_of(file: Any, number: int) -> OmeImage:
-    """The image of a series in the OME-XML of its file.
-
-    Raises
-    ------
-    ValueError
-        If the text is broken, or does not say which image it is.
-    """
+    """The image of a series in the OME-XML of its file."""
     series, images = file.series[number], images_in(file.ome_metadata)
     if series.kind != "ome":
         raise ValueError("it does not fit the pages")

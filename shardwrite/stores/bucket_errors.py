@@ -142,18 +142,9 @@ def as_bucket_error(
 ) -> StoreError:
     """Error that says what went wrong in a bucket, and what to do.
 
-    Parameters
-    ----------
-    error : BaseException
-        The error of obstore or botocore.
-    doing : str
-        What was attempted, for instance ``"read"``.
-    name : str
-        Name of the object; empty for the bucket as a whole.
-    where : str
-        URL of the store, without credentials.
-    text : str
-        What the service said, without names and credentials; by default the text of the error.
+    - `where`: URL of the store, without credentials.
+    - `text`: what the service said, without names and credentials; by default the text of the
+      error.
     """
     text = text or _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"

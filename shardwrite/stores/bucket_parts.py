@@ -52,20 +52,7 @@ def put_limit() -> int:
 
 
 def check_size(kind: Kind, most_nbytes: int, head_nbytes: int) -> None:
-    """Refuse shards that are too large for a kind of store, before a run.
-
-    Parameters
-    ----------
-    kind : Kind
-        The kind.
-    most_nbytes, head_nbytes : int
-        See `part_nbytes_for`.
-
-    Raises
-    ------
-    SpecError
-        If they are.
-    """
+    """Refuse shards that are too large for a kind of store, before a run."""
     is_s3 = kind.scheme == "s3"
     allowed = MOST_NBYTES if is_s3 else kind.most_nbytes
     if most_nbytes > allowed or (is_s3 and head_nbytes > MOST_PUT_NBYTES):
@@ -80,15 +67,7 @@ def check_size(kind: Kind, most_nbytes: int, head_nbytes: int) -> None:
 
 
 def cannot_replace(where: str, most_nbytes: int) -> SpecError:
-    """Error of an update of large shards, where uploads are completed without conditions.
-
-    Parameters
-    ----------
-    where : str
-        URL of the store.
-    most_nbytes : int
-        Largest size of a shard, in bytes.
-    """
+    """Error of an update of large shards, where uploads are completed without conditions."""
     return SpecError(
         f"shards of up to {most_nbytes:,} bytes are uploaded in parts, and this service then "
         "replaces an object whatever stands there (CONDITIONAL)",
@@ -103,14 +82,7 @@ def cannot_replace(where: str, most_nbytes: int) -> SpecError:
 class InParts:
     """Uploads in parts into the bucket of a store; they are shared by all parts of the store.
 
-    Parameters
-    ----------
-    store : obstore.store.S3Store
-        The store.
-    endpoint : str
-        Address of the service; empty for that of AWS.
-    where : str
-        URL of the store for messages, without credentials.
+    - `where`: URL of the store for messages, without credentials.
     """
 
     def __init__(self, store: Any, endpoint: str, where: str) -> None:
@@ -120,13 +92,7 @@ class InParts:
 
     @property
     def uploads(self) -> Uploads:
-        """What begins and ends uploads; made when it is first needed.
-
-        Raises
-        ------
-        SpecError
-            If the library for it is missing, or does not know an option of the store.
-        """
+        """What begins and ends uploads; made when it is first needed."""
         with _lock:
             if self._uploads is None or self._pid != os.getpid():
                 self._uploads, self._pid = S3Uploads(*self._given), os.getpid()
@@ -145,13 +111,7 @@ class InParts:
             _open.discard(upload.id)
 
     def abort(self, upload: Upload) -> None:
-        """Abort an upload.
-
-        Raises
-        ------
-        StoreError
-            If the service refuses.
-        """
+        """Abort an upload."""
         try:
             self.uploads.abort(upload)
         finally:
@@ -168,13 +128,6 @@ class InParts:
 
         None if that did not become clear: the service may have refused, or another process may
         have taken object or upload for left over.
-
-        Parameters
-        ----------
-        name : str
-            Name of an object that is put for this, and that the caller removes.
-        put : callable
-            Function that puts the object, and returns its ETag.
         """
         tag = put()
         upload = self.begin(name)
@@ -194,21 +147,7 @@ class InParts:
 class PartedWriter(WholeWriter):
     """An object that grows in memory, and is uploaded in parts once it is too large for that.
 
-    Parameters
-    ----------
-    transaction : WholeTransaction
-        The transaction.
-    key : str
-        Key of the object.
-    in_parts : InParts
-        The uploads of the store.
-    completes_if : callable
-        Function that tells whether the service completes uploads on conditions.
-
-    Attributes
-    ----------
-    is_exclusive : bool
-        Whether nobody else writes to the object meanwhile, so that no condition is needed.
+    - `completes_if`: function that tells whether the service completes uploads on conditions.
     """
 
     is_exclusive = False
@@ -289,13 +228,7 @@ class PartedWriter(WholeWriter):
         self._tags.append(self._in_parts.uploads.put_part(upload, number, data))
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """See :meth:`ObjectWriter.write_at`.
-
-        Raises
-        ------
-        StoreError
-            If the bytes were sent already, which those of the first part are not.
-        """
+        """See :meth:`ObjectWriter.write_at`."""
         held = [(self._start, self._open_data())]
         if self._upload is not None:
             held.append((0, self._first))

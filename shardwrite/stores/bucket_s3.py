@@ -112,19 +112,7 @@ _is_ours: ContextVar[bool] = ContextVar("is_ours", default=False)
 class S3Uploads(Uploads):
     """Uploads into the bucket of a store of obstore.
 
-    Parameters
-    ----------
-    store : obstore.store.S3Store
-        The store.
-    endpoint : str
-        Address of the service; empty for that of AWS.
-    where : str
-        URL of the store for messages, without credentials.
-
-    Raises
-    ------
-    SpecError
-        If botocore is missing, or does not know an option of the store.
+    - `where`: URL of the store for messages, without credentials.
     """
 
     def __init__(self, store: Any, endpoint: str, where: str) -> None:

@@ -30,43 +30,21 @@ COPIED_FROM_BUCKET_NBYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Room in a directory for objects that wait.
+    """Room in a directory for objects that wait."""
 
-    Attributes
-    ----------
-    disk : int
-        Number of the file system, which two directories may share.
-    free_nbytes : int
-        Bytes that are free there.
-    """
-
-    disk: int
-    free_nbytes: int
+    disk: int  # number of the file system, which two directories may share
+    free_nbytes: int  # bytes that are free there
 
 
 def room_in(directory: str) -> Room:
-    """Look whether files can be made in a directory, and how much room there is.
-
-    Raises
-    ------
-    StoreError
-        If the directory is missing, or cannot be written to.
-    """
+    """Look whether files can be made in a directory, and how much room there is."""
     with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
         found = os.fstatvfs(file.fileno())
         return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
 
 
 def held_beside_scratch(most_nbytes: int, head_nbytes: int, *, in_parts: bool) -> int:
-    """Memory that an object takes, although it waits in a file, in bytes, at most.
-
-    Parameters
-    ----------
-    most_nbytes, head_nbytes : int
-        See `part_nbytes_for`.
-    in_parts : bool
-        Whether a large object is uploaded in parts, of which two are in memory.
-    """
+    """Memory that an object takes, although it waits in a file, in bytes, at most."""
     if not in_parts or most_nbytes <= put_limit():
         return min(most_nbytes, COPIED_FROM_BUCKET_NBYTES)
     return min(most_nbytes, 2 * part_nbytes_for(min(most_nbytes, MOST_NBYTES), head_nbytes))
@@ -75,21 +53,8 @@ def held_beside_scratch(most_nbytes: int, head_nbytes: int, *, in_parts: bool) -
 class ScratchWriter(WholeWriter):
     """An object that grows in a file without a name.
 
-    Parameters
-    ----------
-    transaction : WholeTransaction
-        The transaction.
-    key : str
-        Key of the object.
-    directory : str
-        Directory of the file. It may name variables of the environment.
-    large : PartedWriter or None
-        What uploads the object if it is too large for one request.
-
-    Raises
-    ------
-    StoreError
-        If no file can be made there.
+    - `directory`: directory of the file. It may name variables of the environment.
+    - `large`: what uploads the object if it is too large for one request.
     """
 
     def __init__(

@@ -45,20 +45,11 @@ ANY: Condition = None
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload that was begun.
+    """An upload that was begun."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the object.
-    id : str
-        Name that the service has given to the upload.
-    mark : str
-        Text among the metadata of the object that no other upload has; empty if it is not known.
-    """
-
-    name: str
-    id: str
+    name: str  # name of the object
+    id: str  # name that the service has given to the upload
+    # Text among the metadata of the object that no other upload has; empty if it is not known
     mark: str = ""
 
 
@@ -81,14 +72,7 @@ class Uploads(Protocol):
         It does not if the condition did not hold. If the answer was lost, the object that stands
         there is looked at.
 
-        Parameters
-        ----------
-        upload : Upload
-            The upload.
-        tags : sequence of str
-            ETags of all parts, from the first on.
-        condition : Condition
-            What must stand there before, in a service that knows conditions.
+        - `condition`: what must stand there before, in a service that knows conditions.
         """
 
     def abort(self, upload: Upload) -> None:
@@ -103,22 +87,7 @@ def part_nbytes_for(most_nbytes: int, head_nbytes: int = 0) -> int:
 
     All parts have this size but the last one, which is smaller.
 
-    Parameters
-    ----------
-    most_nbytes : int
-        Upper bound of the size of the object, in bytes.
-    head_nbytes : int
-        Bytes at the beginning that are known last. They lie in the first part.
-
-    Returns
-    -------
-    int
-        Size in bytes; at least 16 MiB, and a multiple of 1 MiB.
-
-    Raises
-    ------
-    StoreError
-        If no service takes such an object.
+    - `head_nbytes`: bytes at the beginning that are known last. They lie in the first part.
 
     Examples
     --------
@@ -139,13 +108,8 @@ def part_nbytes_for(most_nbytes: int, head_nbytes: int = 0) -> int:
 def held_nbytes(most_nbytes: int, head_nbytes: int, put_limit: int) -> int:
     """Memory that an object takes while it is written, in bytes, at most.
 
-    Parameters
-    ----------
-    most_nbytes, head_nbytes : int
-        See `part_nbytes_for`.
-    put_limit : int
-        Largest object that is put in one request, in bytes. A larger one is uploaded in parts, of
-        which the first one and the last one are in memory.
+    - `put_limit`: largest object that is put in one request, in bytes. A larger one is uploaded in
+      parts, of which the first one and the last one are in memory.
 
     Examples
     --------

@@ -20,17 +20,7 @@ def local_path(text: str, field: str = "store") -> str:
     A shell replaces ``~`` only at the beginning of a word, and Python never does. Taken as it is,
     it would name a directory, ``~``, below the working directory.
 
-    Parameters
-    ----------
-    text : str
-        What the user has written. All other text is returned as it is.
-    field : str
-        The argument, as errors name it.
-
-    Raises
-    ------
-    SpecError
-        If it is a ``file:`` URL, but of no path of this machine.
+    - `text`: what the user has written. All other text is returned as it is.
 
     Examples
     --------

@@ -130,11 +130,6 @@ class Room:
 
     The system gives large pages for it, if it can. With small ones, it takes longer to give them
     than to write to them. What is not written to takes no memory.
-
-    Parameters
-    ----------
-    most_nbytes : int
-        Largest size, in bytes.
     """
 
     def __init__(self, most_nbytes: int) -> None:

@@ -25,13 +25,6 @@ def begin_writeback(fd: int, start: int, stop: int) -> None:
     """Ask the system to start writing a range of a file to the disk.
 
     This makes nothing durable and reports no errors; only fsync does both.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of a file that is open for writing.
-    start, stop : int
-        The range, in bytes.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)

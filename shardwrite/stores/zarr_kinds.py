@@ -58,16 +58,9 @@ _MISSING = Facts(0, None)
 class Kind:
     """What is known of a store, and what its interface leaves out.
 
-    Attributes
-    ----------
-    store : zarr.abc.store.Store
-        The store. From `connect` on, its connections belong to the event loop of the adapter.
-    capabilities : frozenset of Capability
-        What it can do, without what every adapted store can.
-    has_tags : bool
-        Whether its storage tags each object.
-    is_open : bool
-        Whether `connect` has run.
+    - `store`: the store. From `connect` on, its connections belong to the event loop of the
+      adapter.
+    - `capabilities`: what it can do, without what every adapted store can.
     """
 
     has_tags = False

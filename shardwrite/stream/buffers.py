@@ -13,10 +13,7 @@ __all__ = ["Buffers"]
 class Buffers:
     """Pool of spare buffers, by size.
 
-    Parameters
-    ----------
-    limit_nbytes : int
-        Maximum number of bytes to keep.
+    - `limit_nbytes`: maximum number of bytes to keep.
     """
 
     def __init__(self, limit_nbytes: int) -> None:

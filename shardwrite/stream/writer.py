@@ -81,13 +81,7 @@ class _Accepted:
 
 
 def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArray[Any]:
-    """The block as an array.
-
-    Raises
-    ------
-    SpecError
-        If elements are masked, would mean something else, or are read from the array itself.
-    """
+    """The block as an array."""
     if type(block) is not np.ndarray:
         refuse_reading(block, target.store, target.label)
     if type(block).__module__.startswith("xarray."):

@@ -19,12 +19,8 @@ _KEY_NBYTES = np.uint32(8)
 def hashed(ids: Ids, name: str) -> Ids:
     """Hash ids.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of uint64, shape (n,)
-        The ids, already shifted by ``preshift_bits``.
-    name : {"identity", "murmurhash3_x86_128"}
-        Name of the hash function.
+    - `ids`: uint64, shape (n,). The ids, already shifted by ``preshift_bits``.
+    - `name`: name of the hash function.
     """
     return ids if name == "identity" else murmurhash3_x86_128(ids)
 
@@ -34,10 +30,7 @@ def murmurhash3_x86_128(ids: Ids) -> Ids:
 
     Each id is hashed as its eight little-endian bytes.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of uint64, shape (n,)
-        The ids.
+    - `ids`: uint64, shape (n,). The ids.
 
     Examples
     --------
