@@ -190,9 +190,6 @@ COVERED: dict[str, str] = {
         "tests/operations/test_uint64_shards.py"
         "::test_a_shard_that_is_replaced_amid_a_read_is_told_and_read_again"
     ),
-    "--live goes with neither --json nor --html": (
-        "tests/cli/test_report_command.py::test_the_command_ends_with_ctrl_c"
-    ),
     "Write with keep_report=True (--keep-report)": (
         f"{_REPORTS}::test_without_a_kept_report_totals_are_told"
     ),

@@ -34,7 +34,7 @@ _SECTIONS = {
         "--directory --job-name --sbatch --setup --interface --scheduler-interface "
         "--log-directory --encrypted --patience --config-name"
     ),
-    "Output": "--log-level --json --html --png --live --every --verify --version --help",
+    "Output": "--log-level --json --html --png --verify --version --help",
 }
 _SECTION_OF = {option: title for title, names in _SECTIONS.items() for option in names.split()}
 

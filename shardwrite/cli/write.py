@@ -62,7 +62,7 @@ def plan(
     """Show how SRC would be written, without writing anything.
 
     The table shows shards, files, tasks and memory. If you give a DST in a bucket, it also shows
-    requests, bytes and, with the settings cost.*, what they cost. Any other DST is not looked at.
+    requests and bytes. Any other DST is not looked at.
     """
     x, identity = open_to_write(src, options)
     store = dst if dst is not None and is_store_url(dst) else None

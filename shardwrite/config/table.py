@@ -18,9 +18,6 @@ __all__ = [
     "CLAIM_WAIT",
     "CLUSTER_ATTEMPTS",
     "COMPRESSORS",
-    "COST_GET",
-    "COST_PUT",
-    "COST_STORED",
     "DURABILITY",
     "EXCLUSIVE",
     "HEARTBEAT",
@@ -122,25 +119,6 @@ EXCLUSIVE = Setting(
     "cannot refuse a request if an object has changed meanwhile.",
     keyword="exclusive",
     fills=True,
-)
-COST_PUT = Setting(
-    "cost.put",
-    kinds.or_null(kinds.positive),
-    None,
-    "Price of 1,000 requests that put or list, in your currency. With this and the next one, plans "
-    "for buckets show what their requests cost.",
-)
-COST_GET = Setting(
-    "cost.get",
-    kinds.or_null(kinds.positive),
-    None,
-    "Price of 1,000 requests that read, in the same currency.",
-)
-COST_STORED = Setting(
-    "cost.stored",
-    kinds.or_null(kinds.positive),
-    None,
-    "Price of a GB that lies in a bucket for a month, in the same currency.",
 )
 DURABILITY = Setting(
     "durability",
@@ -326,9 +304,6 @@ SETTINGS: tuple[Setting[Any], ...] = (
     PUT_LIMIT,
     VIA,
     EXCLUSIVE,
-    COST_PUT,
-    COST_GET,
-    COST_STORED,
     MEMORY_LIMIT,
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,

@@ -86,11 +86,10 @@ def chart_html(chart: Chart) -> str:
     return printable(_templates().get_template("chart.html.j2").render(chart=chart))
 
 
-def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
+def page_html(title: str, body: str) -> str:
     """Make a page of its own.
 
     - `body`: HTML of the page. It is not escaped.
-    - `reload_seconds`: time after which a browser loads the page again; 0 for never.
     """
     page = _templates().get_template("page.html.j2")
-    return printable(page.render(title=title, body=body, reload_seconds=reload_seconds))
+    return printable(page.render(title=title, body=body))

@@ -77,8 +77,8 @@ def plan(
         How often a source task may run on average, if several waves need it.
     store, name, run_dir, via : optional
         Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan counts
-        the shards that wait in memory until they are put, and has `traffic`: requests, bytes and
-        cost. A run of the same plan that has not ended there counts.
+        the shards that wait in memory until they are put, and has `traffic`: requests and
+        bytes. A run of the same plan that has not ended there counts.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
         `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `format`, `order` and

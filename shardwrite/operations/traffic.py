@@ -1,4 +1,4 @@
-"""What a run would ask of a bucket: requests, bytes, and what they cost."""
+"""What a run would ask of a bucket: requests and bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.config.table import COST_GET, COST_PUT, COST_STORED
-from shardwrite.config.values import value_of
 from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
@@ -21,7 +19,7 @@ from shardwrite.journal.bucket_runs import PUT_SECONDS
 from shardwrite.journal.lease import lease_times
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan
-from shardwrite.plan.requests import Prices, Requests, Traffic
+from shardwrite.plan.requests import Requests, Traffic
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.stores import COPIED_FROM_BUCKET_NBYTES, BucketStore, part_nbytes_for
@@ -57,14 +55,12 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     ratio = plan.compression_ratio or 1.0
     per_index = plan.metadata.index_codec.encoded_nbytes
     read = 0 if plan.region is None else len(plan.shared_shards) * plain_nbytes_of(plan.metadata)
-    prices = Prices(value_of(COST_PUT), value_of(COST_GET), value_of(COST_STORED))
     traffic = Traffic(
         requests=requests,
         hourly=_hourly() if target.in_store else Requests(),
         put_nbytes=int(plan.metadata.raw_nbytes / ratio) + plan.n_shards * per_index,
         get_nbytes=read,
         is_expected=plan.compression_ratio is not None,
-        prices=prices,
     )
     return replace(plan, traffic=traffic)
 

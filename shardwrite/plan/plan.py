@@ -68,7 +68,7 @@ class Plan(PlanFacts):
     append_axis : int, optional
         Axis along which the array grows by the region.
     traffic : Traffic, optional
-        Requests, bytes and cost, if the plan is for an array in a bucket.
+        Requests and bytes, if the plan is for an array in a bucket.
     gathering : Plan, optional
         Plan of the run that gathers the chunks into their shards, if this plan writes them into
         the spool of a volume.

@@ -200,17 +200,7 @@ def _traffic_rows(traffic: Traffic) -> list[tuple[str, str]]:
     put = f"{'about' if traffic.is_expected else 'at most'} {human(traffic.put_nbytes)} put"
     if traffic.get_nbytes:
         put += f", at most {human(traffic.get_nbytes)} read"
-    rows = [("requests", requests), ("transferred", put)]
-    told = [
-        f"{amount:,.4g} {what}"
-        for amount, what in (
-            (traffic.cost, "for the requests"),
-            (traffic.hourly_cost if traffic.hourly != Requests() else None, "for each hour"),
-            (traffic.monthly_cost, "a month for what is put"),
-        )
-        if amount is not None
-    ]
-    return [*rows, ("cost", ", ".join(told))] if told else rows
+    return [("requests", requests), ("transferred", put)]
 
 
 def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Requests to an object store, and what they cost."""
+"""Requests to an object store, and bytes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 
 from shardwrite.codecs.documents import JSON
 
-__all__ = ["Prices", "Requests", "Traffic"]
-
-_GB = 10**9
+__all__ = ["Requests", "Traffic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +44,6 @@ class Requests:
         return f"{self.n_put:,} PUT, {parts}{self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What a service takes, in a currency of the user's. None where it is not known."""
-
-    put: float | None = None  # for 1,000 requests that put or list
-    get: float | None = None  # for 1,000 requests that read or look
-    stored: float | None = None  # for a GB (10^9 bytes) in a month
-
-    def of(self, requests: Requests) -> float | None:
-        """Price of some requests; None if one of the two prices is not known."""
-        if self.put is None or self.get is None:
-            return None
-        n_put = requests.n_put + requests.n_list + requests.n_parts
-        return (n_put * self.put + requests.n_get * self.get) / 1000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """What a run asks of an object store, at most, if nothing must be repeated."""
@@ -73,25 +55,7 @@ class Traffic:
     get_nbytes: int = 0  # bytes that are put and read
     # Whether the bytes are those expected at the compression that was given, and not the most
     is_expected: bool = False
-    prices: Prices = Prices()  # what the service takes
-
-    @property
-    def cost(self) -> float | None:
-        """Price of the requests; None if it is not known."""
-        return self.prices.of(self.requests)
-
-    @property
-    def hourly_cost(self) -> float | None:
-        """Price of the requests of each hour; None if it is not known."""
-        return self.prices.of(self.hourly)
-
-    @property
-    def monthly_cost(self) -> float | None:
-        """Price of the bytes that are put, for a month; None if it is not known."""
-        stored = self.prices.stored
-        return None if stored is None else stored * self.put_nbytes / _GB
 
     def to_dict(self) -> dict[str, JSON]:
         """All facts as values that JSON can hold."""
-        costs = {"requests": self.cost, "per_hour": self.hourly_cost, "a_month": self.monthly_cost}
-        return {**asdict(self), "cost": costs}
+        return asdict(self)

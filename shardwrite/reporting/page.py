@@ -22,14 +22,9 @@ _MAX_LANES = 8  # threads of a process in the timeline
 _TALLEST = 90  # height of a process with many lanes
 
 
-def html(report: RunFacts, *, reload_seconds: int = 0) -> str:
-    """Make a page of a report, which loads nothing from elsewhere and has no script.
-
-    - `reload_seconds`: time after which a browser loads the page again; 0 for never. A page of a
-      run that is not running is never loaded again.
-    """
-    seconds = reload_seconds if report.state == "running" else 0
-    return page_html(f"run of {report.path}", card_html(card_of(report)), reload_seconds=seconds)
+def html(report: RunFacts) -> str:
+    """Make a page of a report, which loads nothing from elsewhere and has no script."""
+    return page_html(f"run of {report.path}", card_html(card_of(report)))
 
 
 def card_of(report: RunFacts) -> Card:

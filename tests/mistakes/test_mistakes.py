@@ -1,7 +1,7 @@
 """Mistakes as users make them: a row each, with the error, what it says, and what it tells to do.
 
-All that holds for every mistake is checked in one place: the traceback is short, nothing is
-computed, and nothing is written. Every value of every keyword is in `test_bad_input.py`, and
+All that holds for every mistake is checked in one place: one error is told, nothing is computed,
+and nothing is written. Every value of every keyword is in `test_bad_input.py`, and
 `test_remedies.py` carries remedies out.
 """
 
@@ -32,7 +32,6 @@ from shardwrite.sources import open_source
 sys.path.insert(0, str(Path(__file__).parent))
 from workplace import LAYOUT, Workplace, as_nobody, told
 
-LONGEST_TRACEBACK = 20
 WHOLE = (slice(None), slice(None))
 # Older versions of click suggest options, and no commands.
 SUGGESTS = tuple(map(int, version("click").split(".")[:2])) >= (8, 4)
@@ -443,9 +442,7 @@ def check_error(error, kind, says, remedy):
     text = str(error)
     assert says in text
     assert remedy in text
-    lines = told(error)
-    assert len(lines) <= LONGEST_TRACEBACK, "\n".join(lines)
-    assert "During handling" not in "\n".join(lines)
+    assert "During handling" not in told(error)
 
 
 @pytest.mark.compat
@@ -508,9 +505,7 @@ def test_a_block_that_fails_is_named_by_its_region(tmp_path, scheduler):
     assert str(caught.value) == "frame 7 is broken"
     (note,) = caught.value.__notes__
     assert re.search(r"region \[\d+:16, \d+:16\]", note), note
-    lines = told(caught.value)
-    assert len(lines) <= LONGEST_TRACEBACK, "\n".join(lines)
-    assert any(line.strip() == 'raise ValueError("frame 7 is broken")' for line in lines)
+    assert 'raise ValueError("frame 7 is broken")' in told(caught.value)
     assert not (tmp_path / "x" / "zarr.json").exists()
 
 
@@ -531,15 +526,6 @@ def test_a_file_that_fails_while_it_is_read_is_told_without_a_traceback(tmp_path
 
 
 # ---- the decorator of public functions
-
-
-def test_the_whole_traceback_is_there_for_those_who_ask_dask_for_it(workplace):
-    with (
-        dask.config.set({"admin.traceback.shorten": []}),
-        pytest.raises(SpecError) as caught,
-    ):
-        shardwrite.write_region(workplace.x, "group.zarr", WHOLE)
-    assert any("region_plan.py" in line for line in told(caught.value))
 
 
 def test_every_public_function_speaks_of_keywords():

@@ -101,6 +101,6 @@ def as_nobody():
             os.seteuid(0)
 
 
-def told(error: BaseException) -> list[str]:
-    """Lines that Python prints of an error."""
-    return "".join(traceback.format_exception(error)).splitlines()
+def told(error: BaseException) -> str:
+    """What Python prints of an error."""
+    return "".join(traceback.format_exception(error))
