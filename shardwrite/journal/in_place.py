@@ -158,9 +158,11 @@ class InPlace:
     - `new_inode`: inode number of the new tree, once it is complete.
     """
 
-    def __init__(self, path: Path, record: Record, token: str, new_inode: int | None) -> None:
+    def __init__(self, path: Path, record: Record, token: str) -> None:
         self.path, self._record, self._token = path, record, token
-        self._new_inode = new_inode
+        noted = read_file(self.work / _WORK)
+        self.is_fresh = noted is None  # no process has done anything before
+        self._new_inode = _new_inode_in(self.work, noted)
 
     @classmethod
     @contextlib.contextmanager
@@ -184,7 +186,7 @@ class InPlace:
                 if layout is None:
                     give_room(made / _RECORD)  # to give up on a full disk
             with Lease(made, token):
-                this = cls(path, record, token, _new_inode_in(made))
+                this = cls(path, record, token)
                 this._write(this._new_inode)
                 yield this
             return
@@ -244,6 +246,15 @@ class InPlace:
         if new is not None and here is None and there == new:
             return _inode(self.work / "replaced") == old or self._lost()
         return self._lost()
+
+    def check_old(self) -> None:
+        """Refuse to go on if another process has replaced the old tree since this began."""
+        if _inode(self.path) != self._record.old:
+            raise JournalError(
+                f"another process has replaced {self.path} since its conversion began. Nothing of "
+                "it was changed. Make the call again to convert what lies there now",
+                path=str(self.path),
+            )
 
     def _lost(self) -> bool:
         home = _home(self.path)
@@ -498,9 +509,8 @@ def _first_in(path: Path) -> str:
     return "" if data is None else Record.from_json(data).first
 
 
-def _new_inode_in(work: Path) -> int | None:
+def _new_inode_in(work: Path, data: bytes | None) -> int | None:
     """Inode number of the new tree that a process has noted, if any."""
-    data = read_file(work / _WORK)
     try:
         found = parse_json(data or b"{}")
     except ValueError as error:

@@ -150,9 +150,9 @@ def abandon_in_place(place: Place) -> bool:
             else:
                 state.give_back()
                 work.give_up()
-        elif work.is_new:
+        elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
-        else:
+        else:  # also if another tree lies there now, which stays
             _give_up(work)
     return True
 
@@ -193,10 +193,11 @@ def convert_in_place(
     if call.run.restart:
         abandon_in_place(tree.place)
     with InPlace.begun(path, _layout_of(made, call)) as work:
-        if work.is_new:
+        if not work.is_fresh and work.is_new:
             _finish(work)
             return _left_out(made, _FINISHED)
         try:
+            work.check_old()
             work.check_movable()
             refuse_runs(tree)
             _check_unchanged(tree, path, is_begun=False)

@@ -406,10 +406,11 @@ class Campaign:
             outcome.enter("left open", [f"{kind}: {entry['open_files'][:3]}"])
         if entry["outcome"] == "bare":
             outcome.enter("bare", [f"{kind}: {entry['text']}"])
-        was_wrong = entry["text"].startswith(("SpecError", "PlanError"))  # from the beginning
+        text = entry["text"]  # of an error from the beginning:
+        was_wrong = text.startswith(("SpecError", "PlanError")) or "has not ended" in text
         is_ended = entry["outcome"] not in ("done", "skipped")
         if fault.get("kind") == "slow" and is_ended and not was_wrong:
-            outcome.enter("taken over", [f"{kind} of a process that lives: {entry['text']}"])
+            outcome.enter("taken over", [f"{kind} of a process that lives: {text}"])
         is_readable = not any("torn" in p for p in self.pending)
         if entry["outcome"] == "failed" and fault == {"kind": "none"} and is_readable and is_alone:
             outcome.enter("failed", [f"{kind}: {entry['text']}"])

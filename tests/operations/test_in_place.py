@@ -381,6 +381,45 @@ def test_another_tree_at_the_name_is_left_alone(tmp_path):
     assert (path / "mine").read_text() == "x"
     same(zarr.open_array(tmp_path / "moved", mode="r")[...], VALUES)
     assert (tmp_path / "a.zarr.conversion.shardwrite").exists()
+    shardwrite.abandon(path)
+    assert beside(path) == ["a.zarr", "moved"]
+    assert (path / "mine").read_text() == "x"
+    same(zarr.open_array(tmp_path / "moved", mode="r")[...], VALUES)
+
+
+def replaced_before(name, path):
+    """Replace the array before a function of the module is called, as a call that began earlier."""
+    real = getattr(in_place, name)
+
+    def called(*arguments):
+        path.rename(path.with_name("replaced"))
+        da.zeros((8, 8), chunks=4).to_sharded_zarr(path.with_name("new"), shards=4, chunks=2)
+        path.with_name("new").rename(path)
+        return real(*arguments)
+
+    return mock.patch.object(in_place, name, called)
+
+
+def test_a_tree_that_another_call_replaces_as_it_begins(tmp_path):
+    path = flat(tmp_path / "a.zarr")
+    with replaced_before("_take_over", path), pytest.raises(JournalError, match="has replaced"):
+        shardwrite.shard(path, shards=2)
+    assert beside(path) == ["a.zarr", "replaced"]
+    shardwrite.unshard(path)
+    assert zarr.open_array(path, mode="r").shards is None
+    assert not zarr.open_array(path, mode="r")[...].any()
+
+
+def test_a_process_that_dies_after_its_tree_was_replaced(tmp_path):
+    path = flat(tmp_path / "a.zarr")
+    died = mock.patch.object(in_place.InPlace, "check_old", side_effect=KeyboardInterrupt)
+    with replaced_before("_take_over", path), died, pytest.raises(KeyboardInterrupt):
+        shardwrite.shard(path, shards=2)
+    with pytest.raises(JournalError, match="Nothing is removed"):
+        shardwrite.shard(path, shards=2)
+    shardwrite.abandon(path)
+    assert beside(path) == ["a.zarr", "replaced"]
+    assert not zarr.open_array(path, mode="r")[...].any()
 
 
 def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
