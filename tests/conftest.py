@@ -40,6 +40,8 @@ SLURM = HERE / "slurm"
 FORKS = str(HERE / "forks")
 OF_TESTS = [FORKS, str(HERE / "tiers")]
 sys.path[:0] = OF_TESTS  # where tests find `forks` and `tiers`
+from tiers import is_left_to_the_long_tier  # noqa: E402
+
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
@@ -84,8 +86,11 @@ def is_collected(path):
     return any(path.rglob("test_*.py")) if path.is_dir() else path.match("test_*.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks select
 def pytest_collection_modifyitems(config, items):
-    """Tests that may take longest begin first, so that no process is left alone with one of them
+    """Leave most cases of large families to the long tier.
+
+    Tests that may take longest begin first, so that no process is left alone with one of them
     while the others, which run tests beside it, have nothing to do.
 
     The limit in time that a test has been given tells how long it takes. Tests on SLURM begin
@@ -97,6 +102,11 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("timeout")
         return float(marker.args[0]) if marker is not None else usual
 
+    for item in items:
+        file = str(item.path.relative_to(HERE)) if HERE in item.path.parents else ""
+        is_short = item.get_closest_marker("compat") is not None  # with other versions, too
+        if not is_short and is_left_to_the_long_tier(file, item.name):
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.path)  # the same order in all processes
     items.sort(key=lambda item: (SLURM in item.path.parents, limit(item)), reverse=True)
 
