@@ -44,6 +44,7 @@ def execute(
     Jobs of one wave share one graph if they are not staged. Work on a common source is done once.
 
     - `jobs`: what to write. A job that was finished before is not run again.
+    - `engine`: such as `active_engine` returns.
     - `looks_again`: see `looks_at_copy` of `compute_again`. This is done before any array is
       published.
     - Raises ChangedError if a job was finished before, and the array is not what its last run left.
