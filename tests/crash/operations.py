@@ -411,6 +411,8 @@ def _repair(client: Client, operation: Operation) -> None:
         shards = sorted(p for p in (client.root / name / "c").rglob("*") if p.is_file())
         if not shards:
             raise SkippedError("there are no shards")
+        if (client.root / f"{name}.conversion.shardwrite").exists():
+            raise SkippedError("it is being converted, and a conversion reads all shards")
         torn = shards[operation["version"] % len(shards)]
         index = [int(i) for i in torn.relative_to(client.root / name / "c").parts]
         operation["torn"] = [
