@@ -16,8 +16,6 @@ from itertools import dropwhile
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LateMethod", "attach", "when_imported"]
-
 
 def attach(
     package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()

@@ -38,8 +38,6 @@ from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 from shardwrite.slurm import connect, requeue
 from shardwrite.sources import Source, as_dask, decoded, open_source
 
-__all__ = ["command", "engine", "open_as_dask", "open_to_write", "open_written", "requeueing"]
-
 
 class _Failure(click.ClickException):
     """An error that click prints, with its exit code."""

@@ -34,8 +34,6 @@ from shardwrite.cli.terminal import echo
 from shardwrite.operations.previews import preview_loss
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["reshard", "shard", "unshard"]
-
 
 def _converting(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that all conversions have."""

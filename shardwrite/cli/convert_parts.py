@@ -16,8 +16,6 @@ from shardwrite.errors import IncompleteError
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["convert_in_parts", "is_in_parts", "parts_options"]
-
 _OF_THE_BEGIN = ("overwrite", "restart", "durability")
 _OTHERS = {
     "dry_run": "--dry-run",

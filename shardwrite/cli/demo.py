@@ -24,8 +24,6 @@ from shardwrite.errors import SpecError
 from shardwrite.host.environment import configured
 from shardwrite.sources import as_dask, open_source
 
-__all__ = ["demo"]
-
 _SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
 
 

@@ -20,8 +20,6 @@ from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
-__all__ = ["OF_RUNS", "cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
-
 OF_RUNS = (
     "name", "mode", "restart", "recheck", "publish", "durability", "keep_report", "via",
 )  # fmt: skip

@@ -18,8 +18,6 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
 from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 
-__all__ = ["execute"]
-
 
 @click.command(
     "exec",

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-__all__ = ["Grouped", "write_commands"]
-
 _FEW = 8  # options of a command that need no groups
 _REST = "Options"
 _SECTIONS = {

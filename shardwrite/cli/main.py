@@ -16,8 +16,6 @@ from shardwrite._version import __version__
 from shardwrite.cli.helping import write_commands
 from shardwrite.cli.terminal import Program
 
-__all__ = ["main"]
-
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
     "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),

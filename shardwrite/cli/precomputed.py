@@ -30,8 +30,6 @@ from shardwrite.place.url import without_kind
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import local_path
 
-__all__ = ["precomputed"]
-
 _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 
 

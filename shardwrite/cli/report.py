@@ -19,8 +19,6 @@ from shardwrite.errors import redacted
 from shardwrite.reporting.page import html
 from shardwrite.reporting.text import lines_of
 
-__all__ = ["report"]
-
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)

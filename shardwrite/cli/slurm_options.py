@@ -18,14 +18,6 @@ from shardwrite.place.target import Target
 from shardwrite.slurm import Settings
 from shardwrite.stores import is_bucket_url, is_store_url, local_path
 
-__all__ = [
-    "layout_arguments",
-    "need_directory",
-    "settings_from",
-    "settings_options",
-    "source_arguments",
-]
-
 _LAYOUT_OPTIONS = {"format": "array-format"}
 _JSON = ("compressors", "filters", "serializer", "attributes")
 _SOURCE_OPTIONS = {

@@ -59,18 +59,6 @@ from shardwrite.slurm import (
 )
 from shardwrite.stores import local_path
 
-__all__ = [
-    "absolute",
-    "parts_settings",
-    "resubmit",
-    "scripts_directory",
-    "scripts_of",
-    "show_scripts",
-    "submit",
-    "submit_scripts",
-    "usual_parts",
-]
-
 
 def parts_settings(function: Any) -> Any:
     """Add the options of a job array to a command that submits one."""

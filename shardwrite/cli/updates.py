@@ -32,8 +32,6 @@ from shardwrite.operations.scattered import abandon_scale
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["abandon", "compact", "erase", "update"]
-
 _OF_RUNS = ("durability", "exclusive", "restart", "keep_report")
 
 

@@ -14,18 +14,6 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "Attributes",
-    "Extents",
-    "Json",
-    "Names",
-    "Numbers",
-    "OneCodec",
-    "Sizes",
-    "Value",
-    "fill_of",
-]
-
 if TYPE_CHECKING:
 
     class Value(click.ParamType[Any]):

@@ -12,8 +12,6 @@ from shardwrite.cli.values import Json, Numbers, Sizes
 from shardwrite.format.precomputed.new import ENCODINGS, KINDS, checked_axes, row_major
 from shardwrite.runs.given import take
 
-__all__ = ["in_order", "open_volume", "volume_options"]
-
 volume_options = combined(
     click.option(
         "--axes",

@@ -18,8 +18,6 @@ from shardwrite.config.table import RUN_DIR
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 
-__all__ = ["in_options", "text_in_options"]
-
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),

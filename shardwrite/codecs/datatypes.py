@@ -21,8 +21,6 @@ from zarr.dtype import data_type_registry
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
-
 
 @lru_cache(maxsize=64)
 def _zarr_dtype_cached(text: str) -> Any:

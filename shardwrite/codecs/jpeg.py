@@ -11,8 +11,6 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["decode_jpeg", "encode_jpeg", "most_jpeg_nbytes", "require_jpeg"]
-
 _COLOURS = {1: "GRAY", 3: "RGB"}
 _MODELS = {1: ("Gray",), 3: ("YCbCr", "RGB")}  # how a file may have them
 _END = b"\xff\xd9"

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from shardwrite.codecs.memory import kept
 
-__all__ = ["Labels", "Numbers", "Ranked", "Words", "first_equal", "packed", "rank", "unpacked"]
-
 _FEW = 16
 """Number of labels up to which those of a block are found one after the other."""
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KEPT_NBYTES", "kept"]
-
 KEPT_NBYTES = 2**21
 """Largest array for which memory is kept."""
 

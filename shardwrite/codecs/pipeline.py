@@ -26,8 +26,6 @@ from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline", "most_added", "undo"]
-
 Array = npt.NDArray[Any]
 _VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
 # A setting of zarr holds for all threads. Two that set it at the same time would leave it changed.

@@ -26,8 +26,6 @@ from shardwrite.codecs.png_filters import Rows, filtered
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
 
-__all__ = ["decode_png", "encode_png", "most_png_nbytes"]
-
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _COLOURS = (0, 4, 2, 6)  # grey, grey and alpha, red green blue, and these with alpha

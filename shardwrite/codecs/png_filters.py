@@ -11,8 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rows", "filtered"]
-
 _BATCH_NBYTES = 2**17
 _WORD_NBYTES = 8
 _N_FILTERS = 5

@@ -22,8 +22,6 @@ from shardwrite.codecs.memory import kept
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["CompressedSegmentation"]
-
 _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
 _IS_WIDTH = np.isin(np.arange(256), _WIDTHS)
 _WORD_NBYTES = 4

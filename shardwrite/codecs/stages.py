@@ -30,8 +30,6 @@ import numpy as np
 from shardwrite.codecs.documents import Codec
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["Buffer", "BytesStage", "build_stage"]
-
 _SMALL_NBYTES = 128 * 2**10
 _GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
 _GZIP_USUAL_LEVELS = range(4, 7)

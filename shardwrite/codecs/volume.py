@@ -25,17 +25,6 @@ from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError
 
-__all__ = [
-    "IMAGE_SIDES",
-    "LOSSY_CODECS",
-    "VOLUME_CODECS",
-    "VolumeEncoding",
-    "VolumePipeline",
-    "build_volume_pipeline",
-    "image_shape",
-    "volume_encoding",
-]
-
 _PREFIX = "neuroglancer_"
 VOLUME_CODECS = frozenset(f"{_PREFIX}{name}" for name in ("compressed_segmentation", "png", "jpeg"))
 """Names of the codecs."""

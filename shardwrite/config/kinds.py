@@ -10,23 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "Kind",
-    "as_nbytes",
-    "auto_nbytes",
-    "codecs",
-    "count",
-    "flag",
-    "mapping",
-    "one_of",
-    "or_null",
-    "pauses",
-    "positive",
-    "seconds",
-    "size",
-    "text",
-]
-
 T = TypeVar("T")
 S = TypeVar("S")
 _SUFFIXES = {

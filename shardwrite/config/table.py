@@ -12,41 +12,6 @@ from typing import Any, Generic, TypeVar
 from shardwrite.config import kinds
 from shardwrite.config.kinds import Kind
 
-__all__ = [
-    "ACCEPT_SOURCE",
-    "CHUNK_LIMIT",
-    "CLAIM_WAIT",
-    "CLUSTER_ATTEMPTS",
-    "COMPRESSORS",
-    "DURABILITY",
-    "EXCLUSIVE",
-    "HEARTBEAT",
-    "INDEX_LIMIT",
-    "INNER_CHUNKS",
-    "LOG_LEVEL",
-    "MAX_GRAPH_TASKS",
-    "MAX_SOURCE_RERUNS",
-    "MEMORY_LIMIT",
-    "PREFIX",
-    "PROGRESS",
-    "PUT_LIMIT",
-    "READ_LIMIT",
-    "RETRY_PAUSES",
-    "RUN_DIR",
-    "SETTINGS",
-    "SHARDS",
-    "SLURM_START",
-    "SLURM_TIMEOUT",
-    "SOURCE_CHUNKS",
-    "STORAGE",
-    "STRATEGY",
-    "TTL",
-    "VIA",
-    "WRITE_EMPTY_CHUNKS",
-    "Setting",
-    "as_tree",
-]
-
 PREFIX = "shardwrite"
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from shardwrite.config.table import SETTINGS, Setting
 from shardwrite.errors import SpecError
 
-__all__ = ["Decided", "Look", "decide", "parsed", "refused", "use", "value_of"]
-
 T = TypeVar("T")
 Look = Callable[[Setting[Any]], Any]
 """Function that gives the value of a setting in the configuration, not parsed."""

@@ -33,8 +33,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["Completion", "EncodedShard", "ShardBatches", "Tables"]
-
 Tables = npt.NDArray[np.uint64]
 """Tables of shards as in `ShardIndex`, shape (n, chunks per shard, 2)."""
 

@@ -18,8 +18,6 @@ from shardwrite.errors import CodecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape
 
-__all__ = ["decode_tile", "encode_tiles"]
-
 
 def encode_tiles(
     metadata: ArrayMetadata,

@@ -20,8 +20,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
 
-__all__ = ["Loaded", "Ranges", "ShardReader"]
-
 
 class Ranges(Protocol):
     """An object whose bytes can be read in ranges."""

@@ -12,8 +12,6 @@ from shardwrite.encode.reader import Ranges, ShardReader
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["decodes", "scan_for_end", "shard_up_to"]
-
 _ENTRY_NBYTES = 16
 _WINDOW_NBYTES = 4 * 2**20
 

@@ -30,8 +30,6 @@ from shardwrite.format.precomputed.shard import (
     stage_of,
 )
 
-__all__ = ["Joined", "UInt64ShardReader"]
-
 _PIECE_NBYTES = 2**20
 _ALL = -1  # in place of the number of a minishard
 Cached = Callable[[int, Callable[[], Any]], Any]

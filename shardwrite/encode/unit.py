@@ -27,17 +27,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
-__all__ = [
-    "MOST_IN_BATCH",
-    "Background",
-    "Damaged",
-    "EncodeOptions",
-    "EncodedBatch",
-    "Pieces",
-    "encode_unit",
-    "units_of",
-]
-
 Array = npt.NDArray[Any]
 _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element

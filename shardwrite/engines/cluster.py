@@ -21,8 +21,6 @@ from shardwrite.host.events import RUNS, tell
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import is_draining, n_busy
 
-__all__ = ["ClusterEngine", "new_client"]
-
 _POLL_SECONDS = 0.02
 _QUIET_SECONDS = 60.0
 """Time without a result after which the cluster is asked whether it has workers at all."""

@@ -20,8 +20,6 @@ from shardwrite.errors import SpecError
 from shardwrite.host.resources import memory_limit_nbytes, n_cores
 from shardwrite.host.stopping import is_draining
 
-__all__ = ["LocalEngine"]
-
 
 class LocalEngine:
     """An engine that uses one of dask's local schedulers.

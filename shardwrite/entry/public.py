@@ -14,8 +14,6 @@ from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
 
-__all__ = ["configured", "public", "refuse_no_flags"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}

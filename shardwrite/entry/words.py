@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-__all__ = ["refuse_unknown"]
-
 _MEANT = {
     "chunk": "chunks",
     "chunk_shape": "chunks",

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.errors import SpecError
 
-__all__ = ["keys_of", "origin_in"]
-
 _ORIGIN = "chunk_grid_origin"
 
 

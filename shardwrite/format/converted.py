@@ -29,8 +29,6 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
 
-__all__ = ["ConvertedLayout", "converted"]
-
 _CHECKSUM = "crc32c"
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 

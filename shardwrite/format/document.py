@@ -41,14 +41,6 @@ from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_forma
 from shardwrite.format.transformer import compressors_of_2022, same_today
 from shardwrite.grid import Shape, Sized
 
-__all__ = [
-    "DEFAULT_COMPRESSORS",
-    "DEFAULT_INDEX_CODECS",
-    "ArrayOptions",
-    "make_metadata",
-    "warn_of_readers",
-]
-
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
     {"name": "crc32c"},

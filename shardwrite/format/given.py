@@ -15,23 +15,6 @@ from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.sharding import ShardingIndexed
 
-__all__ = [
-    "VLEN_DTYPES",
-    "are_known",
-    "as_document",
-    "as_list",
-    "codec_class",
-    "document_of",
-    "put_serializer",
-    "refuse_numcodecs",
-    "serializer_name",
-    "sharding_in",
-    "unknown_name",
-    "volume_codec_in",
-    "with_documents",
-]
-
-
 VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 """Data types by the codecs of elements of variable length."""
 

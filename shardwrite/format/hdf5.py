@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from shardwrite.codecs.documents import Codec
 from shardwrite.errors import SpecError
 
-__all__ = ["Filter", "Mapped", "filters_of", "mapped"]
-
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
 _BZIP2, _BLOSC, _ZSTD = 307, 32001, 32015
 _NAMES = {

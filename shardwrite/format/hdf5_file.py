@@ -25,18 +25,6 @@ from shardwrite.format.placement import Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
-__all__ = [
-    "LOOKED_AT",
-    "SIGNATURE",
-    "Hdf5File",
-    "block_for",
-    "check_fits_hdf5",
-    "describe",
-    "for_conversion",
-    "for_new_array",
-    "signature_places",
-]
-
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of a file of HDF5, after its user block."""
 

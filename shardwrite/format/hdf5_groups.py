@@ -18,8 +18,6 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.format.hdf5_file import SIGNATURE
 from shardwrite.grid import Shape
 
-__all__ = ["StoredChunk", "first_chunk"]
-
 Read = Callable[[int, int], Buffer]
 """Reads a number of bytes at a place in the file; fewer if the file ends there."""
 

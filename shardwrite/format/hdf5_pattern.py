@@ -34,8 +34,6 @@ from shardwrite.format.hdf5_file import Hdf5File
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape, ravel, unravel
 
-__all__ = ["END", "END_AT", "NODE", "FileLayout", "FilePattern"]
-
 END_AT, END = 40, struct.Struct("<Q")
 """Place of the end-of-file address in a superblock of version 0, and the form of it."""
 

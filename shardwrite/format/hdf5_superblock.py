@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from shardwrite.format.hdf5_file import SIGNATURE
 
-__all__ = ["LONGEST", "Superblock", "lookup3", "parse_superblock"]
-
 LONGEST = 64
 """Bytes that are enough to parse a superblock of any version."""
 

@@ -10,17 +10,6 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "DATA",
-    "FORMAT",
-    "HIERARCHY",
-    "META",
-    "check_extensions",
-    "check_hierarchy",
-    "documents_of",
-    "is_hierarchy",
-]
-
 DATA, META = "data/root", "meta/root"
 """Beginnings of the keys of the objects, and of the documents, of all nodes of a hierarchy."""
 

@@ -12,8 +12,6 @@ from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Shape, ceil_div, unravel
 
-__all__ = ["Joined", "changed_meaning", "join"]
-
 _OF_VALUES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
     *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["MOST", "why_too_long"]
-
 MOST = 2**63 - 1
 """The longest that an axis can be in numpy, and the most bytes that an inner chunk can have."""
 

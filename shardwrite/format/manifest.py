@@ -29,23 +29,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.chunk_keys import keys_of, origin_in
 from shardwrite.grid import Box, ceil_div
 
-__all__ = [
-    "COMPACT_FROM",
-    "LIST",
-    "RUNS",
-    "Manifest",
-    "check_manifest",
-    "chunks_in",
-    "emptied",
-    "has_manifest",
-    "listed_chunks",
-    "rendered",
-    "with_added",
-    "with_manifest",
-    "with_present",
-    "without_keys",
-]
-
 Coords = npt.NDArray[np.int64]
 Manifest = Literal["nonempty_chunks"] | None
 

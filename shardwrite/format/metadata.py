@@ -37,8 +37,6 @@ from shardwrite.format.sharding import (
 from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 
-__all__ = ["ArrayMetadata", "parse_metadata"]
-
 
 @dataclass(frozen=True)
 class ArrayMetadata:

@@ -25,8 +25,6 @@ from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["build_with_sharding", "check_chunks_of", "chunks_of_sharding", "trial_shapes"]
-
 _NAME = "sharding_indexed"
 
 

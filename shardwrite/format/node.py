@@ -12,22 +12,6 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 
-__all__ = [
-    "ATTRIBUTES_OF_V2",
-    "CONSOLIDATED_OF_V2",
-    "DOCUMENT",
-    "DOCUMENTS_OF_V2",
-    "add_member",
-    "consolidated",
-    "group_document",
-    "is_consolidated",
-    "kind_of_document",
-    "layout_in",
-    "remove_member",
-    "shape_in",
-    "with_shape",
-]
-
 DOCUMENT = "zarr.json"
 """Key of a node's document, below the path of the node."""
 

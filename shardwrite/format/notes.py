@@ -10,8 +10,6 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = ["NOTE", "with_note", "without_note"]
-
 _FIELD = "notes"
 
 NOTE = (

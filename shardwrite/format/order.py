@@ -25,8 +25,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 
-__all__ = ["BY_CHUNK_ID", "ORDERS", "ORDER_ALIASES", "boxes", "canonical_order", "permutation"]
-
 BY_CHUNK_ID = "chunk-id"
 """Morton order whose lowest axis is the last one. It has no name for users."""
 

@@ -17,8 +17,6 @@ from shardwrite.codecs.stages import Buffer, Crc32cStage
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["Passage", "check_size", "has_checksum", "passage_between", "what_differs"]
-
 _CHECKSUM = "crc32c"
 _CHECKED = frozenset(
     {_CHECKSUM, "gzip", "fletcher32"}

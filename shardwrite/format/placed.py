@@ -24,16 +24,6 @@ from shardwrite.format.sharding import ShardFormat
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 
-__all__ = [
-    "LoadedFormat",
-    "PlacedShards",
-    "ScatteredChunks",
-    "cuts_edges",
-    "loader_of",
-    "own_strategy",
-    "placed_shards",
-]
-
 Read = Callable[[int, int], Buffer]
 Load = Callable[[Read, int], tuple[ShardIndex, int]]
 

@@ -10,14 +10,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.order import BY_CHUNK_ID, ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
 
-__all__ = [
-    "ENTRY_POINTS",
-    "check_strategy",
-    "register_strategy",
-    "registered",
-    "registered_names",
-]
-
 ENTRY_POINTS = "shardwrite.strategies"
 """Group of the entry points by which installed packages make strategies known."""
 

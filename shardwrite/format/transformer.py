@@ -22,8 +22,6 @@ from shardwrite.format.lengths import why_too_long
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import Words, translated
 
-__all__ = ["compressors_of_2022", "of_2022", "of_today", "revised", "same_today"]
-
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
 _URIS = re.compile(

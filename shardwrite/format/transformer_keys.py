@@ -16,8 +16,6 @@ import numpy as np
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ravel, unravel
 
-__all__ = ["ChunkKeys", "ChunkPlace", "checked_counts"]
-
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
 _DIRECTORY = re.compile(rf"(?P<head>(?:.*/)?c/?)(?P<numbers>{_NUMBER}(?:/{_NUMBER})*)/", re.DOTALL)
 _MOST_CHUNKS = 2**31

@@ -13,8 +13,6 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.index import Seal, ShardIndex
 
-__all__ = ["NoIndex"]
-
 
 class NoIndex:
     """What `IndexCodec` is for shards: nothing stands around the only inner chunk of an object."""

@@ -19,8 +19,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.lengths import why_too_long
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENTS_OF_V2
 
-__all__ = ["Translation", "Words", "translated"]
-
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 _SERIALIZERS = frozenset({"vlen-utf8", "vlen-bytes"})

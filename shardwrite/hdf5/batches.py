@@ -22,8 +22,6 @@ from shardwrite.grid import Shape
 from shardwrite.hdf5.files import extents_of
 from shardwrite.hdf5.patterns import lay_out_all, lay_out_full
 
-__all__ = ["Hdf5Completion"]
-
 # memory in which pieces are put together, for each chunk of a shard
 _CHUNK_NBYTES = 256
 

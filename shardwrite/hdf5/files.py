@@ -16,8 +16,6 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 from shardwrite.stores import ObjectWriter, Protectable
 
-__all__ = ["can_protect", "extent_of", "extents_of", "pieces_of", "protect", "write_parts"]
-
 
 def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
     """Shape of the dataset in a shard: that of the shard, clipped at the end of the array."""

@@ -20,8 +20,6 @@ from shardwrite.format.hdf5_pattern import END, END_AT, NODE, FileLayout
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 
-__all__ = ["lay_out_file", "require_h5py", "surprise"]
-
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
 _FILTERS = ("blosc", "bzip2", "zstd")

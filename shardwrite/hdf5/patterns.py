@@ -26,8 +26,6 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 from shardwrite.hdf5.layout import lay_out_file
 
-__all__ = ["lay_out", "lay_out_all", "lay_out_full"]
-
 # memory that all kinds together take, about
 _MOST_NBYTES = 32 * 2**20
 

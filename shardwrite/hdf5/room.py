@@ -17,8 +17,6 @@ from shardwrite.format.hdf5_pattern import FileLayout
 from shardwrite.hdf5.layout import surprise
 from shardwrite.stores import ObjectWriter
 
-__all__ = ["Room"]
-
 
 class Room:
     """Room for what stands around the inner chunks of one file."""

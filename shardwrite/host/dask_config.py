@@ -13,8 +13,6 @@ from shardwrite.config.values import refused, value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import as_strategy
 
-__all__ = ["check_configuration", "look", "where"]
-
 _UNSET = object()
 _NAMES = {setting.name for setting in SETTINGS}
 

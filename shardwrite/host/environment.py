@@ -18,8 +18,6 @@ from typing import Any
 
 import dask
 
-__all__ = ["ALLOCATOR", "LOOPBACK", "MESSAGES_KEPT", "configured", "exports"]
-
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 2**24, "MALLOC_MMAP_THRESHOLD_": 2**24}
 """Environment variables with limits in bytes. Only glibc reads them, when a process starts."""
 

@@ -12,8 +12,6 @@ import os
 
 from shardwrite.errors import printable, redacted
 
-__all__ = ["RUNS", "SHARDS", "TAKEOVERS", "is_told", "tell"]
-
 RUNS = logging.getLogger("shardwrite.runs")
 """Runs that begin, are joined, go on, end or fail, and their waves."""
 

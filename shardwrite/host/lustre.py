@@ -11,8 +11,6 @@ from pathlib import Path
 from shardwrite.errors import StoreError
 from shardwrite.host.resources import file_system
 
-__all__ = ["set_stripes"]
-
 
 def set_stripes(directory: Path, count: int) -> bool:
     """Set the stripe count for everything that is created in a directory from now on.

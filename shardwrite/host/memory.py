@@ -19,8 +19,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-__all__ = ["memory_nbytes", "note_memory", "peak_memory_nbytes", "watch_memory"]
-
 _STATM = "/proc/self/statm"  # the system writes it in a fraction of the time of /proc/self/status
 _PAGE_NBYTES = resource.getpagesize()
 _PAUSE_SECONDS = 0.005  # least time between two samples of a process, which take about 7 µs each

@@ -18,15 +18,6 @@ from dask.system import CPU_COUNT
 
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "file_system",
-    "job_id",
-    "memory_limit_nbytes",
-    "n_cores",
-    "scratch_directory",
-    "tasks_on_node",
-]
-
 # usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest
 _SHARE = 0.9
 _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order

@@ -11,19 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = [
-    "before_leaving",
-    "busy",
-    "has_ended",
-    "is_draining",
-    "n_busy",
-    "n_committed",
-    "note_committed",
-    "on_leaving",
-    "request_drain",
-    "reset_drain",
-]
-
 _drain = threading.Event()
 _lock = threading.Lock()
 _n_busy = 0

@@ -64,8 +64,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["ADOPTS", "AdoptedFile", "Adoption", "Listing", "Range"]
-
 ADOPTS = "adopts"
 """Key in the layout of an adoption, which names how the files enter the array."""
 

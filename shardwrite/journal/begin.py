@@ -59,19 +59,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "begin_run",
-    "differences",
-    "find_run",
-    "interrupted_end",
-    "is_complete",
-    "look_at_run",
-    "probe",
-    "record_of",
-    "same_source_remedy",
-    "tidied_run",
-]
-
 _MAX_TRIES = 8
 
 

@@ -28,8 +28,6 @@ from shardwrite.journal.process import Process
 from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import BucketStore, is_there
 
-__all__ = ["BucketFence", "Fence", "SharedFence"]
-
 _runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
 
 

@@ -28,8 +28,6 @@ from shardwrite.journal.process import Holder, Process, is_duration
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.stores import BucketStore, Capability, parse_json, require
 
-__all__ = ["LEASE", "BucketLease", "LeaseRecord", "read_lease"]
-
 LEASE = f"{STATE_PREFIX}lease.json"
 _CLOCK = f"{STATE_PREFIX}clock-"
 _FORMAT = 1

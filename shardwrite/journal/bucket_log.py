@@ -27,8 +27,6 @@ from crc32c import crc32c
 from shardwrite.errors import JournalError
 from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, parse_json, walk
 
-__all__ = ["Mirror", "Step", "decode", "encode", "restore"]
-
 _FORMAT = 1
 _PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-", "lock-")
 _JOURNAL = ("journal-", ".jsonl")

@@ -21,8 +21,6 @@ from shardwrite.journal.bucket_log import Step, decode, restore
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.stores import BucketStore, as_store_error
 
-__all__ = ["Logs"]
-
 _SHARE = "."  # between the name of a holder and that of a process that adds to its state
 
 

@@ -54,24 +54,6 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
 
-__all__ = [
-    "PUT_SECONDS",
-    "check_held",
-    "confirm",
-    "ensure_held",
-    "fence_of",
-    "fetched",
-    "holding",
-    "is_resumed",
-    "refuse_alone",
-    "refuse_in_store",
-    "refuse_unfinished",
-    "runs_in",
-    "shared_fence_of",
-    "shares",
-    "store_of",
-]
-
 _STATES = ("run-", "ended-", "taken-")
 PUT_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0

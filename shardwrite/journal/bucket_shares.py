@@ -51,8 +51,6 @@ from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import Target
 from shardwrite.stores import listed
 
-__all__ = ["sharing"]
-
 _MAX_TRIES = 8
 _OVER = ("ended-", "taken-")
 _KEPT = ("directory", "file", "append")

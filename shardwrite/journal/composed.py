@@ -17,17 +17,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.stores import ObjectReader, read_limit
 
-__all__ = [
-    "Composed",
-    "check_fits",
-    "encode_head",
-    "encode_record",
-    "parse_record",
-    "ranges_of",
-    "record_limit",
-    "shard_of",
-]
-
 _MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
 _RANGE_NBYTES = 64  # bytes of an offset and a size in the head
 _SMALL_NBYTES = 2**20

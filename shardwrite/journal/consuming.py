@@ -71,8 +71,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["CONSUMES", "Checked", "Consumption", "Listed", "consumption_of"]
-
 CONSUMES = "consumes.json"
 """File in the directory of the run whose shards hold what was removed elsewhere."""
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["deadline_text", "forget_deadline", "is_past", "now", "set_deadline"]
-
 _NBYTES = 32
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _deadlines: dict[str, float] = {}

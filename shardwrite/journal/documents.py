@@ -41,22 +41,6 @@ from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import Target, document_of
 from shardwrite.stores import Capability, is_there, parse_document
 
-__all__ = [
-    "DocumentChange",
-    "alone_with",
-    "change_document",
-    "check_groups_above",
-    "consolidate",
-    "discard_ends",
-    "dump",
-    "enlarged",
-    "enter_above",
-    "has_consolidated",
-    "replace_document",
-    "wait_for_others",
-    "withdraw",
-]
-
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
 

@@ -31,8 +31,6 @@ from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import NO_ROOM, Capability, ObjectWriter, Proof, Store, needing
 
-__all__ = ["Rights", "clear_beyond"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rights:

@@ -73,8 +73,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_place", "work_of"]
-
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8

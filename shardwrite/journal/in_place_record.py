@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from shardwrite.stores import parse_json
 
-__all__ = ["Record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Record:

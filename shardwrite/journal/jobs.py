@@ -16,8 +16,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.host.resources import job_id
 from shardwrite.stores import as_store_error, is_there
 
-__all__ = ["JOBS_PREFIX", "note_job", "write_note"]
-
 JOBS_PREFIX = "jobs-"
 
 

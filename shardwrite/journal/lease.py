@@ -52,22 +52,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "CLOCK",
-    "Lease",
-    "is_abandoned",
-    "is_alive",
-    "is_left_behind",
-    "is_this_process",
-    "lease_times",
-    "live_holders",
-    "lives",
-    "note_failed",
-    "release_all",
-    "signature",
-    "this_process",
-]
-
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.records import Entry
 
-__all__ = ["Ledger", "as_runs", "elements_in_shards", "from_runs"]
-
 
 class Ledger:
     """Facts about every shard of a grid, in arrays that are indexed by row-major rank.

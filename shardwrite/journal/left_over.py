@@ -19,8 +19,6 @@ from shardwrite.journal.lease import lives, this_process
 from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import as_store_error, is_there, listed
 
-__all__ = ["begin_private"]
-
 _OWNER = "process.json"
 
 

@@ -65,18 +65,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "FENCED",
-    "UNDO",
-    "VOID",
-    "Claim",
-    "alone_beside",
-    "discard_claims",
-    "drop_claim",
-    "exclusive",
-    "make_void",
-]
-
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
 """Bytes in place of a record's checksum that make the record void: there is nothing to undo."""

@@ -10,8 +10,6 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.directory import Directory
 from shardwrite.stores import listed
 
-__all__ = ["begun_with", "has_lost_array"]
-
 
 def has_lost_array(run: RunDirectory) -> bool:
     """Whether the array of a run was removed. Another one may stand there.

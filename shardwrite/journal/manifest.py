@@ -27,8 +27,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.chunk_table import stored_coords_here
 from shardwrite.stores import Store
 
-__all__ = ["all_listed", "list_before", "present_listed"]
-
 
 def list_before(
     run: RunDirectory, part: ArrayMetadata, region: Box, durability: str, driver: str

@@ -13,8 +13,6 @@ from shardwrite.journal.lease import Lease
 from shardwrite.journal.writer import admit, close_journals
 from shardwrite.stores import as_store_error
 
-__all__ = ["begun_at", "taking_part"]
-
 _drivers: set[str] = set()  # of this process, that take part in a run now
 
 

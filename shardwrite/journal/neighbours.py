@@ -28,20 +28,6 @@ from shardwrite.plan import ShardWindow
 from shardwrite.plan.identity import Bounds
 from shardwrite.stores import as_store_error, is_there
 
-__all__ = [
-    "Beside",
-    "begin_beside",
-    "give_up",
-    "give_up_passing",
-    "look_beside",
-    "make_way",
-    "neighbours",
-    "tidied_neighbours",
-    "tidy",
-    "unfinished",
-    "unfinished_append",
-]
-
 _MAX_TRIES = 3
 
 

@@ -9,8 +9,6 @@ from typing import TypeGuard
 from shardwrite.codecs.documents import JSON
 from shardwrite.stores import parse_json
 
-__all__ = ["Holder", "Process", "is_duration", "process_in"]
-
 _LATEST = 2.0**63
 
 

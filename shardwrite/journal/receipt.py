@@ -27,8 +27,6 @@ from shardwrite.plan.identity import Bounds
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt", "receipt_at"]
-
 FORMAT = 1
 _MAX_UPDATES = 100
 _MAX_APPENDS = 10_000

@@ -17,8 +17,6 @@ from shardwrite.journal.process import Process
 from shardwrite.plan import Cuts, Identity, ShardWindow
 from shardwrite.stores import DURABILITIES, parse_json
 
-__all__ = ["Intent", "LaterFormatError", "RunRecord", "StrategyFacts", "sealed"]
-
 FORMAT = 1
 _SEAL = "crc32c"
 

@@ -29,8 +29,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.journal.process import Process
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Beginning", "Entry", "Head", "cause_of", "encode_line", "parse_lines", "time_in"]
-
 _LARGEST = 2**63
 _LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
 

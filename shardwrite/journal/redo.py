@@ -18,8 +18,6 @@ from shardwrite.errors import JournalError
 from shardwrite.journal.composed import Composed, parse_record, ranges_of, shard_of
 from shardwrite.stores import ObjectReader, Store, listed, read_file
 
-__all__ = ["Redo", "old_records"]
-
 _RECORD, _LOCK, _LOCK_SUFFIX = "redo-", "lock-", ".json"
 
 

@@ -30,21 +30,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "History",
-    "Replay",
-    "begun",
-    "discard",
-    "drivers_on",
-    "histories",
-    "journals_of",
-    "lines_of",
-    "replay",
-    "shards_of",
-    "sweep",
-    "unended",
-]
-
 # Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
 # it may run more than once.
 _NBYTES_PER_SHARD = 4096

@@ -81,17 +81,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "RunDirectory",
-    "discard_drafts",
-    "held",
-    "later_version",
-    "proof_in",
-    "refuse_later",
-    "remove_empty",
-    "run_in",
-]
-
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
 _CLAIM_OF_END = "claim-end"

@@ -8,8 +8,6 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_SIZES", "pack_sizes", "unpack_sizes"]
-
 MAX_SIZES = 2**20
 """Number of objects up to which sizes are kept; an update writes all of them anew."""
 

@@ -91,18 +91,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "end_run",
-    "forget",
-    "make_end",
-    "metadata_of",
-    "refuse_consuming",
-    "remove_orphans",
-    "settle",
-    "take_away",
-    "take_back",
-]
-
 ENDED, TAKEN = "ended", "taken"
 
 

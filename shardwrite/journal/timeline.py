@@ -24,8 +24,6 @@ from shardwrite.journal.replay import drivers_of, journals_of, lines_of
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.stores import as_store_error
 
-__all__ = ["Commits", "OpenTask", "Timeline", "Worker", "timeline_of"]
-
 _COLUMNS = ("worker", "start", "stop", "n_shards", "raw_nbytes", "stored_nbytes", "cpu_seconds")
 _MAX_FAILURES = 20
 _LARGEST = 2**62

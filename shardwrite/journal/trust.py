@@ -37,8 +37,6 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 
-__all__ = ["check_name", "require_trusted", "require_trusted_copies"]
-
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
 _WRITE = 2

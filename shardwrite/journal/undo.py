@@ -75,15 +75,6 @@ from shardwrite.stores import (
     read_file,
 )
 
-__all__ = [
-    "Change",
-    "OldBytes",
-    "change_in_place",
-    "recover_changes",
-    "recover_shard",
-    "shard_claim",
-]
-
 _FORMAT = 1
 _CLAIM = "claim-"
 _COPY_NBYTES = 2**22

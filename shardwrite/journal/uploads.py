@@ -16,8 +16,6 @@ from shardwrite.journal.replay import drivers_on
 from shardwrite.place.target import Target
 from shardwrite.stores import put_limit
 
-__all__ = ["abort_uploads", "uploads_left"]
-
 
 def uploads_left(
     target: Target, metadata: ArrayMetadata, own: Collection[str] = (), *, looking: bool = False

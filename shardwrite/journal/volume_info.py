@@ -32,8 +32,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["change_info", "read_volume", "replace_info"]
-
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
 
 Change = Callable[[Any], Document]

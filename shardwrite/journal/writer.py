@@ -25,17 +25,6 @@ from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "TOKEN",
-    "FarJournal",
-    "JournalWriter",
-    "admit",
-    "close_journals",
-    "ensure_current",
-    "journal_for",
-    "own_journals",
-]
-
 TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
 _MAX_OPEN = 64
 _writers: dict[tuple[str, str, Process | None], JournalWriter] = {}

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Chart", "Label", "Line", "Rect", "Scale", "Tick", "scale_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tick:

@@ -17,8 +17,6 @@ from shardwrite.notebook.chart import Chart
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["Axis", "Bar", "Card", "Rows", "bar_html", "card_html", "chart_html", "page_html"]
-
 Rows = Sequence[tuple[str, str]]
 """Pairs of a name and a text, which may have several lines."""
 

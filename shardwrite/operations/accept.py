@@ -41,8 +41,6 @@ from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.receipts import updated_receipt
 from shardwrite.stores import as_store_error
 
-__all__ = ["accept_as_it_is"]
-
 
 def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str, str]]) -> None:
     """Make the receipt of an array say that its objects and its metadata are right as they are.

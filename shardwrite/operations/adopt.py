@@ -21,8 +21,6 @@ from shardwrite.operations.converting import Progress
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import is_there, local_path
 
-__all__ = ["adopt", "preview_adopt"]
-
 AnyPath = str | os.PathLike[str]
 
 

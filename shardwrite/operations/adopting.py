@@ -52,17 +52,6 @@ from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, is_there, make_directories, mode_of, mount_of
 
-__all__ = [
-    "ELSEWHERE",
-    "Call",
-    "Found",
-    "adopt_files",
-    "check_fits",
-    "inspect",
-    "look",
-    "refuse_patterns",
-]
-
 ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
 

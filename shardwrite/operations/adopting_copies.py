@@ -32,8 +32,6 @@ from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE, refusing
 from shardwrite.sources.hdf5_store import as_array
 from shardwrite.stores import as_store_error
 
-__all__ = ["Copies", "Copying", "copy_files", "look_for_copies"]
-
 
 @dataclass(frozen=True, slots=True)
 class Copying:

@@ -17,8 +17,6 @@ from shardwrite.plan.render import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import is_session
 
-__all__ = ["committing"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

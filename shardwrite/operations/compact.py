@@ -36,8 +36,6 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["Compaction", "compact", "looked_at", "unused"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:

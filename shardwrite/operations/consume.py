@@ -37,8 +37,6 @@ from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
 from shardwrite.runs.conversion import Converting, convert_array
 from shardwrite.stores import Store
 
-__all__ = ["consume_into", "convert_and_consume"]
-
 
 def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[ConvertedArray, int]:
     """Convert an array, and remove its objects as soon as what is made of them is durable.

@@ -50,8 +50,6 @@ from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.progress import reporting
 from shardwrite.stores import CONVERSION_SUFFIX, as_store_error, listed, make_directories
 
-__all__ = ["consume_tree", "is_tree"]
-
 Consumed = tuple[tuple[ConvertedArray, ...], int]
 
 

@@ -34,19 +34,6 @@ from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.runs.whole_objects import WholeObjects
 from shardwrite.stores import is_there
 
-__all__ = [
-    "check_copied",
-    "check_target",
-    "consume_one",
-    "consumed_path",
-    "digest_of",
-    "finished",
-    "has_document",
-    "known",
-    "refuse_scale",
-    "refused",
-]
-
 _GONE = "its source was consumed, and this was finished before"
 
 

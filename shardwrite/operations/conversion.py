@@ -12,8 +12,6 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.runs.result import WriteResult, told_of_rereads
 
-__all__ = ["Conversion", "ConversionPlan", "ConvertedArray", "PlannedArray"]
-
 _MAX_SHOWN = 50
 
 

@@ -49,14 +49,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 from shardwrite.sources.volume_arrays import open_tree
 
-__all__ = [
-    "PlannedParts",
-    "convert_part",
-    "finalize_conversion",
-    "plan_parts",
-    "prepare_conversion",
-]
-
 _OF_THE_BEGIN = ("mode", "durability", "restart")
 _MAX_NAMED, _MAX_MISSING = 8, 1000
 _PUBLISHED = "it is published already"

@@ -31,19 +31,6 @@ from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Check
 
-__all__ = [
-    "HAS_LAYOUT",
-    "Call",
-    "One",
-    "Progress",
-    "Wanted",
-    "call_of",
-    "convert_all",
-    "plan_all",
-    "planned",
-    "refuse_loss_of",
-]
-
 Progress = bool | Callable[[GroupReport], None]
 
 

@@ -24,8 +24,6 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.runs.stored_array import empty_after
 
-__all__ = ["DaskPatch", "patch_dask"]
-
 _LOCK = threading.Lock()
 _live: set[DaskPatch] = set()
 # For each module and name: the function of dask, and the one of this module.

@@ -25,8 +25,6 @@ from shardwrite.runs.hdf5_kept import KnownShards
 from shardwrite.sources.hdf5_shard import DatasetFile, look_into
 from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store, mode_of
 
-__all__ = ["Reindexed", "index_again"]
-
 _NO_SHARD = "cannot become a shard as it is: "
 
 

@@ -21,8 +21,6 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 
-__all__ = ["named", "refuse_loss", "with_name"]
-
 _N_THREADS = 16
 _AT_A_TIME = 1024
 _N_DIGITS = 64  # of a digest

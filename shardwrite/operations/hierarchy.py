@@ -19,8 +19,6 @@ from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.runs.conversion import Converting
 from shardwrite.stores import Capability, as_store_error, make_directories
 
-__all__ = ["Patterns", "consolidate", "make_groups", "put_document"]
-
 _SCOPE = "conversion"
 _LIST = "consolidated_metadata"
 

@@ -69,17 +69,6 @@ from shardwrite.stores import (
     read_file,
 )
 
-__all__ = [
-    "INTO",
-    "abandon_in_place",
-    "convert_in_place",
-    "converted_path",
-    "finish_adoption",
-    "finish_in_place",
-    "give_back",
-    "taken_over",
-]
-
 INTO = "consumed into"
 """Key in the layout of a conversion that consumes a tree, which names the new array."""
 

@@ -21,8 +21,6 @@ from shardwrite.plan import resolve_shapes
 from shardwrite.read.array import open_at
 from shardwrite.runs.given import take
 
-__all__ = ["chosen_mode", "fills_existing", "mode_of", "refuse_for_region"]
-
 _MODES = ("w-", "w", "a", "r+")
 _OF_CODECS = ("compressors", "filters", "serializer")
 _OF_SHARDING = ("index_location", "index_codecs", "shard_format")

@@ -24,8 +24,6 @@ from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 
-__all__ = ["PartSource", "check_fits"]
-
 
 @dataclass(frozen=True, slots=True)
 class PartSource:

@@ -32,15 +32,6 @@ from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.sources.volume_arrays import open_tree
 
-__all__ = [
-    "Abandoned",
-    "preview_abandon",
-    "preview_compact",
-    "preview_erase",
-    "preview_loss",
-    "preview_part",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:

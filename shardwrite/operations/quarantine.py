@@ -16,8 +16,6 @@ from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
 from shardwrite.stores import as_store_error, make_directories
 
-__all__ = ["keep_copy"]
-
 
 def keep_copy(target: Target, key: str, durability: str) -> str:
     """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.

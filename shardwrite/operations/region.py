@@ -43,8 +43,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
-__all__ = ["abandon", "erase", "nothing_in", "plan_region", "region_of", "write_region"]
-
 
 @public
 def plan_region(

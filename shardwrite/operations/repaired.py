@@ -10,8 +10,6 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, table_text
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["Repair", "RepairTask"]
-
 _INTERRUPTED = (
     "an earlier repair has not ended; repair again with the source, or give it up with "
     "shardwrite abandon"

@@ -13,8 +13,6 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
-__all__ = ["Problem", "Report"]
-
 _ABSENT = "; absent ones read as the fill value"
 
 

@@ -73,8 +73,6 @@ from shardwrite.stores import (
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
-__all__ = ["Torn", "find_torn", "salvage_shards"]
-
 _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 _BY_HDF5 = "which another program may have changed; all else in the file is as it was"

@@ -20,8 +20,6 @@ from shardwrite.runs.stored_behind import stored_behind
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores import Capability, Store
 
-__all__ = ["Behind", "alike", "behind", "plan_copies"]
-
 Behind = StoredArray | str | None
 """A stored array whose chunks may pass, or why they do not; None if there is none."""
 

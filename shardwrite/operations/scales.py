@@ -14,8 +14,6 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["check_scale", "counted_scale", "enter_scale"]
-
 
 def check_scale(target: Target, metadata: ArrayMetadata, run_dir: object = None) -> None:
     """Refuse to begin a scale that its volume cannot take. Other arrays are not looked at."""

@@ -38,19 +38,6 @@ from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 
-__all__ = [
-    "SPOOL",
-    "abandon_scale",
-    "array_options",
-    "counted_as",
-    "gathered_metadata",
-    "is_abandonable",
-    "refuse_spool",
-    "refuse_waiting",
-    "spooled_notes",
-    "write_scattered",
-]
-
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
 """Attributes of a spool."""
 

@@ -51,8 +51,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["ScatteredRun", "Share", "prepare_scattered"]
-
 _Progress = bool | Callable[[GroupReport], None]
 
 

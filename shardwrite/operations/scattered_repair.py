@@ -40,8 +40,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.context import GroupReport
 
-__all__ = ["BadShards", "gather_again", "remove_left_spool"]
-
 _SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
 
 

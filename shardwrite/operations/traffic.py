@@ -24,8 +24,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.stores import COPIED_FROM_BUCKET_NBYTES, BucketStore, part_nbytes_for
 
-__all__ = ["LISTED_AT_ONCE", "TAIL_NBYTES", "TRIED", "requests_in_parts", "with_traffic"]
-
 # Requests that do not depend on the number of shards, at most: to find out what a service can do;
 # for the lease and the journal of a run; for a new array, one that is resumed, and an update; and
 # for each group above. `tests/buckets/test_traffic.py` compares them with what a server counts.

@@ -79,15 +79,6 @@ from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import COPIED_NBYTES, Store
 
-__all__ = [
-    "Transferring",
-    "open_transfer",
-    "plan_of",
-    "refuse_hierarchy",
-    "transfer",
-    "transfer_and_consume",
-]
-
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, to find uploads in parts that were left over, and whether the place is a

@@ -13,8 +13,6 @@ from shardwrite.stores import is_file, local_path
 if TYPE_CHECKING:
     from shardwrite.read.transformer_view import TransformerView
 
-__all__ = ["transformer_view"]
-
 
 @public
 def transformer_view(

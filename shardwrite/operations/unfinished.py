@@ -8,8 +8,6 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy
 
-__all__ = ["refuse_runs"]
-
 _END_IT = (
     "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
     "or copy the array"

@@ -48,16 +48,6 @@ from shardwrite.stores import is_there
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.donor import Donor
 
-__all__ = [
-    "Opened",
-    "census",
-    "check_lossless",
-    "how_to_mend",
-    "open_begun",
-    "verify",
-    "verify_opened",
-]
-
 _RECOVER = (
     "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad "
     "then, write it again"

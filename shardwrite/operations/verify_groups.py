@@ -14,8 +14,6 @@ from shardwrite.place.target import document_if_there, document_of
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import documents_below
 
-__all__ = ["is_group", "unlisted_in", "verify_group"]
-
 _REMEDY = (
     "make the call again that has written it, or consolidate the group anew with "
     "zarr.consolidate_metadata"

@@ -32,8 +32,6 @@ from shardwrite.runs.given import take
 from shardwrite.runs.source import ChunkSource
 from shardwrite.stores import Store
 
-__all__ = ["ScaleOfArray", "noting_axes", "scales_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleOfArray:

@@ -17,8 +17,6 @@ from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.stores import parse_json
 
-__all__ = ["beside_scales", "check_info", "infos_of", "put_infos", "withdraw_scales"]
-
 _BESIDE = ("mesh", "skeletons", "segment_properties")
 
 

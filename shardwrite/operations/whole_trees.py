@@ -35,8 +35,6 @@ from shardwrite.sources.opening import place_of
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import Capability
 
-__all__ = ["AUTO", "IN_PLACE", "convert_tree", "short_form"]
-
 _SCOPE = "note"
 
 

@@ -14,8 +14,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.place.url import named
 
-__all__ = ["ZarrWords"]
-
 _INSTEAD = {
     "chunk_key_separator": "give chunk_key_encoding",
     "compressor": "give compressors",

@@ -48,8 +48,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
-__all__ = ["store", "to_sharded_zarr"]
-
 _Options = TypeVar("_Options", RunOptions, ArrayOptions, PlanOptions)
 
 

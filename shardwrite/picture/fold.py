@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from shardwrite.grid import ceil_div
 
-__all__ = ["GAP", "STATES", "Array", "Folded", "ShardState", "fold"]
-
 Array = npt.NDArray[Any]
 
 

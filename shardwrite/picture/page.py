@@ -14,8 +14,6 @@ from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows
 from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import human
 
-__all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
-
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
 _PROBLEMS = {

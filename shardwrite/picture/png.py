@@ -21,8 +21,6 @@ from shardwrite.picture.look import (
 )
 from shardwrite.plan.render import human
 
-__all__ = ["write_png"]
-
 # Grounds and texts, as cards have them in light and in dark.
 _LIGHT, _DARK = ((255, 255, 255), "#1b1f24"), ((20, 23, 27), "#e6e9ec")
 

@@ -19,8 +19,6 @@ from shardwrite.picture.census import Census
 from shardwrite.picture.fold import GAP, Folded, fold
 from shardwrite.picture.look import PALETTE, caption_of, legend_of, shades_of
 
-__all__ = ["TerminalPicture", "terminal_picture"]
-
 _SYMBOLS = "-#.?!"  # by state
 _LARGEST_CELL = 4  # columns of a cell in a small grid, which is enlarged
 

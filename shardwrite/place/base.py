@@ -14,18 +14,6 @@ from typing import Protocol
 
 from shardwrite.stores import Proof, Store
 
-__all__ = [
-    "MARK_NAME",
-    "QUARANTINE_PREFIX",
-    "RECEIPT_NAME",
-    "REPORT_NAME",
-    "RUN_SUFFIX",
-    "STATE_PREFIX",
-    "Owner",
-    "Place",
-    "names_above",
-]
-
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
 REPORT_NAME = "shardwrite-report.json"

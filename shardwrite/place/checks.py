@@ -12,14 +12,6 @@ from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.stores import mode_of, owner_of, parse_json
 
-__all__ = [
-    "check_beside",
-    "check_surroundings",
-    "check_target",
-    "refuse_scale_at",
-    "warn_of_v2",
-]
-
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
     "v2": ("a Zarr v2 array stands there", "give another path, or remove it yourself"),

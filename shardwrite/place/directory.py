@@ -37,8 +37,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["Directory", "remove_temporaries"]
-
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists

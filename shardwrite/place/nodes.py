@@ -13,9 +13,6 @@ from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, 
 from shardwrite.place.base import MARK_NAME
 from shardwrite.stores import as_store_error, is_file, is_there, mode_of, read_json
 
-__all__ = ["array_of_2022_around", "kind_of", "shape_of"]
-
-
 _ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
 
 

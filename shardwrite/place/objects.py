@@ -46,8 +46,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.exclusive import EXCLUSIVE_SCOPE
 
-__all__ = ["InStore"]
-
 _HIDDEN = json.dumps(
     {
         "zarr_format": 3,

@@ -32,15 +32,6 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
 from shardwrite.stores import BucketStore, Store, as_store_error, local_path, token_of
 
-__all__ = [
-    "RunState",
-    "own_run_dir",
-    "private_directory",
-    "refuse_run_dir",
-    "run_state_beside",
-    "run_state_of",
-]
-
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
 

@@ -12,8 +12,6 @@ from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.stores import is_there
 
-__all__ = ["ScaleTargets", "around", "has_spool", "places_around"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleTargets:

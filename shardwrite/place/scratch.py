@@ -13,8 +13,6 @@ from shardwrite.place.target import Target
 from shardwrite.place.transformer import TransformerStore
 from shardwrite.stores import BucketStore, local_path
 
-__all__ = ["no_bucket", "place_via", "target_via"]
-
 
 def target_via(target: Target, directory: Any) -> Target:
     """The target as one whose shards wait in a directory; see `place_via`."""

@@ -55,8 +55,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["TransformerPlace", "TransformerStore", "hierarchy_of"]
-
 _OWN = re.compile(
     rf"c(?:(?:/\d+)+|(?:\.\d+)+)?\Z|{re.escape(STATE_PREFIX)}|{re.escape(QUARANTINE_PREFIX)}"
 )

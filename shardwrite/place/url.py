@@ -11,8 +11,6 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores import is_bucket_url, open_bucket
 
-__all__ = ["at_url", "named", "without_kind"]
-
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = ("file", "local")
 _KIND = "precomputed://"

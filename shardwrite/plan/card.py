@@ -12,8 +12,6 @@ from shardwrite.notebook.html import Axis, Card
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.render import counted, gathering_rows, human, index_text, plan_rows
 
-__all__ = ["array_card", "axes_of", "plan_card", "plan_line"]
-
 _PICTURE_PX = 220
 _MAX_LINES = 40
 

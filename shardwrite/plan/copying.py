@@ -8,8 +8,6 @@ from shardwrite.errors import PlanError
 from shardwrite.plan.estimate import BATCH_NBYTES, entries_nbytes
 from shardwrite.plan.model import PlanFacts
 
-__all__ = ["check_copying", "copying_nbytes"]
-
 
 def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
     """Memory of a worker process that copies encoded inner chunks, in bytes, at most."""

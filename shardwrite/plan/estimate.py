@@ -13,19 +13,6 @@ import numpy.typing as npt
 from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
-__all__ = [
-    "BATCH_NBYTES",
-    "HELD_NBYTES",
-    "Assumptions",
-    "MemoryEstimate",
-    "Resources",
-    "entries_nbytes",
-    "estimate_memory",
-    "n_at_once",
-    "overlap",
-    "pieces_of_chunks",
-]
-
 BATCH_NBYTES = 2 * 2**20
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
 

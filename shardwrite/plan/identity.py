@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeVar
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.grid import Shape
 
-__all__ = ["WHOLE", "Bounds", "Identity", "ShardWindow", "bounds_in"]
-
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop along each axis, in elements."""
 

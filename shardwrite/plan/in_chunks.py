@@ -11,8 +11,6 @@ from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.plan.limits import check_extents
 from shardwrite.plan.sizes import explicit_sizes, parse_nbytes, resolve_shapes
 
-__all__ = ["shards_of_chunks"]
-
 _AUTO_NBYTES = "64MiB"
 # times as many entries as inner chunks from which a note says so
 _MUCH = 8

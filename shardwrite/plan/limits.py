@@ -12,20 +12,6 @@ from typing import Any
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
-__all__ = [
-    "MAX_SHARDS",
-    "check_chunks",
-    "check_cut",
-    "check_extents",
-    "check_growth",
-    "check_indexes",
-    "check_memory",
-    "check_n_tasks",
-    "check_new",
-    "check_region",
-    "check_whole",
-]
-
 MAX_SHARDS = 2**26
 """Most shards of one run, or of one read of all indexes of an array.
 

@@ -20,8 +20,6 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import Partition, make_partition
 from shardwrite.plan.plan import Plan
 
-__all__ = ["Update", "make_plan"]
-
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64

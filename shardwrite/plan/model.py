@@ -35,8 +35,6 @@ from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.requests import Traffic
 from shardwrite.plan.waves import Wave, cut_waves, wave_thickness
 
-__all__ = ["PlanFacts", "SourceLayout"]
-
 MAX_GRAPH_TASKS = 100_000
 """Tasks that the scheduler may hold at the same time, by default."""
 

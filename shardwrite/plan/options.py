@@ -12,8 +12,6 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
 from shardwrite.plan.sizes import parse_nbytes
 
-__all__ = ["PlanOptions", "memory_limit_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:

@@ -21,8 +21,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
 from shardwrite.plan.limits import check_cut
 
-__all__ = ["Cuts", "Partition", "make_partition"]
-
 Runs = tuple[tuple[int, int], ...]
 """Steps from one edge to the next, as runs of equal steps: ``(step, how many)``."""
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 
-__all__ = ["PartCuts", "check_n_parts", "check_part"]
-
 _MAX_PARTS = 2**53  # whole numbers up to there are exact in a float
 
 

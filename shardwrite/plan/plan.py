@@ -17,8 +17,6 @@ from shardwrite.plan.parts import PartCuts, check_part
 from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.render import plan_text
 
-__all__ = ["Part", "Plan", "Stretch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:

@@ -11,8 +11,6 @@ import numpy as np
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 
-__all__ = ["Region", "ShardRef", "as_box", "as_region", "index_of_each_axis"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:

@@ -12,18 +12,6 @@ from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.requests import Requests, Traffic
 
-__all__ = [
-    "counted",
-    "duration",
-    "gathering_rows",
-    "human",
-    "index_text",
-    "plan_rows",
-    "plan_text",
-    "rounded",
-    "table_text",
-]
-
 _CELL_WIDTH = 80
 
 

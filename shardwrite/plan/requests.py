@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 
 from shardwrite.codecs.documents import JSON
 
-__all__ = ["Requests", "Traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class Requests:

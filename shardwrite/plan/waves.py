@@ -12,8 +12,6 @@ from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
 from shardwrite.plan.estimate import pieces_of_chunks
 from shardwrite.plan.partition import Partition
 
-__all__ = ["Wave", "cut_waves", "wave_thickness"]
-
 _FIRST_SHARE = 10  # the first of several waves has a tenth of the thickness of the others
 
 

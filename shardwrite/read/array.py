@@ -40,14 +40,6 @@ from shardwrite.read.reread import Open, reading_twice
 from shardwrite.read.volume_paths import refuse_volume
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
-__all__ = [
-    "ShardedArray",
-    "as_dask_array",
-    "is_being_made",
-    "open_at",
-    "open_sharded",
-]
-
 T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array

@@ -17,8 +17,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores import Capability, require
 
-__all__ = ["stored_coords", "stored_coords_here"]
-
 _BATCH_SHARDS = 1024
 _N_BATCHES_AIMED_AT = 64
 

@@ -13,8 +13,6 @@ from shardwrite.grid import Shape
 from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.sizes import explicit_sizes, parse_nbytes
 
-__all__ = ["bounded", "normalize"]
-
 
 def normalize(
     chunks: Any, shape: Shape, dtype: Any, previous: tuple[int | tuple[int, ...], ...] | None

@@ -20,8 +20,6 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box, boundaries, ravel, unravel
 from shardwrite.read.array import ShardedArray
 
-__all__ = ["compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Difference:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["REMEDY", "OtherNames", "check_names", "other_names"]
-
 _CHUNK = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 REMEDY = (
     "if these are its chunks, correct chunk_key_encoding in zarr.json (dimension_separator in "

@@ -18,8 +18,6 @@ from shardwrite.errors import StoreError
 from shardwrite.format.index import ShardIndex
 from shardwrite.grid import Shape, ShardGrid, ceil_div
 
-__all__ = ["dataset_names", "has_library", "stored_chunks"]
-
 _DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What h5py raises where a file is damaged."""
 

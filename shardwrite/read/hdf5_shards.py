@@ -26,20 +26,6 @@ from shardwrite.grid import Shape, ravel
 from shardwrite.read.hdf5_names import dataset_names, has_library
 from shardwrite.stores import Store
 
-__all__ = [
-    "HOW_TO_CHANGE",
-    "Begun",
-    "fits_hdf5",
-    "is_hdf5",
-    "is_hdf5_at",
-    "look",
-    "names_in",
-    "other_name",
-    "refuse_hdf5",
-    "refuse_hdf5_among",
-    "why_unreadable",
-]
-
 HOW_TO_CHANGE = (
     'give strategy="hdf5", which keeps such files. For plain shards, give drop_hdf5=True to '
     "write_region, erase or repair, with a strategy that writes whole shards, such as "

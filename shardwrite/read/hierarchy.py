@@ -25,8 +25,6 @@ from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.read.volume_paths import is_in_volume
 from shardwrite.stores import InsideStore, is_file, listed, mode_of
 
-__all__ = ["Group", "Hierarchy", "documents_below", "group_at", "open_hierarchy"]
-
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
 _MOST_NAMED = 5

@@ -19,15 +19,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.hdf5_shards import why_unreadable
 from shardwrite.stores import Capability, require
 
-__all__ = [
-    "ORDERS",
-    "ShardFacts",
-    "ShardTable",
-    "inspect_shard",
-    "inspect_shards",
-    "stored_sizes",
-]
-
 ORDERS = ("any", "C", "F", "morton", "other")
 _BATCH_SHARDS = 256
 _N_BATCHES_AIMED_AT = 64

@@ -22,8 +22,6 @@ from shardwrite.grid import Box, Shape
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import Store, is_plain_key, parse_json, read_limit
 
-__all__ = ["ScaleReader", "check_key_of", "read_info", "read_sharding"]
-
 _CACHE_NBYTES = 64 * 2**20
 _UNREADABLE = (".br", ".zst", ".xz")
 

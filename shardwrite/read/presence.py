@@ -12,8 +12,6 @@ from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
 
-__all__ = ["Presence"]
-
 _MAX_KEPT = 64
 
 

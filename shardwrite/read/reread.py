@@ -16,8 +16,6 @@ from shardwrite.errors import CorruptShardError
 from shardwrite.host.events import SHARDS, tell
 from shardwrite.stores import ObjectReader, Store
 
-__all__ = ["Open", "read_again", "reading_twice", "take_n_reread"]
-
 Open = Callable[[str], ObjectReader | None]
 """Opens an object: `Store.open`, or `Store.open_again`."""
 T = TypeVar("T")

@@ -12,8 +12,6 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 from shardwrite.stores import BucketStore, is_bucket
 from shardwrite.stores.zarr_kinds import kind_of
 
-__all__ = ["lock_of"]
-
 _Which = tuple[int, object, str]
 _locks: WeakValueDictionary[_Which, asyncio.Lock] = WeakValueDictionary()
 

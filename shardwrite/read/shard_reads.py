@@ -29,8 +29,6 @@ from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.format.transformer_keys import ChunkPlace
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["ShardReads"]
-
 _INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}},)
 _LARGE_NBYTES = 2**26
 """A chunk of more bytes is read only after the shard was seen to be that long."""

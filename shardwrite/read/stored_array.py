@@ -22,16 +22,6 @@ from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.survey import Survey
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
-__all__ = [
-    "StoredArray",
-    "check_apart",
-    "check_names_in",
-    "check_names_of",
-    "open_stored",
-    "parsed_at",
-    "stored_at",
-]
-
 _ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
 
 

@@ -19,8 +19,6 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.reread import Open, read_again, reading_twice
 from shardwrite.stores import ObjectReader, ObjectWriter, Store, copy_bytes
 
-__all__ = ["Backdrop", "ExistingShard", "open_afresh", "open_shard"]
-
 
 class ExistingShard(ShardReader):
     """An open shard of a store. Leaving its `with` block closes it.

@@ -18,8 +18,6 @@ from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 
-__all__ = ["Survey", "ranks_of_objects", "survey"]
-
 _MOST_LOOKED_AT = 20_000
 
 

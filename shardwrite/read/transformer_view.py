@@ -29,8 +29,6 @@ from shardwrite.read.shard_locks import lock_of
 from shardwrite.read.shard_reads import ShardReads
 from shardwrite.stores import check_key, is_plain_key
 
-__all__ = ["TransformerView"]
-
 _AT_ONCE = 64
 """Indexes that a listing asks for at a time."""
 

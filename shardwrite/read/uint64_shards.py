@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.shard import Minishard
 from shardwrite.stores import Capability, Store, listed, mode_of
 from shardwrite.stores.base import ObjectReader
 
-__all__ = ["IndexCache", "UInt64ShardFiles"]
-
 T = TypeVar("T")
 Indexed = TypeVar("Indexed", bound=Minishard)
 _MORE_TRIES = 2

@@ -12,8 +12,6 @@ from shardwrite.grid import unravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import of_objects
 
-__all__ = ["object_versions"]
-
 
 def object_versions(
     engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]

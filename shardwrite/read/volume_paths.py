@@ -13,8 +13,6 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.stores import parse_json
 
-__all__ = ["is_in_volume", "refuse_volume", "volume_above"]
-
 _NAMED = 5
 _MOST_ABOVE = 4
 

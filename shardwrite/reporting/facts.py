@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from shardwrite.stores import parse_json
 
-__all__ = ["Pause", "PlanFigures", "RunFacts", "Span", "WorkerReport", "printed"]
-
 _FORMAT = 1
 _MAX_TEXT = 500
 _LARGEST = 2.0**62

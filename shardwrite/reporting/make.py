@@ -17,8 +17,6 @@ from shardwrite.journal import Commits, RunRecord, Timeline, Worker
 from shardwrite.reporting.facts import Pause, PlanFigures, Span, WorkerReport, printed
 from shardwrite.reporting.report import RunReport
 
-__all__ = ["figures_in", "make_report"]
-
 _MAX_WORKERS = 128  # processes that a report names
 _MAX_LANES = 32  # threads of a process that the picture tells apart
 _MANY_SPANS = 1_500  # spans of all processes that are kept as they are

@@ -12,8 +12,6 @@ from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, Span, WorkerReport
 
-__all__ = ["card_of", "headline_of", "html", "rows_of", "text_of", "unit_of_time"]
-
 _WIDTH, _LEFT, _RIGHT, _TOP = 720, 150, 700, 26
 _HEIGHT = 130  # of the plot area of the throughput
 _LANE, _ROW_GAP = 9, 7  # height of a lane of the timeline, and space between processes

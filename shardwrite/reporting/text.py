@@ -12,8 +12,6 @@ from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, WorkerReport
 from shardwrite.reporting.page import headline_of, rows_of, unit_of_time
 
-__all__ = ["lines_of"]
-
 _STEPS = " ▁▂▃▄▅▆▇█"
 _NAME = 20
 _MAX_ROWS = 24

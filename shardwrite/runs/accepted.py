@@ -13,8 +13,6 @@ from shardwrite.journal import find_run, neighbours, read_receipt
 from shardwrite.plan import Plan
 from shardwrite.runs.job import Job, intent_of, target_of_update
 
-__all__ = ["accepted", "accepts_source", "as_begun"]
-
 
 def accepts_source() -> bool:
     """Whether the user says that the data of the source are those of the run that was begun."""

@@ -36,20 +36,6 @@ from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.stores import Store
 
-__all__ = [
-    "BY_CHUNKS",
-    "by_groups",
-    "identity_of",
-    "n_tasks_of",
-    "naming_settings",
-    "new_metadata",
-    "plan_array",
-    "plan_into",
-    "resources_of",
-    "waiting",
-    "with_configured",
-]
-
 _OF_ARRAYS: dict[str, Setting[Any]] = {
     "shards": SHARDS,
     "chunks": INNER_CHUNKS,

@@ -12,8 +12,6 @@ from shardwrite.notebook.html import Bar, bar_html
 from shardwrite.plan.render import duration, human
 from shardwrite.write.context import GroupReport
 
-__all__ = ["NotebookBar", "notebook_display"]
-
 _DRAW_SECONDS = 0.2  # least time between two drawings
 _RATE_SECONDS = 1.0  # time after which a rate means something
 

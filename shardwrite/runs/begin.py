@@ -55,8 +55,6 @@ from shardwrite.runs.session import Session
 from shardwrite.stores import Staged, as_store_error
 from shardwrite.write.spool import no_spool
 
-__all__ = ["begin", "check_place", "join"]
-
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
     """Begin or join a run for each job, after all targets were checked.

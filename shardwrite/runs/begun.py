@@ -21,8 +21,6 @@ from shardwrite.journal import RunDirectory
 from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
 from shardwrite.runs.array_plan import n_tasks_of
 
-__all__ = ["is_gathering", "makes_scale", "plan_begun"]
-
 
 def is_gathering(run: RunDirectory) -> bool:
     """Whether a run makes a scale of a volume whose hash scatters the chunks."""

@@ -17,8 +17,6 @@ from shardwrite.runs.session import Session
 from shardwrite.runs.watching import CopiesObjects, SourceWatch
 from shardwrite.write.context import GroupReport
 
-__all__ = ["compute_again", "compute_together", "compute_waves", "one_graph"]
-
 Collect = Callable[[Any, GroupReport], None]
 
 

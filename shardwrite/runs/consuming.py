@@ -33,8 +33,6 @@ from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Donor
 from shardwrite.write.whole_objects import differing_objects
 
-__all__ = ["Consumer", "execute_consuming", "ranks_there"]
-
 Ranks = npt.NDArray[np.int64]
 _MOST_AT_ONCE = 4096  # shards in a line, when many are found done
 

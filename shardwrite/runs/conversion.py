@@ -40,8 +40,6 @@ from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
 from shardwrite.write.donor import TWICE, Check
 
-__all__ = ["ConversionOptions", "Converting", "convert_array", "copied_nbytes", "plan_of_copies"]
-
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 

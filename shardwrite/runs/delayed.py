@@ -27,8 +27,6 @@ from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport, WriteSpec
 
-__all__ = ["as_delayed"]
-
 
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     """Begin runs, and return the rest of :func:`execute` as one `Delayed`.

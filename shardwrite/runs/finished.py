@@ -26,8 +26,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
 
-__all__ = ["finished", "has_ended", "incomplete", "refuse_another", "unreadable"]
-
 _N_NAMED = 20  # bad chunks in the message of an error
 _MOST_LOOKS = 1000  # of more shards than that, the array is listed
 

@@ -18,8 +18,6 @@ from shardwrite.grid import Box, Shape
 from shardwrite.plan import Region
 from shardwrite.plan.limits import check_region
 
-__all__ = ["fitted", "scalar"]
-
 
 def scalar(x: Any, dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any] | None:
     """Make an array without axes of a scalar; None if `x` is not a scalar.

@@ -17,8 +17,6 @@ from dask.task_spec import GraphNode, Task
 from shardwrite.engines import Engine
 from shardwrite.plan import Plan
 
-__all__ = ["fuse_source", "is_worth_fusing"]
-
 # bytes that a task copies in about the time that it takes to schedule it
 _SMALL_NBYTES = 2**20
 

@@ -45,17 +45,6 @@ from shardwrite.stores import Store
 from shardwrite.write.copying import copy_group, gathered_nbytes
 from shardwrite.write.donor import Donor
 
-__all__ = [
-    "GatheredChunks",
-    "finish_gathering",
-    "gathering_begun",
-    "gathering_nbytes",
-    "plan_gathering",
-    "remove_spool",
-    "spooled",
-    "whole_spool",
-]
-
 _ID_NBYTES = 40  # of each chunk of the volume, while a process finds out which shard has it
 
 

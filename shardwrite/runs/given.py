@@ -37,8 +37,6 @@ from shardwrite.sources.common import as_attributes
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
-__all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
-
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
 _OF_WORDS = ("units", "flag_values", "flag_masks", "flag_meanings")

@@ -23,8 +23,6 @@ from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
 from shardwrite.write.tasks import Unreadable, commit_group
 
-__all__ = ["GroupGraph"]
-
 
 @sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
 def _sizeof_encoded_block(block: EncodedBlock) -> int:

@@ -14,8 +14,6 @@ from shardwrite.grid import ShardGrid
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.consuming import ranks_there
 
-__all__ = ["settled_shards"]
-
 
 def settled_shards(source: ShardedArray, grid: ShardGrid, axis: int) -> npt.NDArray[np.bool_]:
     """For each shard of a new array, whether no chunk can come any more that belongs into it.

@@ -30,8 +30,6 @@ from shardwrite.read.hdf5_shards import (
 )
 from shardwrite.stores import Store
 
-__all__ = ["KeptShards", "KnownShards", "for_update", "keeping_hdf5", "shards_at_ends"]
-
 _MAX_LABELS = 10
 _N_THREADS = 16
 _FEW = 4  # shards for which threads are not worth it

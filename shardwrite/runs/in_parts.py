@@ -34,17 +34,6 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
-__all__ = [
-    "execute_part",
-    "finish_parts",
-    "options_of_run",
-    "prepare_jobs",
-    "refuse_missing",
-    "refuse_unwritten",
-    "remedy_of_parts",
-    "run_on",
-]
-
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
     """Begin or join runs that are written in parts, and make the directories of their shards.

@@ -19,8 +19,6 @@ from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["HOW_TO_GO_ON", "Kept", "check_kept", "kept", "ledger_of", "noted_sizes"]
-
 HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
     "array as it is with verify and accept=True (shardwrite verify --accept)"

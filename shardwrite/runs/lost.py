@@ -11,8 +11,6 @@ from shardwrite.read.stored_array import StoredArray, check_names_of
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
-__all__ = ["check_nothing_lost"]
-
 _MOST_NAMED, _MOST_TOLD = 1000, 4
 
 

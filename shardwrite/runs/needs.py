@@ -17,13 +17,6 @@ from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Staged, Store, Unguarded, require
 
-__all__ = [
-    "check_kind",
-    "check_needs",
-    "check_unshared",
-    "check_updatable",
-]
-
 
 def check_needs(job: Job, engine: Engine) -> None:
     """Refuse a job whose store cannot do what the job needs, before anything is written."""

@@ -12,8 +12,6 @@ from shardwrite.errors import SpecError
 from shardwrite.runs.bar import NotebookBar, notebook_display
 from shardwrite.write.context import GroupReport
 
-__all__ = ["OnReport", "Progress", "reporting", "tell_found"]
-
 OnReport = Callable[[GroupReport], None]
 
 

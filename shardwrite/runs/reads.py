@@ -34,8 +34,6 @@ from shardwrite.stores import BucketStore, Staged, Store, is_bucket_url, open_st
 from shardwrite.stores.bucket_kinds import given_address
 from shardwrite.stores.whole import WholeStore
 
-__all__ = ["check_not_read", "refuse_reading"]
-
 # Objects of users are looked into, but not a whole program that hangs on one of them.
 _MOST_OBJECTS = 20_000
 _PLAIN = frozenset(

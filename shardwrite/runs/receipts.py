@@ -23,8 +23,6 @@ from shardwrite.plan import Identity
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["make_receipt", "updated_receipt"]
-
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
     """Make the receipt that a run leaves in the array.

@@ -23,8 +23,6 @@ from shardwrite.runs.source import Key, TaskBox
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.write.donor import TWICE, Check
 
-__all__ = ["ReencodedChunks", "by_inner_chunks", "to_reencode"]
-
 _READ_NBYTES = 32 * 2**20
 
 

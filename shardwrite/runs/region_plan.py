@@ -27,16 +27,6 @@ from shardwrite.runs.given import Given, check_meaning, take
 from shardwrite.runs.hdf5_kept import for_update
 from shardwrite.runs.needs import check_updatable
 
-__all__ = [
-    "APPEND",
-    "Where",
-    "cast_block",
-    "check_axis",
-    "check_can_update",
-    "check_cast",
-    "region_plan",
-]
-
 APPEND = "append"
 
 

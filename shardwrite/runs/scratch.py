@@ -13,8 +13,6 @@ from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Room, room_in
 
-__all__ = ["Scratch", "check_scratch", "needed_by", "scratch_here"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scratch:

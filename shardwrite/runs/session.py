@@ -66,8 +66,6 @@ from shardwrite.runs.source import ReadsArray
 from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
-__all__ = ["Session", "finish_together"]
-
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
 

@@ -25,8 +25,6 @@ from shardwrite.grid import Box, Shape
 from shardwrite.read.array import ShardedArray
 from shardwrite.write.context import WriteSpec
 
-__all__ = ["ChunkSource", "Key", "NoChunks", "ReadsArray", "TaskBox"]
-
 Key = tuple[Any, ...]
 
 

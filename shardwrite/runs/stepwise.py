@@ -21,8 +21,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.write.context import GroupReport
 
-__all__ = ["execute_settled", "execute_watched"]
-
 
 def execute_watched(
     job: Job,

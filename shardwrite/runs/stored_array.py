@@ -19,8 +19,6 @@ from shardwrite.place.base import Place
 from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.runs.job import Job
 
-__all__ = ["empty_after", "stored_array"]
-
 
 def stored_array(
     job: Job, like: dask.array.Array, after: Delayed | None = None

@@ -10,8 +10,6 @@ from shardwrite.read.stored_array import StoredArray, stored_at
 from shardwrite.sources.zarr_array import ZarrSource
 from shardwrite.stores import is_bucket_url, is_file
 
-__all__ = ["stored_behind"]
-
 
 def stored_behind(x: Any) -> StoredArray | None:
     """The stored array that a user has given, or None if `x` is anything else."""

@@ -26,8 +26,6 @@ from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.session import Session
 from shardwrite.stores import Dated, parse_document, read_limit
 
-__all__ = ["CopiesObjects", "SourceWatch"]
-
 
 @runtime_checkable
 class CopiesObjects(Protocol):

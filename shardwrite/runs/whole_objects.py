@@ -21,8 +21,6 @@ from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores import Capability, require
 from shardwrite.write.whole_objects import copy_objects
 
-__all__ = ["WholeObjects", "plan_transfer_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class WholeObjects(EncodedChunks):

@@ -13,8 +13,6 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.begun import is_gathering
 from shardwrite.stores import listed, mode_of
 
-__all__ = ["runs_at", "spool_at", "targets_at"]
-
 
 def targets_at(target: Target) -> list[Target]:
     """The arrays that commands for a target mean.

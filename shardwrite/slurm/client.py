@@ -17,19 +17,6 @@ from shardwrite.host.resources import job_id
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 
-__all__ = [
-    "as_array_indices",
-    "cancel",
-    "command_words",
-    "endings",
-    "max_array_size",
-    "queue",
-    "requeue",
-    "resubmission",
-    "root_of",
-    "submit_chain",
-]
-
 
 def _run(
     command: Sequence[str], directory: Path | None = None, seconds: float | None = None

@@ -19,8 +19,6 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import root_of
 from shardwrite.stores import is_store_url
 
-__all__ = ["Scripts", "check_directory", "default_directory", "read_scripts", "write_scripts"]
-
 ARRAY, FINALIZE = "array.sbatch", "finalize.sbatch"
 _DIGITS = 8
 _STEM_NBYTES = 200  # leaves room for the suffix: file systems allow names of 255 bytes

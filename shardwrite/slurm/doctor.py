@@ -31,16 +31,6 @@ from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores,
 from shardwrite.journal import write_note
 from shardwrite.plan.render import human, table_text
 
-__all__ = [
-    "Examination",
-    "check_directory",
-    "examine",
-    "meet",
-    "problems_of",
-    "report",
-    "warnings_of",
-]
-
 _NETWORK = (
     "nfs",
     "nfs4",

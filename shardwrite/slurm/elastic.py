@@ -61,8 +61,6 @@ from shardwrite.slurm.workers import (
     workers_of,
 )
 
-__all__ = ["cluster", "opened"]
-
 Tell = Callable[[str], None]
 
 _LEAVE_SECONDS = 5.0  # time limit of scancel when a signal ends the process

@@ -28,15 +28,6 @@ from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_dire
 from shardwrite.host.stopping import is_draining
 from shardwrite.slurm.keys import KEY, make_keys, security_of, write_keys, write_private
 
-__all__ = [
-    "SCHEDULER_FILE",
-    "connect",
-    "make_run_directory",
-    "run_scheduler",
-    "run_worker",
-    "worker_nbytes",
-]
-
 SCHEDULER_FILE = "scheduler.json"
 _GATHER_SECONDS = 20.0  # after which a client stops waiting for all workers, if there is one
 _LEAVE_SECONDS = 3  # in which a nanny must close

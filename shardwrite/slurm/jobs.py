@@ -25,19 +25,6 @@ from shardwrite.slurm.below import runs_at, targets_at
 from shardwrite.slurm.client import cancel, command_words, queue
 from shardwrite.stores import as_store_error, is_there, listed, read_file
 
-__all__ = [
-    "Cancelled",
-    "Driver",
-    "DriverNote",
-    "Submitted",
-    "cancel_all",
-    "cancel_left",
-    "record_jobs",
-    "refuse_second",
-    "submitted",
-    "submitting",
-]
-
 _GONE_SECONDS = 30.0
 
 

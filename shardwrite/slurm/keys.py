@@ -16,8 +16,6 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 
-__all__ = ["KEY", "make_keys", "security_of", "write_keys", "write_private"]
-
 _AUTHORITY, _CERTIFICATE, KEY = "ca.pem", "certificate.pem", "key.pem"
 
 

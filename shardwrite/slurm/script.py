@@ -9,16 +9,6 @@ from numbers import Integral
 from shardwrite.errors import SpecError
 from shardwrite.slurm.settings import Settings, head, setup_lines, thread_lines, words
 
-__all__ = [
-    "AllocationJob",
-    "ArrayJob",
-    "ElasticJob",
-    "allocation_script",
-    "array_script",
-    "elastic_script",
-    "finalize_script",
-]
-
 _MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed
 _LOOP = """
 # Signals to this shell go to the program: USR1 as soon as it listens, \

@@ -14,17 +14,6 @@ from dataclasses import dataclass
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "Settings",
-    "directives_of",
-    "head",
-    "memory_nbytes",
-    "one_thread_each",
-    "setup_lines",
-    "thread_lines",
-    "words",
-]
-
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 _LEAD_SECONDS = 120
 _THREADS = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from shardwrite.errors import SpecError
 
-__all__ = ["parts_for"]
-
 _SECONDS = 600  # least duration of a part: the starts of shorter tasks would cost too much
 
 

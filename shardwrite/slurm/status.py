@@ -32,8 +32,6 @@ from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import Submitted, submitted
 from shardwrite.stores import is_there
 
-__all__ = ["Status", "status"]
-
 _SLOW = 0.5  # share of the median speed below which a process is a straggler
 _CUT_SHORT = (
     "ended in the middle of a task, without a word: killed, cancelled, out of memory, "

@@ -18,8 +18,6 @@ from shardwrite.errors import SpecError
 from shardwrite.host.environment import LOOPBACK, exports
 from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
-__all__ = ["DEATH_SECONDS", "Workers", "arguments_of", "configuration_of", "package", "workers_of"]
-
 # Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
 # task is not the cause.
 _ALLOWED_FAILURES = 100

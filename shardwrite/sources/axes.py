@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from shardwrite.codecs.documents import JSON
 
-__all__ = ["UNITS", "dimension_units", "tell_left_out", "unique_names"]
-
 _PREFIXES = {
     "": "",
     "d": "deci",

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box
 
-__all__ = ["naming_damage"]
-
 _OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
 """What libraries raise about a damaged file. None of these is only for damage."""
 

@@ -13,8 +13,6 @@ from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Source, SourceMetadata
 from shardwrite.sources.common import as_attributes, require
 
-__all__ = ["DecodedSource", "decoded"]
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedSource(RegionSource):

@@ -15,8 +15,6 @@ from shardwrite.sources.common import open_binary
 from shardwrite.sources.formats import FORMATS
 from shardwrite.stores import FileInBucket, file_in_bucket, open_bucket
 
-__all__ = ["FILES_IN_BUCKETS", "guess", "guess_in_bucket", "is_named_as_file"]
-
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
 """Names of the formats whose files are read from buckets, besides arrays of many objects."""
 

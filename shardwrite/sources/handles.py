@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FILES", "WHOLE", "HandleCache"]
-
 
 @dataclass(slots=True)
 class _Entry:

@@ -36,16 +36,6 @@ from shardwrite.sources.common import (
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import FileInBucket, check_regular
 
-__all__ = [
-    "Hdf5Source",
-    "attributes_of",
-    "metadata_of",
-    "open_",
-    "open_dataset",
-    "open_file",
-    "reading",
-]
-
 _NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16
 # Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.

@@ -16,8 +16,6 @@ from shardwrite.read.hdf5_names import stored_chunks
 from shardwrite.sources.common import open_binary
 from shardwrite.stores import FileInBucket
 
-__all__ = ["ChunkTable", "locate"]
-
 _SHUFFLE = 2  # number of this filter of HDF5
 # chunks of which the library's bytes are compared with those at the place that it tells
 _N_COMPARED = 32

@@ -15,8 +15,6 @@ from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.stores import Capability, ObjectReader, Store
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["JoinedStore"]
-
 _MAX_OPEN = 64
 Version = tuple[int, int, int]
 

@@ -24,8 +24,6 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.ranged import RangedSource
 
-__all__ = ["Hdf5InBucket", "open_"]
-
 _Read = Callable[[tuple[slice, ...]], npt.NDArray[Any]]
 
 

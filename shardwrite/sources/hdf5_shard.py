@@ -25,8 +25,6 @@ from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
 from shardwrite.stores import FileInBucket, as_store_error, open_plain, pread_all
 
-__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into", "refusing"]
-
 DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"
 GIVE_FILES = "give files by their names, also those of a directory"

@@ -33,8 +33,6 @@ from shardwrite.sources.common import place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable, locate
 from shardwrite.stores import Contents, FileInBucket, InsideStore, Member, Told
 
-__all__ = ["DatasetArray", "Hdf5Store", "as_array"]
-
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _CHECKSUM_NBYTES = 4
 _WHY_SOME = "filters of the dataset were left out when they were written"

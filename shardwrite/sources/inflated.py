@@ -14,8 +14,6 @@ from typing import Any
 
 from shardwrite.errors import CorruptShardError
 
-__all__ = ["Inflated"]
-
 _BLOCK_NBYTES = 2**18  # read from the file at a time
 _PIECE_NBYTES = 2**20  # inflated at a time
 _KEPT_NBYTES = 2**23  # kept as they are, if there are no more

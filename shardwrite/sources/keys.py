@@ -9,8 +9,6 @@ import numpy as np
 from shardwrite.grid import Box
 from shardwrite.plan.regions import index_of_each_axis
 
-__all__ = ["split_key"]
-
 
 def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
     """Split a key into the smallest box that it selects from, and a key within that box.

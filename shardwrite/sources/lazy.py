@@ -15,8 +15,6 @@ from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import Source
 
-__all__ = ["as_dask"]
-
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     """Dask array that reads from a source; its construction reads nothing."""

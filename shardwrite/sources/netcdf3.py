@@ -21,8 +21,6 @@ from shardwrite.sources.common import (
 )
 from shardwrite.sources.handles import FILES
 
-__all__ = ["Netcdf3Source", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class Netcdf3Source(RegionSource):

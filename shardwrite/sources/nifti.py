@@ -23,8 +23,6 @@ from shardwrite.sources.handles import WHOLE
 from shardwrite.sources.raw import MappedSource, check_length
 from shardwrite.stores import check_regular
 
-__all__ = ["NiftiGzSource", "open_"]
-
 _PIECE_NBYTES = 2**20  # of what follows the values, read at a time
 
 

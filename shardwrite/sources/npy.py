@@ -13,8 +13,6 @@ from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, open_binary, place_of
 from shardwrite.sources.raw import check_length, in_one_piece
 
-__all__ = ["open_"]
-
 _MAX_HEADER_NBYTES = 10_000  # limit of numpy: parsing very long literals is not safe
 
 

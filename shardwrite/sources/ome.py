@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
-__all__ = ["OmeImage", "images_in"]
-
 _PIXELS = ["OME", "Image", "Pixels"]
 _STEPS = {
     "X": ("PhysicalSizeX", "µm"),

@@ -18,8 +18,6 @@ from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import InsideStore, as_store_error, is_bucket_url, local_path
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["place_of"]
-
 _ZIP = b"PK\x03\x04"
 
 

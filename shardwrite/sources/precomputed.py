@@ -27,8 +27,6 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.lazy import as_dask
 from shardwrite.stores import Store, open_store
 
-__all__ = ["PrecomputedSource", "from_precomputed", "open_", "source_in"]
-
 _AXES = "xyzc"
 _NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
 _MERGED_NBYTES = 32 * 2**20

@@ -14,8 +14,6 @@ from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource
 from shardwrite.stores import FileInBucket
 
-__all__ = ["RangedSource"]
-
 _MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
 _LITTLE_NBYTES = 2**20  # which take no longer to read than several requests
 _MOST_WASTE = 4

@@ -23,8 +23,6 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.ranged import RangedSource
 from shardwrite.stores import FileInBucket
 
-__all__ = ["MappedSource", "check_length", "in_one_piece", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class MappedSource(RegionSource):

@@ -27,8 +27,6 @@ from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
 from shardwrite.stores import FileInBucket, check_regular, file_in_bucket, is_bucket_url, local_path
 
-__all__ = ["open_source"]
-
 
 class RawLayout(TypedDict, total=False):
     """Keywords that describe the layout of a raw binary file."""

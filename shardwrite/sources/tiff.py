@@ -24,8 +24,6 @@ from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.sources.tiff_stack import open_stack
 from shardwrite.stores import FileInBucket
 
-__all__ = ["TiffSource", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class TiffSource(RegionSource):

@@ -15,8 +15,6 @@ from shardwrite.sources.axes import dimension_units, unique_names
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.ome import OmeImage, images_in
 
-__all__ = ["common_metadata", "describe_series", "stacked"]
-
 _UNNAMED = "QI"  # tifffile's letters for an axis of unknown kind, and for pages one after another
 _Steps = Mapping[str, tuple[float, str]]
 

@@ -12,8 +12,6 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Box, ravel
 from shardwrite.sources.common import require
 
-__all__ = ["choose_series", "page_rank", "read_series"]
-
 
 def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray[Any]) -> None:
     """Read `box` of a series into `out`, page by page."""

@@ -22,8 +22,6 @@ from shardwrite.sources.tiff_metadata import common_metadata, describe_series, s
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.stores import check_regular
 
-__all__ = ["TiffStackSource", "open_stack", "page_files"]
-
 
 @dataclass(frozen=True, slots=True)
 class TiffStackSource(RegionSource):

@@ -25,8 +25,6 @@ from shardwrite.sources.zarr_array import MERGED_NBYTES, ZarrSource
 from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import is_bucket_url
 
-__all__ = ["TransformerSource", "open_in_hierarchy"]
-
 
 @dataclass(frozen=True, slots=True)
 class TransformerSource(ZarrSource):

@@ -31,8 +31,6 @@ from shardwrite.sources.opening import place_of
 from shardwrite.sources.precomputed import PrecomputedSource, source_in
 from shardwrite.stores import Store, Told
 
-__all__ = ["open_tree"]
-
 _NAME = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)(?:\.[a-z]+)?", re.ASCII)
 _MOST_LOOKED_AT = 20_000
 _MOST_SHARDS = 1000

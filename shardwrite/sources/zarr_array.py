@@ -48,8 +48,6 @@ from shardwrite.stores import (
     walk,
 )
 
-__all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
-
 # Less than for one large file, because each stored chunk is a file that must be opened.
 MERGED_NBYTES = 32 << 20
 

@@ -9,8 +9,6 @@ from shardwrite.sources.transformer_2022 import open_in_hierarchy
 from shardwrite.sources.zarr_array import open_ as open_array
 from shardwrite.stores import is_bucket_url
 
-__all__ = ["open_"]
-
 
 def open_(request: Request) -> Source:
     """Open an array; only metadata are read."""

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores import check_key
 
-__all__ = ["HEADER_NBYTES", "Directory", "read_directory", "refused"]
-
 HEADER_NBYTES = 30  # before the name of each member, at least
 _UTF8 = 0x800  # flags of a member
 _ENCRYPTED = 0x1 | 0x40 | 0x2000

@@ -31,8 +31,6 @@ from shardwrite.stores import (
     read_limit,
 )
 
-__all__ = ["ZippedStore"]
-
 _HEADER = struct.Struct("<4s22xHH")
 _MAGIC = b"PK\x03\x04"
 _MAX_SHOWN = 3

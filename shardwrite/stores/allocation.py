@@ -17,8 +17,6 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.reading import as_store_error, open_plain
 
-__all__ = ["NO_ROOM", "give_room", "keep_room", "needing", "reserve_blocks"]
-
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers that mean that a file cannot grow."""
 _KEPT_NBYTES = 5 * 2**16  # xfs makes no file or directory where fewer than some 60 blocks are free

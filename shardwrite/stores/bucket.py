@@ -43,8 +43,6 @@ from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import WholeStore
 from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
-__all__ = ["BucketStore"]
-
 T = TypeVar("T")
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
 # lease that is renewed meanwhile, needs one request.

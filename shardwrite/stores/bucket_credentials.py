@@ -20,8 +20,6 @@ from weakref import WeakValueDictionary
 
 from shardwrite.errors import SpecError, StoreError
 
-__all__ = ["Credentials", "credentials_from"]
-
 _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 # What is asked for again is so much younger than what expires, or half of its life.
 _AHEAD = timedelta(seconds=60)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from shardwrite.errors import StoreError
 
-__all__ = ["as_bucket_error", "is_missing_bucket", "is_refused_condition", "is_unanswered"]
-
 _STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
 _CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")

@@ -24,8 +24,6 @@ from shardwrite.stores.base import ObjectReader
 from shardwrite.stores.bucket_reading import Version
 from shardwrite.stores.bucket_url import open_bucket, parent_of
 
-__all__ = ["FileInBucket", "FileStream", "file_in_bucket"]
-
 _BLOCK_NBYTES = 2**16
 _MOST_BLOCKS = 32
 _MOST_AHEAD = 16  # blocks that one request reads of a file that is read from front to back

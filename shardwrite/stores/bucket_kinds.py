@@ -11,8 +11,6 @@ from typing import Any
 from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "Probed", "given_address", "is_bucket"]
-
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""
 NOTHING: Mapping[str, str] = MappingProxyType({})

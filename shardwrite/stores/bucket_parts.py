@@ -34,14 +34,6 @@ from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.files import COPIED_NBYTES
 from shardwrite.stores.whole_transaction import Room, WholeTransaction, WholeWriter, view_of
 
-__all__ = [
-    "InParts",
-    "PartedWriter",
-    "cannot_replace",
-    "check_size",
-    "put_limit",
-]
-
 _open: set[str] = set()
 _lock = threading.Lock()
 

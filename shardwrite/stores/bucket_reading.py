@@ -19,8 +19,6 @@ from typing import Any, Self
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader
 
-__all__ = ["BucketReader", "Seen", "Tails", "Version", "version_from"]
-
 _FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
 _KEPT_NBYTES = 2**26
 Version = tuple[int, str | None, str | None]

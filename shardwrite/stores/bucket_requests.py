@@ -19,8 +19,6 @@ from typing import Any, NoReturn, TypeVar
 from shardwrite.errors import StoreError
 from shardwrite.stores.bucket_errors import is_unanswered
 
-__all__ = ["check_process", "made_again", "raised"]
-
 T = TypeVar("T")
 # As in `bucket_url`, for stores that a user has opened.
 _MAX_RETRIES, _SECONDS, _FIRST, _MOST, _BASE = 8, 120.0, 0.2, 10.0, 2.0

@@ -26,8 +26,6 @@ from shardwrite.stores.bucket_credentials import credentials_from
 from shardwrite.stores.bucket_errors import as_bucket_error
 from shardwrite.stores.bucket_uploads import Condition, Upload, Uploads
 
-__all__ = ["S3Uploads"]
-
 T = TypeVar("T")
 _MARK = "shardwrite-upload"
 # Options of obstore that a client of botocore is given, and those that do not matter to uploads.

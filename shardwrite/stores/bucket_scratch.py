@@ -22,8 +22,6 @@ from shardwrite.stores.descriptors import pwrite_all, writev_all
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
-__all__ = ["COPIED_FROM_BUCKET_NBYTES", "Room", "ScratchWriter", "held_beside_scratch", "room_in"]
-
 COPIED_FROM_BUCKET_NBYTES = 16 * 2**20
 """Bytes of an old object that are in memory at a time while they are copied."""
 

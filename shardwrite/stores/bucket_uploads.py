@@ -15,18 +15,6 @@ from typing import Protocol
 
 from shardwrite.errors import StoreError
 
-__all__ = [
-    "ANY",
-    "MOST_NBYTES",
-    "MOST_PARTS",
-    "MOST_PUT_NBYTES",
-    "Condition",
-    "Upload",
-    "Uploads",
-    "held_nbytes",
-    "part_nbytes_for",
-]
-
 MOST_PUT_NBYTES = 5 * 2**30
 """Largest object that S3 takes in one request, and largest part of an upload, in bytes."""
 MOST_NBYTES = 5 * 2**40

@@ -21,8 +21,6 @@ from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_credentials import credentials_from
 from shardwrite.stores.bucket_kinds import given_address
 
-__all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket", "parent_of"]
-
 _KINDS = {
     "s3": "S3Store",
     "s3a": "S3Store",

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-__all__ = ["opened", "pread_all", "pwrite_all", "write_all", "write_new", "writev_all"]
-
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
 

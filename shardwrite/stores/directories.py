@@ -15,15 +15,6 @@ from shardwrite.stores.looking import is_there, mode_of
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.rights import Rights, keep_rights, rights_of
 
-__all__ = [
-    "CONVERSION_SUFFIX",
-    "WORK_PREFIX",
-    "fsync_directory",
-    "make_directories",
-    "make_directory",
-    "walk",
-]
-
 CONVERSION_SUFFIX = ".conversion.shardwrite"
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 
-__all__ = ["check_movable", "exchange"]
-
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 _EXCHANGE = 2
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}

@@ -10,8 +10,6 @@ from pathlib import Path
 from shardwrite.stores.descriptors import write_new
 from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
 
-__all__ = ["EXCLUSIVE_SCOPE", "link_new"]
-
 EXCLUSIVE_SCOPE = "new"
 """Scope of the temporaries of objects that are made only if nothing is there."""
 

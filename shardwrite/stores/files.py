@@ -12,16 +12,6 @@ from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error
 
-__all__ = [
-    "COPIED_NBYTES",
-    "can_copy_between",
-    "copy_bytes",
-    "copy_file",
-    "discard_file",
-    "sync_entry",
-    "write_file",
-]
-
 COPIED_NBYTES = 4 * 2**20
 """Bytes that `copy_bytes` has in memory at a time."""
 

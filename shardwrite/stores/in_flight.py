@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-__all__ = ["InFlight"]
-
 
 class InFlight:
     """A few requests at a time, each in a thread of its own.

@@ -26,8 +26,6 @@ from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.reading import PosixReader, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["Contents", "InsideStore", "Member", "Ranges", "Told"]
-
 _MOST_FILES = 16
 
 

@@ -6,8 +6,6 @@ import errno
 
 from shardwrite.errors import StoreError
 
-__all__ = ["check_key", "check_prefix", "is_plain_key"]
-
 _NOT_PLAIN = frozenset(("", ".", ".."))
 
 

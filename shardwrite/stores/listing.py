@@ -10,8 +10,6 @@ from pathlib import Path
 from shardwrite.stores.looking import listed, mode_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 
-__all__ = ["keys_below"]
-
 
 def keys_below(root: Path, prefix: str) -> Iterator[str]:
     """Keys of all regular files below a prefix, in the order of their names in each directory.

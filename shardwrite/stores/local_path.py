@@ -8,8 +8,6 @@ from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
 
-__all__ = ["local_path"]
-
 _FILE = re.compile(r"file:", re.IGNORECASE)
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 

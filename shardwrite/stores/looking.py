@@ -22,23 +22,6 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.descriptors import opened
 from shardwrite.stores.reading import as_store_error, no_file, open_plain
 
-__all__ = [
-    "check_regular",
-    "is_file",
-    "is_there",
-    "listed",
-    "mode_of",
-    "mount_of",
-    "owner_of",
-    "parse_document",
-    "parse_json",
-    "read_blocks",
-    "read_file",
-    "read_json",
-    "read_limit",
-    "read_there",
-]
-
 PATH_MAX = 4096
 """Bytes of a path that the system takes, with a zero at its end."""
 _BLOCK_NBYTES = 2**20

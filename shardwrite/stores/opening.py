@@ -20,16 +20,6 @@ from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_buc
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
-__all__ = [
-    "Opened",
-    "is_icechunk",
-    "is_session",
-    "is_store_url",
-    "open_store",
-    "refusal_to_write",
-    "to_write",
-]
-
 _MEMORY = "memory://"
 _lock = threading.Lock()
 _stores_in_memory: dict[str, object] = {}

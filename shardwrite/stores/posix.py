@@ -60,8 +60,6 @@ from shardwrite.stores.temporaries import (
 )
 from shardwrite.stores.writeback import begin_writeback
 
-__all__ = ["PosixStore"]
-
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast

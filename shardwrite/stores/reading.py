@@ -11,17 +11,6 @@ from contextlib import AbstractContextManager
 from shardwrite.errors import StoreError
 from shardwrite.stores.descriptors import opened, pread_all, write_all
 
-__all__ = [
-    "PosixReader",
-    "as_store_error",
-    "copy_range",
-    "no_file",
-    "open_plain",
-    "read_plain",
-    "version_in",
-    "version_of",
-]
-
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}

@@ -26,8 +26,6 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.descriptors import opened
 from shardwrite.stores.looking import listed, mode_of
 
-__all__ = ["SET_ASIDE", "Proof", "data_in", "remove_data", "remove_state", "set_aside"]
-
 SET_ASIDE = ("replaced", "array-", "removed-")
 """Prefixes of the names of data that a run has moved into its directory."""
 

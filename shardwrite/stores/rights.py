@@ -18,8 +18,6 @@ from typing import Any
 
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["NARROW", "Rights", "copy_rights", "keep_rights", "rights_of"]
-
 NARROW = 0o600
 """Mode of a file that will replace an object, until the file is complete."""
 

@@ -27,8 +27,6 @@ from shardwrite.stores.whole_transaction import WholeTransaction
 from shardwrite.stores.zarr_kinds import Kind
 from shardwrite.stores.zarr_store import ZarrStore
 
-__all__ = ["SessionStore"]
-
 _DOCUMENT = "zarr.json"
 # Keys that Icechunk takes: documents, and chunks of the default encoding.
 _TAKEN = re.compile(rf"(?:(?P<node>.+)/)?(?:{re.escape(_DOCUMENT)}|c(?:/\d+)*)")

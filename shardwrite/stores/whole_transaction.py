@@ -16,9 +16,6 @@ from shardwrite.stores.in_flight import InFlight
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.removal import Proof
 
-__all__ = ["PutsWhole", "Room", "WholeTransaction", "WholeWriter", "view_of"]
-
-
 # numpy asks for large pages from this size on
 _LEAST_ROOM_NBYTES = 4 * 2**20
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["begin_writeback"]
-
 _SYNC_FILE_RANGE_WRITE = 2  # start without waiting; see sync_file_range(2)
 
 

@@ -24,8 +24,6 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["Facts", "Kind", "kind_of"]
-
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Protocols of fsspec whose files are objects in a bucket, and those of files that others see, too.
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})

@@ -28,8 +28,6 @@ from shardwrite.stores.keys import check_key
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 from shardwrite.stores.zarr_kinds import Facts, Kind, kind_of
 
-__all__ = ["ZarrStore"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from shardwrite.stream.jobs import Jobs
 from shardwrite.stream.layers import Layer
 from shardwrite.stream.window import Encoded, Window
 
-__all__ = ["Backlog", "OpenShard"]
-
 
 @dataclass(slots=True, eq=False)
 class OpenShard:

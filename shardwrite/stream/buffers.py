@@ -7,8 +7,6 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Buffers"]
-
 
 class Buffers:
     """Pool of spare buffers, by size.

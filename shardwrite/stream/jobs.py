@@ -9,8 +9,6 @@ from typing import Any
 
 from shardwrite.host.stopping import busy
 
-__all__ = ["Jobs"]
-
 
 class Jobs:
     """Thread pool of a stream.

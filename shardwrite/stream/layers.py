@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
-__all__ = ["Block", "Layer", "Layers"]
-
 
 @dataclass(slots=True, eq=False)
 class Block:

@@ -56,8 +56,6 @@ from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
 
-__all__ = ["Encoded", "Window"]
-
 _SHARDS = 4096
 """Approximate number of shards in a stretch."""
 

@@ -47,8 +47,6 @@ from shardwrite.stream.layers import Block, Layer, Layers
 from shardwrite.stream.report import StreamReport
 from shardwrite.stream.window import Encoded, Window
 
-__all__ = ["ShardWriter"]
-
 _MAX_EXTENT = 2**48
 _DEFAULT_NBYTES = 2**30
 

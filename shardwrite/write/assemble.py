@@ -22,8 +22,6 @@ from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
 
-__all__ = ["EncodedUnit", "OpenedShard", "assemble", "revise", "rewrite", "split_block"]
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedUnit:

@@ -48,9 +48,6 @@ from shardwrite.read.reread import take_n_reread
 from shardwrite.stores import Bounded, Carrying, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
-__all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
-
-
 # error numbers of storage faults that may pass
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 # decoded bytes of the shards in an entry; with 1 MiB, entries would take 1 % of the time of small

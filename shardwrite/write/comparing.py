@@ -19,8 +19,6 @@ from shardwrite.stores import Capability, require
 from shardwrite.write.copying import Shards, origins
 from shardwrite.write.donor import Donor
 
-__all__ = ["compare_encoded", "differing"]
-
 _BATCH_SHARDS = 64
 
 

@@ -49,8 +49,6 @@ from shardwrite.write.donor import Donor, Listing
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["Shards", "check_missing", "copy_group", "gathered_nbytes", "origins", "sizes_in"]
-
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
 # inner chunks that are written in one call

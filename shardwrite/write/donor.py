@@ -18,8 +18,6 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
-__all__ = ["TWICE", "Check", "Donor", "Listing"]
-
 Check = bool | Literal["twice"]
 TWICE: Check = "twice"
 

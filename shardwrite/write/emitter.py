@@ -59,8 +59,6 @@ from shardwrite.stores import (
 )
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
-__all__ = ["Emitter", "WriteChunks"]
-
 WriteChunks = Callable[[ObjectWriter, Ranks], None]
 """Appends the inner chunks of the given ranks to an object, in that sequence."""
 

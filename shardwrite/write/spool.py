@@ -19,8 +19,6 @@ from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, pread_all, write_all
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads", "no_spool"]
-
 # bytes of a part file to write or read at a time
 _COPY_NBYTES = 4 * 2**20
 

@@ -51,17 +51,6 @@ from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Writte
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
-__all__ = [
-    "SourcePieces",
-    "Unreadable",
-    "commit_group",
-    "cut_block",
-    "encode_block",
-    "opened",
-    "rewrite_group",
-    "write_group",
-]
-
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
 

@@ -45,8 +45,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = ["Change", "ValueOf", "commit_changes", "sweep"]
-
 ValueOf = Callable[[int], tuple[Any, int | None]]
 """From an id to a value, and how many bytes at its end are the chunk; all of them if None."""
 _COPIED_NBYTES = 4 * 2**20

@@ -17,8 +17,6 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.copying import check_missing, sizes_in
 from shardwrite.write.emitter import Emitter
 
-__all__ = ["copy_objects", "differing_objects"]
-
 
 def copy_objects(
     spec: WriteSpec,

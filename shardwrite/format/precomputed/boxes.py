@@ -27,8 +27,6 @@ from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObj
 from shardwrite.format.sharding import register_shard_format
 from shardwrite.grid import Shape, ShardGrid
 
-__all__ = ["PrecomputedShards", "ShardBoxes", "box_of_chunks"]
-
 _SIZE = "volume_size"
 _FROM_INFO = "give the size of the scale, as info has it"
 

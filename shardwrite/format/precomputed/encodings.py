@@ -14,8 +14,6 @@ from shardwrite.codecs.volume import IMAGE_SIDES, image_shape
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Shape
 
-__all__ = ["BLOCK_SIZE", "DEFAULT_BLOCK", "DEFAULT_QUALITY", "QUALITY", "ChunkEncoding"]
-
 BLOCK_SIZE = "compressed_segmentation_block_size"
 """Field of the shape of a block."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HASHES", "hashed", "murmurhash3_x86_128"]
-
 Ids = npt.NDArray[np.uint64]
 _Words = npt.NDArray[np.uint32]
 

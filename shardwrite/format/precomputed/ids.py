@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 
-__all__ = ["as_id", "as_ids"]
-
 
 def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
     """Ids as a vector, in ascending order, each of them once.

@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["INFO", "VOLUME_TYPE", "Scale", "Volume", "parse_info", "parse_sharding"]
-
 INFO = "info"
 """Key of the document."""
 

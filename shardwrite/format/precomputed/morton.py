@@ -15,8 +15,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
 
-__all__ = ["MortonCode"]
-
 _MOST_BITS = 64
 
 

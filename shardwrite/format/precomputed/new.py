@@ -25,21 +25,6 @@ from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
 from shardwrite.format.precomputed.shard import check_volume_index
 from shardwrite.grid import Shape
 
-__all__ = [
-    "ENCODINGS",
-    "KINDS",
-    "ROW_MAJOR",
-    "NewScale",
-    "ScaleOptions",
-    "checked_axes",
-    "checked_key",
-    "merged_info",
-    "named_axes",
-    "new_scale",
-    "row_major",
-    "sharding_for",
-]
-
 KINDS = ("image", "segmentation")
 ROW_MAJOR = "czyx"
 """Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""

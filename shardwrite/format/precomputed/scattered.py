@@ -25,8 +25,6 @@ from shardwrite.format.precomputed.shard import Minishard, check_volume_index, d
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.grid import Box, Shape, ShardGrid
 
-__all__ = ["MOST_CHUNKS", "ScatteredIds", "ScatteredObject", "ScatteredShards", "scattered_ids"]
-
 MOST_CHUNKS = 2**27
 """Most chunks of a volume. Each process that writes its shards holds all ids in memory."""
 

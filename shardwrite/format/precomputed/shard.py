@@ -21,25 +21,6 @@ from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.precomputed.parameters import ShardingParameters
 
-__all__ = [
-    "ENTRY_NBYTES",
-    "GZIP_LEVEL",
-    "Contents",
-    "Minishard",
-    "Sealed",
-    "check_minishards",
-    "check_ranges",
-    "check_shard_index",
-    "check_volume_index",
-    "contents_of",
-    "decode_minishard",
-    "most_gzip_nbytes",
-    "parse_entries",
-    "seal",
-    "sequence",
-    "stage_of",
-]
-
 Ids = npt.NDArray[np.uint64]
 
 ENTRY_NBYTES = 16

@@ -13,16 +13,6 @@ from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale, named_axes
 from shardwrite.format.precomputed.parameters import TYPE
 
-__all__ = [
-    "has_scattered_chunks",
-    "is_in_order",
-    "is_scale",
-    "source_axes",
-    "stored_scale",
-    "why_kept",
-    "with_source_axes",
-]
-
 _ATTRIBUTE = "precomputed"
 _AXES = "source_axes"
 

@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import Minishard, check_ranges, parse_entries, seal
 from shardwrite.grid import Shape
 
-__all__ = ["COLUMN_NBYTES", "VolumeObject", "stray"]
-
 COLUMN_NBYTES = 24
 """Bytes that the index of a minishard has for each chunk, before it is compressed."""
 
