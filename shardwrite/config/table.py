@@ -32,7 +32,6 @@ __all__ = [
     "MEMORY_LIMIT",
     "PREFIX",
     "PROGRESS",
-    "PUT_LIMIT",
     "READ_LIMIT",
     "RETRY_PAUSES",
     "RUN_DIR",
@@ -114,14 +113,6 @@ STORAGE = Setting(
     "better kept in the environment.",
     keyword="storage_options",
     is_secret=True,
-)
-PUT_LIMIT = Setting(
-    "bucket.put-limit",
-    kinds.size,
-    "128 MiB",
-    "Largest shard that is put to S3 in one request, at least 16 MiB and at most 5 GiB. Larger "
-    "ones are uploaded in parts, and take less memory.",
-    travels=True,
 )
 VIA = Setting(
     "bucket.via",
@@ -341,7 +332,6 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DURABILITY,
     RUN_DIR,
     STORAGE,
-    PUT_LIMIT,
     VIA,
     EXCLUSIVE,
     COST_PUT,

@@ -21,30 +21,23 @@ class Requests:
         Number of objects that are put, of objects and ranges that are read or looked at (GET and
         HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services
         take nothing for them.
-    n_parts : int
-        Number of requests for uploads in parts, besides one PUT for each object.
     """
 
     n_put: int = 0
     n_get: int = 0
     n_list: int = 0
-    n_parts: int = 0
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
-            self.n_put + other.n_put,
-            self.n_get + other.n_get,
-            self.n_list + other.n_list,
-            self.n_parts + other.n_parts,
+            self.n_put + other.n_put, self.n_get + other.n_get, self.n_list + other.n_list
         )
 
     def times(self, n: int) -> Requests:
         """As many requests for each of `n` things."""
-        return Requests(n * self.n_put, n * self.n_get, n * self.n_list, n * self.n_parts)
+        return Requests(n * self.n_put, n * self.n_get, n * self.n_list)
 
     def __str__(self) -> str:
-        parts = f"{self.n_parts:,} for parts, " if self.n_parts else ""
-        return f"{self.n_put:,} PUT, {parts}{self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
+        return f"{self.n_put:,} PUT, {self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +62,7 @@ class Prices:
         """Price of some requests; None if one of the two prices is not known."""
         if self.put is None or self.get is None:
             return None
-        n_put = requests.n_put + requests.n_list + requests.n_parts
-        return (n_put * self.put + requests.n_get * self.get) / 1000
+        return ((requests.n_put + requests.n_list) * self.put + requests.n_get * self.get) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,25 +137,21 @@ _TROUBLES = (
 )
 
 
-def as_bucket_error(
-    error: BaseException, doing: str, name: str, where: str, text: str = ""
-) -> StoreError:
+def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
     """Error that says what went wrong in a bucket, and what to do.
 
     Parameters
     ----------
     error : BaseException
-        The error of obstore or botocore.
+        The error of obstore.
     doing : str
         What was attempted, for instance ``"read"``.
     name : str
         Name of the object; empty for the bucket as a whole.
     where : str
         URL of the store, without credentials.
-    text : str
-        What the service said, without names and credentials; by default the text of the error.
     """
-    text = text or _without_names(error)
+    text = _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
     if (given := _PROVIDER.search(text)) is not None:
         return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
 from shardwrite.stores.capabilities import Capability
 
 __all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "Probed", "given_address", "is_bucket"]
@@ -68,7 +67,7 @@ KINDS = {
         "s3",
         "bucket",
         _BUCKET,
-        most_nbytes=MOST_PUT_NBYTES,
+        most_nbytes=5 * 2**30,
         address="endpoint",
         variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     ),
@@ -110,13 +109,10 @@ class Probed:
         What the service can do.
     is_done : bool
         Whether it was tried.
-    completes_if : bool, optional
-        Whether it completes uploads in parts on conditions; None if that was not tried.
     """
 
     can: frozenset[Capability] = frozenset()
     is_done: bool = False
-    completes_if: bool | None = None
 
 
 def is_bucket(given: object) -> bool:
