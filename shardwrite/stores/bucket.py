@@ -4,8 +4,8 @@ Each object is put in one request, so it is visible whole or not at all. Where t
 object is replaced only if it is still the version that was read. A request whose answer was lost is
 not assumed to have failed: what stands there is compared with what was to be put.
 
-What is larger than one request takes is refused before a run. obstore can upload it in parts, but
-its interface has no condition for that: the last request would replace whatever stands there.
+What is larger than one request takes is refused before a run. obstore could upload it in parts, but
+has no conditions for that. The last request would replace whatever stands there.
 """
 
 from __future__ import annotations
