@@ -195,7 +195,9 @@ class WholeWriter(ObjectWriter):
 
     def skip(self, nbytes: int) -> None:
         """See :meth:`ObjectWriter.skip`."""
-        self.write([bytes(nbytes)])
+        zeros = memoryview(bytes(min(nbytes, COPIED_AT_ONCE_NBYTES)))
+        for start in range(0, nbytes, COPIED_AT_ONCE_NBYTES):
+            self.write([zeros[: nbytes - start]])
 
     def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
         """See :meth:`ObjectWriter.copy`; a piece is in memory twice at a time."""
