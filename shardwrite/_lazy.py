@@ -16,8 +16,6 @@ from itertools import dropwhile
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LateMethod", "attach", "when_imported"]
-
 
 def attach(
     package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
@@ -27,20 +25,6 @@ def attach(
     If a name of the package is also the name of a submodule, the package must import the submodule
     itself and delete the attribute. Otherwise a later import of the submodule would bind it to that
     name.
-
-    Parameters
-    ----------
-    package : str
-        The package's ``__name__``.
-    names : mapping of str to sequence of str
-        For each module, the names that the package takes from it.
-    modules : sequence of str
-        Modules that are attributes of the package, under the last part of their names.
-
-    Returns
-    -------
-    tuple of callable
-        ``__getattr__`` and ``__dir__``.
     """
     homes = {name: module for module, given in names.items() for name in given}
     whole = {module.rpartition(".")[2]: module for module in modules}
@@ -65,15 +49,7 @@ def attach(
 
 
 class LateMethod:
-    """A method whose function is taken from a package each time the method is looked up.
-
-    Parameters
-    ----------
-    package : str
-        Name of a package that has been imported.
-    name : str
-        Name of the function in the package.
-    """
+    """A method whose function is taken from a package each time the method is looked up."""
 
     def __init__(self, package: str, name: str) -> None:
         self._package = package
@@ -89,12 +65,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 
     If the module has been imported already, the function is called at once.
 
-    Parameters
-    ----------
-    name : str
-        Full name of the module.
-    action : callable
-        Function to call with the module. It is called again if the module is reloaded.
+    - `action`: function to call with the module. It is called again if the module is reloaded.
     """
     # The finder is never removed, since a removal could hide the next finder from another thread.
     sys.meta_path.insert(0, _Finder(name, action))

@@ -47,16 +47,10 @@ def boundaries(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A half-open box of array elements.
+    """A half-open box of array elements."""
 
-    Parameters
-    ----------
-    start, stop : tuple of int
-        First position in the box, and the position after the last one, along each axis.
-    """
-
-    start: Shape
-    stop: Shape
+    start: Shape  # first position in the box, and the position after the last one, along each axis
+    stop: Shape  # first position in the box, and the position after the last one, along each axis
 
     def __post_init__(self) -> None:
         if len(self.start) != len(self.stop):
@@ -122,26 +116,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class ShardGrid:
-    """Grid of an array: its shape, divided into shards, and these into inner chunks.
+    """Grid of an array: its shape, divided into shards, and these into inner chunks."""
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the array.
-    shards : tuple of int
-        Shape of a shard. Each entry is a positive multiple of the entry in `chunks`.
-    chunks : tuple of int
-        Shape of an inner chunk.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ in length, or the shards are not multiples of the inner chunks.
-    """
-
-    shape: Shape
-    shards: Shape
-    chunks: Shape
+    shape: Shape  # shape of the array
+    shards: Shape  # shape of a shard. Each entry is a positive multiple of the entry in `chunks`.
+    chunks: Shape  # shape of an inner chunk
 
     def __post_init__(self) -> None:
         if not len(self.shape) == len(self.shards) == len(self.chunks):

@@ -25,8 +25,6 @@ from shardwrite.cli.values import Extents
 from shardwrite.operations.adopt import preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["adopt"]
-
 
 @click.command(cls=Grouped)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, shell_complete=files)

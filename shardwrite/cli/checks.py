@@ -34,8 +34,6 @@ from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.sources.opening import place_of
 
-__all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "verify"]
-
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)

@@ -38,8 +38,6 @@ from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 from shardwrite.slurm import connect, requeue
 from shardwrite.sources import Source, as_dask, decoded, open_source
 
-__all__ = ["command", "engine", "open_as_dask", "open_to_write", "open_written", "requeueing"]
-
 
 class _Failure(click.ClickException):
     """An error that click prints, with its exit code."""
@@ -83,14 +81,7 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
 
     The source options are removed from `options`.
 
-    Parameters
-    ----------
-    source : str
-        The source.
-    options : dict of str to object
-        Options of the command.
-    as_source : bool
-        Return the source itself, and not a dask array, unless the user has given chunks.
+    - `as_source`: return the source itself, and not a dask array, unless the user has given chunks.
     """
     identity = options.pop("source_id")
     opened = _opened(source, options)
@@ -113,15 +104,6 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
 
     What the source says of its fill value, dimensions and attributes becomes an option, unless the
     user has given it.
-
-    Parameters
-    ----------
-    source : str
-        The source.
-    options : dict of str to object
-        Options of the command.
-    as_source : bool
-        See `open_as_dask`.
     """
     identity = options.pop("source_id")
     opened = _opened(source, options)
@@ -166,13 +148,7 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
 
 
 def _in_chunks(source: Source, chunks: Any) -> Any:
-    """A source as a dask array, in chunks that a user may have given.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the source.
-    """
+    """A source as a dask array, in chunks that a user may have given."""
     try:
         return as_dask(source, chunks)
     except SpecError as error:

@@ -11,8 +11,6 @@ from click.shell_completion import CompletionItem, get_completion_class
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.terminal import emit
 
-__all__ = ["completion", "directories", "files", "formats", "one_of"]
-
 _PROGRAM, _VARIABLE = "shardwrite", "_SHARDWRITE_COMPLETE"
 # A shell whose settings have not started completion has no function to register ours with.
 _ZSH_BEGINS = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"

@@ -34,8 +34,6 @@ from shardwrite.cli.terminal import echo
 from shardwrite.operations.previews import preview_loss
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["reshard", "shard", "unshard"]
-
 
 def _converting(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that all conversions have."""
@@ -94,10 +92,7 @@ _OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume", "while_g
 def _check_places(dst: str | None, *, in_place: bool, dry_run: bool) -> None:
     """Refuse to replace SRC unless that is asked for.
 
-    Raises
-    ------
-    click.UsageError
-        If it is unclear where the new data go.
+    - Raises click.UsageError if it is unclear where the new data go.
     """
     if dst is not None and in_place:
         raise click.UsageError("--in-place goes without DST: give one of the two")

@@ -19,16 +19,6 @@ from shardwrite.cli.options import (
 from shardwrite.cli.values import Json, Names, Sizes
 from shardwrite.write.donor import TWICE
 
-__all__ = [
-    "accept_arguments",
-    "begin_options",
-    "codec_options",
-    "conversion_arguments",
-    "conversion_options",
-    "index_option",
-    "shards_option",
-]
-
 _Command = Callable[..., None]
 _TWICE = "shardwrite.check_twice"  # where click keeps that the option is given
 

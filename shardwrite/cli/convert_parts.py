@@ -16,8 +16,6 @@ from shardwrite.errors import IncompleteError
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["convert_in_parts", "is_in_parts", "parts_options"]
-
 _OF_THE_BEGIN = ("overwrite", "restart", "durability")
 _OTHERS = {
     "dry_run": "--dry-run",
@@ -69,10 +67,7 @@ def parts_options(function: Any) -> Any:
 def is_in_parts(options: dict[str, Any], *, has_jobs: bool) -> bool:
     """Whether a step of a conversion in parts is asked for.
 
-    Raises
-    ------
-    click.UsageError
-        If options do not go together.
+    - Raises click.UsageError if options do not go together.
     """
     steps = [
         name

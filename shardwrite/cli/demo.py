@@ -24,19 +24,11 @@ from shardwrite.errors import SpecError
 from shardwrite.host.environment import configured
 from shardwrite.sources import as_dask, open_source
 
-__all__ = ["demo"]
-
 _SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
 
 
 def _volume() -> Path:
-    """Path of an MRI scan of shape (128, 96, 24, 2), int16, in nibabel's test data (MIT licence).
-
-    Raises
-    ------
-    SpecError
-        If nibabel is not installed.
-    """
+    """Path of an MRI scan of shape (128, 96, 24, 2), int16, in nibabel's test data (MIT licence)."""
     spec = importlib.util.find_spec("nibabel")
     if spec is None or spec.origin is None:
         raise SpecError(

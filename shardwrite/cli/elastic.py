@@ -20,8 +20,6 @@ from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
-__all__ = ["OF_RUNS", "cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
-
 OF_RUNS = (
     "name", "mode", "restart", "recheck", "publish", "durability", "keep_report", "via",
 )  # fmt: skip
@@ -118,11 +116,6 @@ def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
 
     The second value holds the options that were given, as keyword arguments of
     :func:`shardwrite.slurm.workers_of`.
-
-    Raises
-    ------
-    SpecError
-        If such an option is given without ``--cluster``, or ``--cluster`` without ``--jobs``.
     """
     is_wanted = options.pop("cluster") is not None
     given = {

@@ -18,8 +18,6 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
 from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 
-__all__ = ["execute"]
-
 
 @click.command(
     "exec",
@@ -64,10 +62,7 @@ def execute(
 def _run(script: str) -> None:
     """Run a script as the main program.
 
-    Raises
-    ------
-    IncompleteError
-        If the script exits with 85 itself.
+    - Raises IncompleteError if the script exits with 85 itself.
     """
     try:
         runpy.run_path(script, run_name="__main__")

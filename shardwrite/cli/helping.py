@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-__all__ = ["Grouped", "write_commands"]
-
 _FEW = 8  # options of a command that need no groups
 _REST = "Options"
 _SECTIONS = {
@@ -76,14 +74,8 @@ def write_commands(
 ) -> None:
     """Write a list of commands with the whole first sentence of each.
 
-    Parameters
-    ----------
-    formatter : click.HelpFormatter
-        Where to write.
-    commands : iterable of (str, click.Command)
-        Commands by their names. Hidden ones are left out.
-    sections : mapping of str to sequence of str
-        Names of the commands of each section. Others come in a last section.
+    - `commands`: commands by their names. Hidden ones are left out.
+    - `sections`: names of the commands of each section. Others come in a last section.
     """
     left = {name: command for name, command in commands if not command.hidden}
     for title, names in sections.items():

@@ -15,8 +15,6 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.journal import live_holders, read_receipt
 from shardwrite.operations.verify import Opened, open_begun, verify_opened
 
-__all__ = ["info"]
-
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)

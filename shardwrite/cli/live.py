@@ -16,8 +16,6 @@ from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.reporting.page import html
 from shardwrite.reporting.report import RunReport
 
-__all__ = ["Watch", "serve", "server_of"]
-
 _HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
@@ -30,21 +28,12 @@ _REQUEST_SECONDS = 10  # for which a silent client may keep a thread
 
 @dataclass(slots=True)
 class Watch:
-    """The page of a run. The run is looked at when the page is asked for, but not too often.
+    """The page of a run. The run is looked at when the page is asked for, but not too often."""
 
-    Attributes
-    ----------
-    look : callable
-        Makes the report.
-    report : RunReport
-        The last report.
-    every : float
-        Least time between two looks, in seconds. It limits the load on the file system, however
-        many browsers ask.
-    """
-
-    look: Callable[[], RunReport]
-    report: RunReport
+    look: Callable[[], RunReport]  # makes the report
+    report: RunReport  # the last report
+    # Least time between two looks, in seconds. It limits the load on the file system, however many
+    # browsers ask.
     every: float
     _looked: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -121,17 +110,7 @@ def server_of(watch: Watch, port: int) -> tuple[ThreadingHTTPServer, str]:
     Other users of a login node can reach the loopback interface, too. So the address has a part
     that nobody can guess.
 
-    Parameters
-    ----------
-    watch : Watch
-        The page.
-    port : int
-        The port; 0 for a free one.
-
-    Raises
-    ------
-    SpecError
-        If the port cannot be used.
+    - `port`: the port; 0 for a free one.
     """
     path = f"/{secrets.token_urlsafe(16)}/"
     try:
@@ -150,21 +129,8 @@ def server_of(watch: Watch, port: int) -> tuple[ThreadingHTTPServer, str]:
 def serve(look: Callable[[], RunReport], first: RunReport, port: int, every: float) -> None:
     """Serve the page of a run until the user presses Ctrl-C.
 
-    Parameters
-    ----------
-    look : callable
-        Makes the report.
-    first : RunReport
-        The report now.
-    port : int
-        The port; 0 for a free one.
-    every : float
-        Time between two looks at the run, in seconds.
-
-    Raises
-    ------
-    SpecError
-        If the port cannot be used.
+    - `port`: the port; 0 for a free one.
+    - `every`: time between two looks at the run, in seconds.
     """
     server, address = server_of(Watch(look, first, every), port)
     number = server.server_address[1]

@@ -11,8 +11,6 @@ import click
 from shardwrite.cli.terminal import echo
 from shardwrite.config.table import LOG_LEVEL
 
-__all__ = ["log_option", "logging_to_terminal"]
-
 log_option = click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

@@ -16,8 +16,6 @@ from shardwrite._version import __version__
 from shardwrite.cli.helping import write_commands
 from shardwrite.cli.terminal import Program
 
-__all__ = ["main"]
-
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
     "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),
@@ -30,17 +28,7 @@ _SECTIONS = {
 
 
 class LateCommand(click.Command):
-    """Stand-in for a command whose module has not been imported.
-
-    Parameters
-    ----------
-    name : str
-        The command's name.
-    path : str
-        Module of the command in this folder, and its name there, with a colon between them.
-    help : str
-        First sentence of the command's help, which the list of commands shows.
-    """
+    """Stand-in for a command whose module has not been imported."""
 
     def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name)
         super().__init__(name, help=help)

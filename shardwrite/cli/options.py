@@ -11,29 +11,6 @@ from shardwrite.cli.completion import files, formats, one_of
 from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Sizes
 from shardwrite.config.table import ACCEPT_SOURCE
 
-__all__ = [
-    "accept_source_option",
-    "combined",
-    "drop_hdf5_option",
-    "dry_run_option",
-    "durability_option",
-    "engine_options",
-    "exclusive_option",
-    "json_option",
-    "keep_report_option",
-    "layout_options",
-    "manifest_option",
-    "name_option",
-    "placing_option",
-    "recheck_option",
-    "requeue_option",
-    "restart_option",
-    "scheduler_option",
-    "source_id_option",
-    "source_options",
-    "via_option",
-]
-
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """One decorator that adds the options of several, in the order given."""

@@ -38,16 +38,6 @@ from shardwrite.runs.outcome import INCOMPLETE, handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission, status
 from shardwrite.stores import is_store_url
 
-__all__ = [
-    "MEMORY_OF_A_THREAD",
-    "PartOf",
-    "finalize",
-    "how_to_resubmit",
-    "init",
-    "stripe_option",
-    "write_part",
-]
-
 MEMORY_OF_A_THREAD = 2**30
 
 

@@ -30,8 +30,6 @@ from shardwrite.place.url import without_kind
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import local_path
 
-__all__ = ["precomputed"]
-
 _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 
 
@@ -88,13 +86,7 @@ def precomputed(
 
 
 def _check_apart(src: str, dst: str) -> None:
-    """Refuse to add a scale to the volume that it is read from.
-
-    Raises
-    ------
-    SpecError
-        If both are one directory.
-    """
+    """Refuse to add a scale to the volume that it is read from."""
     src, place = (local_path(without_kind(one)) for one in (src, dst))
     volume = src if os.path.exists(src) else src.rpartition("::")[0]
     if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(place):

@@ -21,8 +21,6 @@ from shardwrite.reporting.page import html
 from shardwrite.reporting.report import RunReport
 from shardwrite.reporting.text import lines_of
 
-__all__ = ["report"]
-
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)

@@ -17,8 +17,6 @@ from shardwrite.config.reference import as_yaml
 from shardwrite.config.table import SETTINGS, Setting
 from shardwrite.host.dask_config import look, where
 
-__all__ = ["config"]
-
 
 @click.command(cls=Grouped)
 @click.option("--yaml", "as_file", is_flag=True, help="Print a file of all defaults, to be edited.")

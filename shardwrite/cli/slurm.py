@@ -51,8 +51,6 @@ from shardwrite.slurm import (
     status,
 )
 
-__all__ = ["slurm"]
-
 
 class Slurm(click.Group):
     """The commands for SLURM, listed with whole sentences."""

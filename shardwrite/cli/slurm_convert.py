@@ -39,8 +39,6 @@ from shardwrite.slurm import (
     root_of,
 )
 
-__all__ = ["reshard", "shard", "unshard"]
-
 
 def _submitting(function: Any) -> Any:
     """Add the options of a conversion by a job array to a command."""

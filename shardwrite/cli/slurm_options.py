@@ -18,14 +18,6 @@ from shardwrite.place.target import Target
 from shardwrite.slurm import Settings
 from shardwrite.stores import is_bucket_url, is_store_url, local_path
 
-__all__ = [
-    "layout_arguments",
-    "need_directory",
-    "settings_from",
-    "settings_options",
-    "source_arguments",
-]
-
 _LAYOUT_OPTIONS = {"format": "array-format"}
 _JSON = ("compressors", "filters", "serializer", "attributes")
 _SOURCE_OPTIONS = {
@@ -126,13 +118,7 @@ def settings_from(options: dict[str, Any], dst: str) -> Settings:
 
 
 def need_directory(target: Target) -> None:
-    """Refuse jobs that write a target whose run state would lie in a bucket.
-
-    Raises
-    ------
-    SpecError
-        If the user has named no directory for it.
-    """
+    """Refuse jobs that write a target whose run state would lie in a bucket."""
     refuse_in_store(
         target,
         "job arrays leave notes about their jobs in a directory, so the state of the run must lie "

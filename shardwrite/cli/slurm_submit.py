@@ -59,18 +59,6 @@ from shardwrite.slurm import (
 )
 from shardwrite.stores import local_path
 
-__all__ = [
-    "absolute",
-    "parts_settings",
-    "resubmit",
-    "scripts_directory",
-    "scripts_of",
-    "show_scripts",
-    "submit",
-    "submit_scripts",
-    "usual_parts",
-]
-
 
 def parts_settings(function: Any) -> Any:
     """Add the options of a job array to a command that submits one."""
@@ -186,26 +174,15 @@ def submit(
 def usual_parts(nbytes: int, n_groups: int, throughput: str) -> int:
     """Number of parts that let each task last long enough, as far as SLURM takes so many.
 
-    Parameters
-    ----------
-    nbytes : int
-        Decoded bytes of all parts.
-    n_groups : int
-        Number of groups of shards, which are not divided.
-    throughput : str
-        Decoded bytes per second of a task, such as 200MB.
+    - `nbytes`: decoded bytes of all parts.
+    - `n_groups`: number of groups of shards, which are not divided.
+    - `throughput`: decoded bytes per second of a task, such as 200MB.
     """
     return parts_for(nbytes, n_groups, parse_nbytes(throughput, "throughput"), max_array_size())
 
 
 def scripts_directory(directory: str | None, target: Target) -> Path:
-    """Directory of scripts and logs: that of the user, or the usual one of the array.
-
-    Raises
-    ------
-    SpecError
-        If scripts of another array are there.
-    """
+    """Directory of scripts and logs: that of the user, or the usual one of the array."""
     where = Path(directory or default_directory(target)).absolute()
     check_directory(where, target)
     return where
@@ -252,23 +229,6 @@ def submit_scripts(
     """Submit a job array and the job after it, note both beside the runs, and print their ids.
 
     If the target has a spool, the array is submitted twice: to spool, and to gather.
-
-    Parameters
-    ----------
-    target : Target
-        The array or group.
-    runs : mapping of Target to Stretch or None
-        The arrays whose runs are written, and the place of each among several.
-    where : Path
-        Directory of the scripts.
-    n_parts : int
-        Number of parts.
-    as_json : bool
-        Whether to print JSON.
-    scripts : mapping of str to str
-        Texts to write first; if there are none, the scripts that are there are used.
-    tasks : str
-        Given to ``sbatch --array``; if it is empty, all tasks are submitted.
     """
     with submitting(target):
         write_scripts(where, target, scripts)

@@ -47,8 +47,6 @@ from shardwrite.slurm import (
 )
 from shardwrite.stores import is_store_url
 
-__all__ = ["precomputed"]
-
 
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=files)

@@ -25,13 +25,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def exact(text: str) -> str:
-    """Check a text that another program reads, such as a script or a path, and return it unchanged.
-
-    Raises
-    ------
-    SpecError
-        If it holds control characters or credentials.
-    """
+    """Check a text that another program reads, such as a script or a path, and return it unchanged."""
     for line in text.split("\n"):
         if printable(line) != line:
             raise SpecError(
@@ -50,13 +44,7 @@ def exact(text: str) -> str:
 
 
 def emit(text: str, *, nl: bool = True) -> None:
-    """Print a text that another program reads, unchanged.
-
-    Raises
-    ------
-    SpecError
-        If the text holds control characters or credentials; see :func:`exact`.
-    """
+    """Print a text that another program reads, unchanged."""
     click.echo(exact(text), nl=nl)
 
 
@@ -79,11 +67,6 @@ def telling_warnings(in_words: Callable[[str], str]) -> Iterator[None]:
     """Print warnings of this package as a line of text, as long as the block lasts.
 
     Other categories, which libraries have for their developers, are shown as Python shows them.
-
-    Parameters
-    ----------
-    in_words : callable
-        Puts a text into the words of the command line.
     """
     others = warnings.showwarning
 

@@ -24,9 +24,6 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["download", "upload"]
-
-
 _CONSUMED = (
     "With --consume, each file of SRC is removed as soon as its copy is durable and was compared "
     "with it. In the end SRC is gone. There is no way back."

@@ -32,8 +32,6 @@ from shardwrite.operations.scattered import abandon_scale
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
-__all__ = ["abandon", "compact", "erase", "update"]
-
 _OF_RUNS = ("durability", "exclusive", "restart", "keep_report")
 
 
@@ -51,13 +49,7 @@ class Region(Value):
 
 
 def _index(text: str) -> Any:
-    """One index of an index expression.
-
-    Raises
-    ------
-    ValueError
-        If the text is none.
-    """
+    """One index of an index expression."""
     if text == "...":
         return ...
     ends = [int(part) if part.strip() else None for part in text.split(":")]

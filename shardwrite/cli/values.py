@@ -14,18 +14,6 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "Attributes",
-    "Extents",
-    "Json",
-    "Names",
-    "Numbers",
-    "OneCodec",
-    "Sizes",
-    "Value",
-    "fill_of",
-]
-
 if TYPE_CHECKING:
 
     class Value(click.ParamType[Any]):
@@ -86,13 +74,7 @@ class Numbers(Value):
 
 
 class Json(Value):
-    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``.
-
-    Parameters
-    ----------
-    example : str, optional
-        JSON that a user could give, for messages.
-    """
+    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``."""
 
     name = "json"
 
@@ -130,18 +112,6 @@ def fill_of(text: str, dtype: np.dtype[Any]) -> Any:
     Integers may have any number of digits, and ``0x``. In hexadecimal, floats are given by their
     bits, as in ``zarr.json``; so a NaN keeps its payload. Complex numbers are written as ``1+2j``
     or as two parts, ``[1, "NaN"]``. For text the option is taken as it is.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    dtype : numpy.dtype
-        Dtype of the array.
-
-    Raises
-    ------
-    SpecError
-        If the text is no value of the dtype.
 
     Examples
     --------

@@ -12,8 +12,6 @@ from shardwrite.cli.values import Json, Numbers, Sizes
 from shardwrite.format.precomputed.new import ENCODINGS, KINDS, checked_axes, row_major
 from shardwrite.runs.given import take
 
-__all__ = ["in_order", "open_volume", "volume_options"]
-
 volume_options = combined(
     click.option(
         "--axes",
@@ -87,17 +85,7 @@ volume_options = combined(
 
 
 def open_volume(src: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
-    """Open the source, and take from it what the options leave out.
-
-    Parameters
-    ----------
-    src : str
-        The source.
-    options : dict of str to object
-        Options of the command.
-    as_source : bool
-        See `open_to_write`.
-    """
+    """Open the source, and take from it what the options leave out."""
     known: dict[str, Any] = {"fill_value": None, "dimension_names": None, "attributes": None}
     options.update(known)
     x, identity = open_to_write(src, options, as_source=as_source)
@@ -114,12 +102,7 @@ def open_volume(src: str, options: dict[str, Any], *, as_source: bool = False) -
 def in_order(x: Any, axes: str | None) -> Any:
     """A source whose axes have the order of a scale that is written in parts.
 
-    Parameters
-    ----------
-    x : dask.array.Array or Source
-        The source.
-    axes : str or None
-        Letters of its axes; None if they are in order.
+    - `axes`: letters of its axes; None if they are in order.
     """
     n_axes = len(x.shape)
     order = [*range(n_axes)] if axes is None else row_major(checked_axes(axes, None, n_axes))

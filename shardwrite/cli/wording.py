@@ -18,8 +18,6 @@ from shardwrite.config.table import RUN_DIR
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 
-__all__ = ["in_options", "text_in_options"]
-
 _ALIASES = {
     "against": ("against",),
     "codecs": ("compressors",),
@@ -86,15 +84,7 @@ _CALL = re.compile(r"((?:\b[a-z_]+=)?\b[\w.]+\((?:[^()]|\([^()]*\))*\))")
 
 
 def in_options(error: BaseException, command: click.Command) -> str:
-    """Message of an error, with the options and arguments of a command for keywords.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-    command : click.Command
-        The command that raised it.
-    """
+    """Message of an error, with the options and arguments of a command for keywords."""
     names = _names(command)
     if isinstance(error, SpecError):
         field, value = error.fields["field"], error.fields["value"]

@@ -36,8 +36,6 @@ from shardwrite.place.target import resolve_new
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.stores import is_store_url
 
-__all__ = ["plan", "write"]
-
 
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=files)

@@ -21,8 +21,6 @@ from zarr.dtype import data_type_registry
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
-
 
 @lru_cache(maxsize=64)
 def _zarr_dtype_cached(text: str) -> Any:
@@ -33,13 +31,7 @@ def _zarr_dtype_cached(text: str) -> Any:
 
 
 def zarr_dtype(data_type: Any) -> Any:
-    """Data type of zarr for the ``data_type`` of a document.
-
-    Raises
-    ------
-    SpecError
-        If zarr does not know the data type.
-    """
+    """Data type of zarr for the ``data_type`` of a document."""
     if not isinstance(data_type, str | dict):
         raise SpecError(
             "no data type", field="data_type", value=data_type, remedy="use one that zarr knows"
@@ -66,22 +58,7 @@ def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
 
 
 def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
-    """Fill value for its JSON form, with exactly the bits that the JSON gives.
-
-    Parameters
-    ----------
-    data_type : str or dict
-        ``data_type`` of the document.
-    dtype : numpy.dtype
-        The same type in memory.
-    value : object
-        ``fill_value`` of the document, as parsed from JSON.
-
-    Raises
-    ------
-    SpecError
-        If the value does not fit the data type.
-    """
+    """Fill value for its JSON form, with exactly the bits that the JSON gives."""
     if dtype.kind == "b" and not isinstance(value, bool):
         raise SpecError("not a bool", field="fill_value", value=value, remedy="give true or false")
     try:
@@ -126,11 +103,6 @@ def check_fill(document: Document, dtype: np.dtype[Any], fill_value: Any) -> Non
     """Check that the document keeps a fill value as the user gave it.
 
     Floats may be rounded, but a finite one must stay finite.
-
-    Raises
-    ------
-    SpecError
-        If the value would change. The error names what it would become.
     """
     if fill_value is None:
         return

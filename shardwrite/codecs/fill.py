@@ -11,20 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FillPattern"]
-
 _WORDS = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}
 
 
 class FillPattern:
     """Test for the inner chunks of a batch that hold only the fill value.
 
-    Parameters
-    ----------
-    fill_value : scalar
-        Fill value, of the same data type as the batches.
-    dtype : numpy.dtype
-        Dtype of the batches, byte order included.
+    - `dtype`: dtype of the batches, byte order included.
     """
 
     def __init__(self, fill_value: Any, dtype: np.dtype[Any]) -> None:
@@ -46,15 +39,8 @@ class FillPattern:
     def empty(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether each inner chunk of a batch is empty.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray, shape (n, ...)
-            Inner chunks, C-contiguous.
-
-        Returns
-        -------
-        numpy.ndarray of bool, shape (n,)
-            True where the inner chunk holds only the fill value, or has no elements.
+        - `batch`: shape (n, ...). Inner chunks, C-contiguous.
+        - Returns True where the inner chunk holds only the fill value, or has no elements.
         """
         n = len(batch)
         if n == 0:

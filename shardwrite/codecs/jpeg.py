@@ -11,8 +11,6 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["decode_jpeg", "encode_jpeg", "most_jpeg_nbytes", "require_jpeg"]
-
 _COLOURS = {1: "GRAY", 3: "RGB"}
 _MODELS = {1: ("Gray",), 3: ("YCbCr", "RGB")}  # how a file may have them
 _END = b"\xff\xd9"
@@ -28,10 +26,7 @@ def most_jpeg_nbytes(n_pixels: int, n_channels: int) -> int:
 def require_jpeg() -> Any:
     """The library of images.
 
-    Raises
-    ------
-    CodecError
-        If it is not installed.
+    - Raises CodecError if it is not installed.
     """
     try:
         return importlib.import_module("simplejpeg")
@@ -45,17 +40,9 @@ def require_jpeg() -> Any:
 def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     """Encode an image. Colours keep the resolution of the pixels (4:4:4).
 
-    Parameters
-    ----------
-    pixels : numpy.ndarray of uint8, shape (height, width, channels)
-        The image, of one or three channels.
-    quality : int
-        Quality, of 1 to 100.
-
-    Raises
-    ------
-    CodecError
-        If simplejpeg is not installed, or refuses the image.
+    - `pixels`: uint8, shape (height, width, channels). The image, of one or three channels.
+    - `quality`: quality, of 1 to 100.
+    - Raises CodecError if simplejpeg is not installed, or refuses the image.
     """
     colours = _COLOURS[pixels.shape[2]]
     subsampling = "Gray" if colours == "GRAY" else "444"
@@ -72,24 +59,9 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> Pixels:
     """Decode an image.
 
-    Parameters
-    ----------
-    data : buffer
-        The file.
-    n_pixels, n_channels : int
-        Number of pixels, which the image may have in any height and width, and of channels.
-
-    Returns
-    -------
-    numpy.ndarray of uint8, shape (pixels, channels)
-        The pixels, row after row.
-
-    Raises
-    ------
-    CorruptShardError
-        If it is no such image, or is damaged. Its size is checked before anything is decoded.
-    CodecError
-        If simplejpeg is not installed.
+    - Raises CorruptShardError if it is no such image, or is damaged. Its size is checked before
+      anything is decoded.
+    - Raises CodecError if simplejpeg is not installed.
     """
     library = require_jpeg()
     if bytes(memoryview(data).cast("B")[-2:]) != _END:

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from shardwrite.codecs.memory import kept
 
-__all__ = ["Labels", "Numbers", "Ranked", "Words", "first_equal", "packed", "rank", "unpacked"]
-
 _FEW = 16
 """Number of labels up to which those of a block are found one after the other."""
 
@@ -30,32 +28,20 @@ Codes = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Labels of some blocks.
+    """Labels of some blocks."""
 
-    Attributes
-    ----------
-    n_labels : numpy.ndarray of int64, shape (n,)
-        Number of labels of each block.
-    tables : numpy.ndarray, shape (sum of n_labels,)
-        Labels of each block, ascending, block after block.
-    groups : list of (numpy.ndarray of int64, numpy.ndarray)
-        Numbers of blocks that have several labels, ascending, and the rank of the label of each of
-        their voxels. Each such block is in one group. The next call in this thread overwrites the
-        ranks.
-    """
-
-    n_labels: Numbers
-    tables: Labels
+    n_labels: Numbers  # number of labels of each block
+    tables: Labels  # labels of each block, ascending, block after block
+    # Numbers of blocks that have several labels, ascending, and the rank of the label of each of
+    # their voxels. Each such block is in one group. The next call in this thread overwrites the
+    # ranks.
     groups: list[tuple[Numbers, Codes]]
 
 
 def rank(blocks: Labels) -> Ranked:
     """Find the labels of blocks, and the ranks of voxels.
 
-    Parameters
-    ----------
-    blocks : numpy.ndarray of uint32 or uint64, shape (n, size)
-        Label of each voxel.
+    - `blocks`: uint32 or uint64, shape (n, size). Label of each voxel.
     """
     low, top = blocks.min(axis=1), blocks.max(axis=1)
     n_labels = np.ones(len(blocks), np.int64)
@@ -110,13 +96,7 @@ def rank(blocks: Labels) -> Ranked:
 
 
 def first_equal(tables: Labels, n_labels: Numbers) -> Numbers:
-    """Number of the first block that has the same table, for each block.
-
-    Parameters
-    ----------
-    tables, n_labels : numpy.ndarray
-        As in `Ranked`.
-    """
+    """Number of the first block that has the same table, for each block."""
     starts = np.cumsum(n_labels) - n_labels
     places = np.arange(len(tables)) - np.repeat(starts, n_labels)
     factors = np.cumprod(np.full(n_labels.max(), _FACTOR))
@@ -136,17 +116,8 @@ def first_equal(tables: Labels, n_labels: Numbers) -> Numbers:
 def packed(codes: Codes, n_bits: int) -> Words:
     """Codes of some blocks, each in a number of bits.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of unsigned integers, shape (n, size)
-        The codes.
-    n_bits : int
-        Bits of a code: 1, 2, 4, 8, 16 or 32.
-
-    Returns
-    -------
-    numpy.ndarray of uint32, shape (n, words of a block)
-        Words, little-endian.
+    - `codes`: unsigned integers, shape (n, size). The codes.
+    - `n_bits`: bits of a code: 1, 2, 4, 8, 16 or 32.
     """
     per_word, (n, size) = _WORD_BITS // n_bits, codes.shape
     whole = -(-size // per_word) * per_word
@@ -166,14 +137,7 @@ def packed(codes: Codes, n_bits: int) -> Words:
 def unpacked(words: Words, n_bits: int, size: int) -> Codes:
     """Codes of some blocks; the reverse of `packed`.
 
-    Parameters
-    ----------
-    words : numpy.ndarray of uint32, shape (n, words of a block)
-        Words, little-endian.
-    n_bits : int
-        Bits of a code.
-    size : int
-        Number of codes of a block.
+    - `words`: uint32, shape (n, words of a block). Words, little-endian.
     """
     if n_bits >= 8:
         return words.view(f"<u{n_bits // 8}")[:, :size]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from shardwrite.config.table import CHUNK_LIMIT, INDEX_LIMIT
 from shardwrite.config.values import value_of
 
-__all__ = ["chunk_limit", "index_limit"]
-
 
 def chunk_limit() -> int:
     """Largest allowed size, in bytes, of an inner chunk of variable-length elements.

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KEPT_NBYTES", "kept"]
-
 KEPT_NBYTES = 2**21
 """Largest array for which memory is kept."""
 
@@ -23,14 +21,7 @@ _memory = threading.local()
 def kept(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Uninitialised array in memory that the current thread keeps, or a new one if it is large.
 
-    Parameters
-    ----------
-    name : str
-        Name of the memory. The next call with this name overwrites the array.
-    shape : tuple of int
-        Shape of the array.
-    dtype : dtype-like
-        Dtype of the array.
+    - `name`: name of the memory. The next call with this name overwrites the array.
     """
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize

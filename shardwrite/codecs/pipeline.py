@@ -26,8 +26,6 @@ from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline", "most_added", "undo"]
-
 Array = npt.NDArray[Any]
 _VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
 # A setting of zarr holds for all threads. Two that set it at the same time would leave it changed.
@@ -51,31 +49,16 @@ class Pipeline(Protocol):
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """Encode inner chunks.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray, shape (n, *chunk_shape)
-            Inner chunks, C-contiguous.
-        rows : numpy.ndarray of int64, optional
-            Rows of the inner chunks to encode, in the order wanted; all by default.
-
-        Returns
-        -------
-        sequence of buffer
-            One buffer for each encoded chunk. The buffers may be views of `batch`.
-
-        Raises
-        ------
-        CodecError
-            If the codecs cannot encode a chunk.
+        - `batch`: shape (n, *chunk_shape). Inner chunks, C-contiguous.
+        - `rows`: rows of the inner chunks to encode, in the order wanted; all by default.
+        - Raises CodecError if the codecs cannot encode a chunk.
         """
 
     def decode(self, data: Buffer) -> Array:
         """Decode one inner chunk.
 
-        Raises
-        ------
-        CorruptShardError
-            If the bytes cannot be those of an inner chunk of this shape and dtype.
+        - Raises CorruptShardError if the bytes cannot be those of an inner chunk of this shape and
+          dtype.
         """
 
 
@@ -184,10 +167,7 @@ class NativePipeline:
 def undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
     """Decode the output of some stages; their input had at most `limit` bytes.
 
-    Raises
-    ------
-    CorruptShardError
-        If a stage cannot decode the bytes within its limit.
+    - Raises CorruptShardError if a stage cannot decode the bytes within its limit.
     """
     for i in range(len(stages) - 1, -1, -1):
         # The bytes that earlier stages added are still there.
@@ -321,10 +301,7 @@ class ForeignPipeline:
 
         It is exact where the serializer is ``bytes``, and a generous estimate elsewhere.
 
-        Raises
-        ------
-        CodecError
-            If the codecs cannot encode a chunk.
+        - Raises CodecError if the codecs cannot encode a chunk.
         """
         nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
         if self._document["codecs"][-1]["name"] != "bytes":
@@ -361,22 +338,12 @@ def build_pipeline(
 ) -> Pipeline:
     """Build the pipeline for a list of codecs.
 
-    Parameters
-    ----------
-    codecs : sequence of mapping
-        Codecs as in ``zarr.json``: any number of array-to-array codecs, one array-to-bytes codec,
-        and any number of bytes-to-bytes codecs.
-    chunk_shape : tuple of int
-        Shape of the arrays to encode.
-    dtype : numpy.dtype
-        Dtype of these arrays in memory.
-    document : mapping
-        The array's ``zarr.json``. A foreign pipeline takes data type and fill value from it.
-
-    Raises
-    ------
-    CodecError
-        If zarr's registry does not have a codec, or a configuration does not fit its codec.
+    - `codecs`: codecs as in ``zarr.json``: any number of array-to-array codecs, one array-to-bytes
+      codec, and any number of bytes-to-bytes codecs.
+    - `document`: the array's ``zarr.json``. A foreign pipeline takes data type and fill value from
+      it.
+    - Raises CodecError if zarr's registry does not have a codec, or a configuration does not fit
+      its codec.
     """
     native = _native(codecs, chunk_shape, dtype)
     if native is not None:

@@ -26,8 +26,6 @@ from shardwrite.codecs.png_filters import Rows, filtered
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
 
-__all__ = ["decode_png", "encode_png", "most_png_nbytes"]
-
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _COLOURS = (0, 4, 2, 6)  # grey, grey and alpha, red green blue, and these with alpha
@@ -61,16 +59,10 @@ def most_png_nbytes(height: int, width: int, nbytes: int) -> int:
 def encode_png(pixels: Pixels) -> bytes:
     """Encode an image.
 
-    Parameters
-    ----------
-    pixels : numpy.ndarray of uint8 or uint16, shape (height, width, channels)
-        The image, of one to four channels.
-
-    Returns
-    -------
-    bytes
-        The file. The same pixels give the same bytes with the same library, which is zlib-ng if it
-        is installed, and zlib otherwise.
+    - `pixels`: uint8 or uint16, shape (height, width, channels). The image, of one to four
+      channels.
+    - Returns the file. The same pixels give the same bytes with the same library, which is zlib-ng
+      if it is installed, and zlib otherwise.
     """
     height, width, n_channels = pixels.shape
     header = _HEADER.pack(
@@ -142,24 +134,9 @@ def _paeth(left: Any, up: Any, corner: Any) -> Any:
 def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pixels:
     """Decode an image.
 
-    Parameters
-    ----------
-    data : buffer
-        The file.
-    shape : tuple of int
-        Number of pixels, which the image may have in any height and width, and of channels.
-    dtype : numpy.dtype
-        Dtype of the pixels, ``uint8`` or ``uint16``.
-
-    Returns
-    -------
-    numpy.ndarray, shape (pixels, channels)
-        The pixels, row after row.
-
-    Raises
-    ------
-    CorruptShardError
-        If it is no such image, or is damaged. Its size is checked before anything is decoded.
+    - `dtype`: dtype of the pixels, ``uint8`` or ``uint16``.
+    - Raises CorruptShardError if it is no such image, or is damaged. Its size is checked before
+      anything is decoded.
     """
     n_pixels, n_channels = shape
     found = _parts(data)
@@ -227,18 +204,10 @@ def _by_pillow(plugin: Any, data: Buffer) -> Pixels:
 
 @dataclass(frozen=True, slots=True)
 class _Filtered:
-    """Rows of an image before their filters are undone.
+    """Rows of an image before their filters are undone."""
 
-    Attributes
-    ----------
-    table : numpy.ndarray of uint8, shape (height, 1 + width * size)
-        A row has the number of its filter, and then the bytes of its pixels.
-    size : int
-        Bytes of a pixel.
-    """
-
-    table: Rows
-    size: int
+    table: Rows  # A row has the number of its filter, and then the bytes of its pixels
+    size: int  # bytes of a pixel
 
     @property
     def kinds(self) -> Rows:

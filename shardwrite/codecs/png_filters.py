@@ -11,8 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rows", "filtered"]
-
 _BATCH_NBYTES = 2**17
 _WORD_NBYTES = 8
 _N_FILTERS = 5
@@ -25,15 +23,7 @@ Rows = npt.NDArray[np.uint8]
 def filtered(rows: Rows) -> Iterator[bytes]:
     """Rows of an image, each with the number of its filter before it.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of uint8, shape (height, width, size)
-        Bytes of the pixels, of which each has `size`.
-
-    Yields
-    ------
-    bytes
-        Some rows, one after the other.
+    - `rows`: uint8, shape (height, width, size). Bytes of the pixels, of which each has `size`.
     """
     height, width, size = rows.shape
     nbytes = width * size

@@ -22,8 +22,6 @@ from shardwrite.codecs.memory import kept
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["CompressedSegmentation"]
-
 _WIDTHS = np.array([0, 1, 2, 4, 8, 16, 32], np.int64)
 _IS_WIDTH = np.isin(np.arange(256), _WIDTHS)
 _WORD_NBYTES = 4
@@ -36,12 +34,7 @@ _MOST_AT_ONCE = 8
 class CompressedSegmentation:
     """Encoder and decoder of chunks of labels.
 
-    Parameters
-    ----------
-    block : tuple of int
-        Shape of a block along x, y and z, in voxels.
-    dtype : numpy.dtype
-        Dtype of the labels, ``uint32`` or ``uint64``.
+    - `dtype`: dtype of the labels, ``uint32`` or ``uint64``.
     """
 
     name = "compressed_segmentation"
@@ -60,15 +53,8 @@ class CompressedSegmentation:
     def encode(self, voxels: Labels) -> Buffer:
         """Encode a chunk.
 
-        Parameters
-        ----------
-        voxels : numpy.ndarray, shape (channels, z, y, x)
-            The labels.
-
-        Raises
-        ------
-        CodecError
-            If the tables take more than a header can address.
+        - `voxels`: shape (channels, z, y, x). The labels.
+        - Raises CodecError if the tables take more than a header can address.
         """
         starts, parts, at = [], [], len(voxels)
         for labels in voxels:
@@ -150,22 +136,8 @@ class CompressedSegmentation:
     def decode(self, data: Buffer, shape: tuple[int, ...]) -> Labels:
         """Decode a chunk.
 
-        Parameters
-        ----------
-        data : buffer
-            The encoded chunk.
-        shape : tuple of int
-            Number of channels, and size along z, y and x.
-
-        Returns
-        -------
-        numpy.ndarray
-            The labels, of this shape.
-
-        Raises
-        ------
-        CorruptShardError
-            If something lies past the end, or the bytes cannot be those of such a chunk.
+        - Raises CorruptShardError if something lies past the end, or the bytes cannot be those of
+          such a chunk.
         """
         nbytes, limit = math.prod(shape) * self._dtype.itemsize, chunk_limit()
         if nbytes > limit:  # a few bytes could stand for any number of equal labels

@@ -30,8 +30,6 @@ import numpy as np
 from shardwrite.codecs.documents import Codec
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["Buffer", "BytesStage", "build_stage"]
-
 _SMALL_NBYTES = 128 * 2**10
 _GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
 _GZIP_USUAL_LEVELS = range(4, 7)
@@ -58,19 +56,13 @@ class BytesStage(Protocol):
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """Encode each buffer of a batch.
 
-        Raises
-        ------
-        CodecError
-            If the library here does not support the codec's configuration.
+        - Raises CodecError if the library here does not support the codec's configuration.
         """
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """Decode a buffer to at most `limit_nbytes` bytes.
 
-        Raises
-        ------
-        CorruptShardError
-            If the buffer cannot be decoded, or would give more bytes.
+        - Raises CorruptShardError if the buffer cannot be decoded, or would give more bytes.
         """
 
 
@@ -311,10 +303,7 @@ def _inflater() -> Any:
 def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
     """Decompress streams that follow each other, to at most `limit_nbytes` bytes in all.
 
-    Raises
-    ------
-    EOFError
-        If a stream is torn, or the streams hold more.
+    - Raises EOFError if a stream is torn, or the streams hold more.
     """
     view = memoryview(data).cast("B")
     pieces: list[bytes] = []
@@ -472,19 +461,7 @@ class NumcodecsStage:
 def build_stage(name: str, configuration: Codec, itemsize: int) -> BytesStage | None:
     """Build the stage for a codec, or return None if this module has no stage for it.
 
-    Parameters
-    ----------
-    name : str
-        Name of the codec in the metadata.
-    configuration : mapping
-        Configuration of the codec in the metadata.
-    itemsize : int
-        Bytes of an element, for codecs whose configuration may leave it out.
-
-    Raises
-    ------
-    CodecError
-        If the configuration does not fit the codec.
+    - Raises CodecError if the configuration does not fit the codec.
     """
     try:
         if name == "crc32c":

@@ -25,17 +25,6 @@ from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError
 
-__all__ = [
-    "IMAGE_SIDES",
-    "LOSSY_CODECS",
-    "VOLUME_CODECS",
-    "VolumeEncoding",
-    "VolumePipeline",
-    "build_volume_pipeline",
-    "image_shape",
-    "volume_encoding",
-]
-
 _PREFIX = "neuroglancer_"
 VOLUME_CODECS = frozenset(f"{_PREFIX}{name}" for name in ("compressed_segmentation", "png", "jpeg"))
 """Names of the codecs."""
@@ -60,38 +49,21 @@ class VolumeEncoding(Protocol):
     def encode(self, voxels: Voxels) -> Buffer:
         """Encode a chunk.
 
-        Raises
-        ------
-        CodecError
-            If it cannot be encoded here.
+        - Raises CodecError if it cannot be encoded here.
         """
 
     def decode(self, data: Buffer, shape: tuple[int, ...]) -> Voxels:
         """Decode a chunk to an array of a shape.
 
-        Raises
-        ------
-        CorruptShardError
-            If the bytes cannot be those of such a chunk.
-        CodecError
-            If a library is not installed.
+        - Raises CorruptShardError if the bytes cannot be those of such a chunk.
+        - Raises CodecError if a library is not installed.
         """
 
 
 def image_shape(shape: tuple[int, ...], side: int) -> tuple[int, int]:
     """Height and width of the image that holds a chunk.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Size of the chunk along z, y and x.
-    side : int
-        Largest height and width.
-
-    Raises
-    ------
-    CodecError
-        If an image of this many rows is too large.
+    - Raises CodecError if an image of this many rows is too large.
     """
     z, y, x = shape
     for height, width in ((z * y, x), (z, y * x)):
@@ -155,21 +127,8 @@ def volume_encoding(
 ) -> VolumeEncoding:
     """Encoding of the chunks of a volume.
 
-    Parameters
-    ----------
-    name : str
-        Name of the codec, one of `VOLUME_CODECS`.
-    configuration : mapping
-        Its configuration: the ``block_size`` along x, y and z, or the ``quality``.
-    dtype : numpy.dtype
-        Dtype of the voxels.
-    n_channels : int
-        Number of channels.
-
-    Raises
-    ------
-    CodecError
-        If the encoding has no such voxels, the configuration does not fit, or a library is missing.
+    - Raises CodecError if the encoding has no such voxels, the configuration does not fit, or a
+      library is missing.
     """
     short = name.removeprefix(_PREFIX)
     dtypes = {"compressed_segmentation": ("uint32", "uint64"), "png": ("uint8", "uint16")}
@@ -196,16 +155,7 @@ def volume_encoding(
 class VolumePipeline:
     """Pipeline of one encoding of volumes, and bytes-to-bytes stages.
 
-    Parameters
-    ----------
-    chunk_shape : tuple of int
-        Shape of a chunk: z, y and x, or channel, z, y and x.
-    dtype : numpy.dtype
-        Dtype of the voxels.
-    encoding : VolumeEncoding
-        The encoding.
-    stages : sequence of BytesStage
-        Codecs after it.
+    - `stages`: codecs after it.
     """
 
     encoded_nbytes: int | None = None
@@ -252,10 +202,7 @@ def build_volume_pipeline(
 ) -> VolumePipeline | None:
     """Build the pipeline for codecs that begin with an encoding of volumes; None if they do not.
 
-    Raises
-    ------
-    CodecError
-        If the encoding does not fit, or another codec is not known here.
+    - Raises CodecError if the encoding does not fit, or another codec is not known here.
     """
     name = str(codecs[0]["name"]) if codecs else ""
     if name not in VOLUME_CODECS:

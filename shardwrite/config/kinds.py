@@ -10,23 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "Kind",
-    "as_nbytes",
-    "auto_nbytes",
-    "codecs",
-    "count",
-    "flag",
-    "mapping",
-    "one_of",
-    "or_null",
-    "pauses",
-    "positive",
-    "seconds",
-    "size",
-    "text",
-]
-
 T = TypeVar("T")
 S = TypeVar("S")
 _SUFFIXES = {
@@ -45,21 +28,12 @@ _DURATIONS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """Kind of a setting.
+    """Kind of a setting."""
 
-    Attributes
-    ----------
-    label : str
-        Name of the kind, for the reference.
-    remedy : str
-        What to give, for the message that refuses a wrong value.
-    parse : callable
-        Function that turns a value of the configuration into a value of this kind. It raises
-        ValueError or TypeError if the value is wrong.
-    """
-
-    label: str
-    remedy: str
+    label: str  # name of the kind, for the reference
+    remedy: str  # what to give, for the message that refuses a wrong value
+    # Function that turns a value of the configuration into a value of this kind. It raises
+    # ValueError or TypeError if the value is wrong.
     parse: Callable[[Any], T]
 
 
@@ -67,11 +41,6 @@ def as_nbytes(value: object) -> int:
     """Number of bytes of a size such as ``"256MB"``, ``"1.5 GiB"`` or 1000.
 
     Fractions of a byte are cut off.
-
-    Raises
-    ------
-    ValueError
-        If it is no size of at least one byte.
 
     Examples
     --------

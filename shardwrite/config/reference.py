@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from shardwrite.config.table import PREFIX, SETTINGS, Setting
 
-__all__ = ["as_markdown", "as_yaml"]
-
 _WIDTH = 96
 
 

@@ -12,79 +12,24 @@ from typing import Any, Generic, TypeVar
 from shardwrite.config import kinds
 from shardwrite.config.kinds import Kind
 
-__all__ = [
-    "ACCEPT_SOURCE",
-    "CHUNK_LIMIT",
-    "CLAIM_WAIT",
-    "CLUSTER_ATTEMPTS",
-    "COMPRESSORS",
-    "COST_GET",
-    "COST_PUT",
-    "COST_STORED",
-    "DURABILITY",
-    "EXCLUSIVE",
-    "HEARTBEAT",
-    "INDEX_LIMIT",
-    "INNER_CHUNKS",
-    "LOG_LEVEL",
-    "MAX_GRAPH_TASKS",
-    "MAX_SOURCE_RERUNS",
-    "MEMORY_LIMIT",
-    "PREFIX",
-    "PROGRESS",
-    "READ_LIMIT",
-    "RETRY_PAUSES",
-    "RUN_DIR",
-    "SETTINGS",
-    "SHARDS",
-    "SLURM_START",
-    "SLURM_TIMEOUT",
-    "SOURCE_CHUNKS",
-    "STORAGE",
-    "STRATEGY",
-    "TTL",
-    "VIA",
-    "WRITE_EMPTY_CHUNKS",
-    "Setting",
-    "as_tree",
-]
-
 PREFIX = "shardwrite"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A default that users can change.
+    """A default that users can change."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the configuration, without ``shardwrite.``.
-    kind : Kind
-        What its values are.
-    default : object
-        Value that holds if no one has set another, as it is written in the configuration.
-    meaning : str
-        Description, in one or two sentences.
-    keyword : str, optional
-        Keyword of functions, and option of commands, that takes precedence.
-    fills : bool
-        Whether the value is given to functions that are called without `keyword`.
-    travels : bool
-        Whether workers use the value of the process that began the run.
-    is_secret : bool
-        Whether the value may hold credentials, so that it is never shown.
-    """
-
-    name: str
-    kind: Kind[T]
+    name: str  # name in the configuration, without ``shardwrite.``
+    kind: Kind[T]  # what its values are
+    # Value that holds if no one has set another, as it is written in the configuration
     default: Any
-    meaning: str
+    meaning: str  # description, in one or two sentences
+    # Keyword of functions, and option of commands, that takes precedence
     keyword: str | None = None
-    fills: bool = False
-    travels: bool = False
-    is_secret: bool = False
+    fills: bool = False  # whether the value is given to functions that are called without `keyword`
+    travels: bool = False  # whether workers use the value of the process that began the run
+    is_secret: bool = False  # whether the value may hold credentials, so that it is never shown
 
     @property
     def path(self) -> str:

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from shardwrite.config.table import SETTINGS, Setting
 from shardwrite.errors import SpecError
 
-__all__ = ["Decided", "Look", "decide", "parsed", "refused", "use", "value_of"]
-
 T = TypeVar("T")
 Look = Callable[[Setting[Any]], Any]
 """Function that gives the value of a setting in the configuration, not parsed."""
@@ -42,25 +40,13 @@ _look: list[tuple[Look, Callable[[Setting[Any]], str]]] = [(_defaults, _no_sourc
 def use(look: Look, where: Callable[[Setting[Any]], str]) -> None:
     """Set the functions that read the configuration.
 
-    Parameters
-    ----------
-    look : callable
-        Function that gives the value of a setting, not parsed.
-    where : callable
-        Function that says in words where the value of a setting comes from.
+    - `look`: function that gives the value of a setting, not parsed.
     """
     _look[:] = [(look, where)]
 
 
 def value_of(setting: Setting[T]) -> T:
-    """Value of a setting.
-
-    Raises
-    ------
-    SpecError
-        If the configuration holds a wrong value. The error names the setting, and says where the
-        value comes from.
-    """
+    """Value of a setting."""
     decided = _decided.get()
     if decided is not None and setting.name in decided:
         found: T = decided[setting.name]
@@ -70,13 +56,7 @@ def value_of(setting: Setting[T]) -> T:
 
 
 def parsed(setting: Setting[T], value: Any) -> T:
-    """Check a value of a setting, and turn it into a value of its kind.
-
-    Raises
-    ------
-    SpecError
-        If the value is wrong.
-    """
+    """Check a value of a setting, and turn it into a value of its kind."""
     try:
         return setting.kind.parse(value)
     except (TypeError, ValueError):
@@ -86,14 +66,8 @@ def parsed(setting: Setting[T], value: Any) -> T:
 def refused(setting: Setting[Any], value: Any, message: str = "", remedy: str = "") -> SpecError:
     """Error that refuses the value of a setting.
 
-    Parameters
-    ----------
-    setting : Setting
-        The setting.
-    value : object
-        Its value.
-    message, remedy : str
-        What is wrong, and what to do. By default, the value is of the wrong kind.
+    - `message`, `remedy`: what is wrong, and what to do. By default, the value is of the wrong
+      kind.
     """
     _, where = _look[-1]
     return SpecError(
@@ -106,15 +80,9 @@ def refused(setting: Setting[Any], value: Any, message: str = "", remedy: str = 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Values of the settings that travel with the tasks of a run.
+    """Values of the settings that travel with the tasks of a run."""
 
-    Attributes
-    ----------
-    values : tuple of (str, object)
-        Name and value of each setting.
-    """
-
-    values: tuple[tuple[str, Any], ...]
+    values: tuple[tuple[str, Any], ...]  # name and value of each setting
 
     @contextlib.contextmanager
     def holds(self) -> Iterator[None]:
@@ -127,11 +95,5 @@ class Decided:
 
 
 def decide() -> Decided:
-    """Values that hold here and now.
-
-    Raises
-    ------
-    SpecError
-        If the configuration holds a wrong value.
-    """
+    """Values that hold here and now."""
     return Decided(tuple((setting.name, value_of(setting)) for setting in _TRAVELLING))

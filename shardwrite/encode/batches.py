@@ -33,42 +33,26 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["Completion", "EncodedShard", "ShardBatches", "Tables"]
-
 Tables = npt.NDArray[np.uint64]
 """Tables of shards as in `ShardIndex`, shape (n, chunks per shard, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedShard:
-    """A whole encoded shard.
+    """A whole encoded shard."""
 
-    Attributes
-    ----------
-    buffers : sequence of buffer
-        Encoded inner chunks in the order of the file, and what may stand between them; no buffers
-        if the shard is empty.
-    seal : Seal
-        Bytes before and after these buffers.
-    nbytes : int
-        Size of the file, in bytes.
-    n_chunks : int
-        Number of inner chunks that hold data.
-    """
-
+    # Encoded inner chunks in the order of the file, and what may stand between them; no buffers if
+    # the shard is empty
     buffers: Sequence[Buffer]
-    seal: Seal
-    nbytes: int
-    n_chunks: int
+    seal: Seal  # bytes before and after these buffers
+    nbytes: int  # size of the file, in bytes
+    n_chunks: int  # number of inner chunks that hold data
 
 
 class Completion(Protocol):
     """Makes whole shards from encoded inner chunks.
 
-    Attributes
-    ----------
-    around_nbytes : int
-        Memory that a shard takes beside its inner chunks, at most, in bytes.
+    - `around_nbytes`: memory that a shard takes beside its inner chunks, at most, in bytes.
     """
 
     around_nbytes: int
@@ -78,14 +62,9 @@ class Completion(Protocol):
     ) -> list[EncodedShard]:
         """Complete n shards.
 
-        Parameters
-        ----------
-        places : sequence of tuple of int
-            Positions of the shards.
-        tables : numpy.ndarray of uint64, shape (n, chunks per shard, 2)
-            The table of each shard, with its inner chunks end to end. It may be changed.
-        buffers : sequence of sequence of buffer
-            Encoded inner chunks of each shard, in the order of the file.
+        - `tables`: uint64, shape (n, chunks per shard, 2). The table of each shard, with its inner
+          chunks end to end. It may be changed.
+        - `buffers`: encoded inner chunks of each shard, in the order of the file.
         """
 
 
@@ -119,20 +98,8 @@ class ShardBatches:
 
     An encoded shard is valid until another batch is encoded.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    group : Box
-        The group: whole shards, clipped to the array.
-    pieces : Pieces
-        The source, which covers the group.
-    options : EncodeOptions
-        How they are encoded.
-    skip : collection of tuple of int
-        Positions of shards in the group that are not needed. The pieces need not cover them.
-    completion : Completion, optional
-        Makes the whole shards. By default, their inner chunks lie end to end.
+    - `skip`: positions of shards in the group that are not needed. The pieces need not cover them.
+    - `completion`: makes the whole shards. By default, their inner chunks lie end to end.
     """
 
     def __init__(
@@ -266,21 +233,9 @@ def _sequence(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Sequence of the inner chunks of a box, shard after shard, in the order of the files.
 
-    Parameters
-    ----------
-    counts : tuple of int
-        Inner chunks along each axis of the box. The box begins at the corner of a shard; the last
-        shard along an axis may be clipped.
-    per_shard : tuple of int
-        Inner chunks along each axis of a shard.
-    order : {"C", "F", "morton"}
-        Order of inner chunks in a shard.
-
-    Returns
-    -------
-    which, shard, rank : numpy.ndarray of int64, shape (prod(counts),)
-        For each inner chunk its row-major rank in the box, the row-major number of its shard, and
-        its row-major rank in that shard.
+    - `counts`: inner chunks along each axis of the box. The box begins at the corner of a shard;
+      the last shard along an axis may be clipped.
+    - `order`: order of inner chunks in a shard.
     """
     which, shard, rank = [], [], []
     starts = [range(0, n, k) for n, k in zip(counts, per_shard, strict=True)]

@@ -18,8 +18,6 @@ from shardwrite.errors import CodecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape
 
-__all__ = ["decode_tile", "encode_tiles"]
-
 
 def encode_tiles(
     metadata: ArrayMetadata,
@@ -29,21 +27,10 @@ def encode_tiles(
 ) -> Sequence[Buffer]:
     """Encode inner chunks, cut at the edges of the array if the format says so.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    tiles : numpy.ndarray, shape (n, *chunks)
-        Inner chunks of `region`, row-major.
-    rows : numpy.ndarray of int64, optional
-        Those to encode, in the order wanted; all by default.
-    region : Box
-        Box of whole inner chunks, in array coordinates.
-
-    Raises
-    ------
-    CodecError
-        If the codecs cannot encode a chunk. It names the shard and the region of this chunk.
+    - `tiles`: shape (n, *chunks). Inner chunks of `region`, row-major.
+    - `rows`: those to encode, in the order wanted; all by default.
+    - Raises CodecError if the codecs cannot encode a chunk. It names the shard and the region of
+      this chunk.
     """
     try:
         return _encoded(metadata, tiles, rows, region)
@@ -119,21 +106,7 @@ def _by_shape(
 def decode_tile(metadata: ArrayMetadata, key: str, rank: int, data: Buffer) -> npt.NDArray[Any]:
     """Decode an inner chunk, and pad it with the fill value if it was cut.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    key : str
-        Key of the shard.
-    rank : int
-        Rank of the inner chunk in the shard.
-    data : buffer
-        The encoded chunk.
-
-    Raises
-    ------
-    CorruptShardError
-        If the bytes are not those of the chunk.
+    - Raises CorruptShardError if the bytes are not those of the chunk.
     """
     if not metadata.is_cut:
         return metadata.pipeline.decode(data)

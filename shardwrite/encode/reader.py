@@ -20,8 +20,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
 
-__all__ = ["Loaded", "Ranges", "ShardReader"]
-
 
 class Ranges(Protocol):
     """An object whose bytes can be read in ranges."""
@@ -35,13 +33,7 @@ class Ranges(Protocol):
 
 
 class Loaded:
-    """An object that was read as a whole.
-
-    Parameters
-    ----------
-    source : Ranges
-        The object.
-    """
+    """An object that was read as a whole."""
 
     def __init__(self, source: Ranges) -> None:
         self._data = memoryview(source.read(0, source.nbytes)).cast("B")
@@ -55,31 +47,9 @@ class Loaded:
 class ShardReader:
     """Reader of a shard, which reads the index at once and inner chunks on demand.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    key : str
-        Storage key of the shard, which errors name.
-    source : Ranges
-        The object.
-    nbytes : int, optional
-        Size of the shard in bytes, if it is only the beginning of the object. The default is the
-        size of the object.
-
-    Attributes
-    ----------
-    index : ShardIndex
-        Offsets and sizes of the inner chunks.
-    index_span : tuple of int
-        Start and stop of the encoded index in the object; of its first part if it has several.
-    index_nbytes : int
-        Size of the encoded index, in bytes.
-
-    Raises
-    ------
-    CorruptShardError
-        If the object is shorter than `nbytes`, or has no valid index.
+    - `nbytes`: size of the shard in bytes, if it is only the beginning of the object. The default
+      is the size of the object.
+    - Raises CorruptShardError if the object is shorter than `nbytes`, or has no valid index.
     """
 
     def __init__(
@@ -114,11 +84,8 @@ class ShardReader:
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """Decode the inner chunk with a row-major rank; None if it is empty.
 
-        Raises
-        ------
-        CorruptShardError
-            If the inner chunk takes more bytes than the metadata allow, or cannot be decoded. The
-            error names the shard and the inner chunk.
+        - Raises CorruptShardError if the inner chunk takes more bytes than the metadata allow, or
+          cannot be decoded. The error names the shard and the inner chunk.
         """
         if self.index.is_empty[rank]:
             return None

@@ -12,8 +12,6 @@ from shardwrite.encode.reader import Ranges, ShardReader
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["decodes", "scan_for_end", "shard_up_to"]
-
 _ENTRY_NBYTES = 16
 _WINDOW_NBYTES = 4 * 2**20
 
@@ -36,12 +34,6 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
 
     The search covers about what one append can have torn: all inner chunks of the shard, and two
     indexes.
-
-    Raises
-    ------
-    SpecError
-        If the index has no checksum, or does not lie at the end. A valid index would then prove
-        nothing.
     """
     codec = metadata.index_codec
     if codec.location != "end" or not codec.has_checksum:

@@ -30,8 +30,6 @@ from shardwrite.format.precomputed.shard import (
     stage_of,
 )
 
-__all__ = ["Joined", "UInt64ShardReader"]
-
 _PIECE_NBYTES = 2**20
 _ALL = -1  # in place of the number of a minishard
 Cached = Callable[[int, Callable[[], Any]], Any]
@@ -65,24 +63,9 @@ class UInt64ShardReader:
 
     To find a chunk, it reads 16 bytes of the shard index and the index of one minishard.
 
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    shard : int
-        Number of the shard.
-    source : Ranges
-        The object.
-    limit_nbytes : int
-        Largest size of the shard index and of a decoded index of a minishard.
-    cached : callable, optional
-        Called with the number of a minishard, or -1 for all of them, and a function that reads
-        the index. It returns the index, from a cache if it has one.
-
-    Raises
-    ------
-    CorruptShardError
-        If the object is too short for the shard index.
+    - `cached`: called with the number of a minishard, or -1 for all of them, and a function that
+      reads the index. It returns the index, from a cache if it has one.
+    - Raises CorruptShardError if the object is too short for the shard index.
     """
 
     def __init__(
@@ -112,10 +95,7 @@ class UInt64ShardReader:
     def minishard(self, number: int) -> Minishard:
         """Chunks of a minishard.
 
-        Raises
-        ------
-        CorruptShardError
-            If its index is damaged.
+        - Raises CorruptShardError if its index is damaged.
         """
 
         def load() -> Minishard:
@@ -128,12 +108,7 @@ class UInt64ShardReader:
     def contents(self) -> Contents:
         """All chunks, and the bytes that no index names; read anew, and not from the cache.
 
-        Raises
-        ------
-        SpecError
-            If the shard index is too large to be read as a whole.
-        CorruptShardError
-            If an index is damaged, or the indexes of two minishards overlap.
+        - Raises CorruptShardError if an index is damaged, or the indexes of two minishards overlap.
         """
         entries, base = self._entries(), self.sharding.shard_index_nbytes
         indexes = np.array([[base + a, base + b] for _, a, b in entries], np.uint64)
@@ -141,13 +116,7 @@ class UInt64ShardReader:
         return contents_of(minishards, indexes.reshape(-1, 2), base, self.source.nbytes)
 
     def owned_contents(self) -> Contents:
-        """See :meth:`contents`; each byte must be one of an index or a chunk, or lie before one.
-
-        Raises
-        ------
-        SpecError, CorruptShardError
-            As :meth:`contents` does, or if chunks or indexes overlap, or bytes lie elsewhere.
-        """
+        """See :meth:`contents`; each byte must be one of an index or a chunk, or lie before one."""
         contents = self._apart()
         n_unowned, offset = contents.unowned
         if n_unowned:
@@ -193,12 +162,7 @@ class UInt64ShardReader:
     def minishards(self) -> Iterator[Minishard]:
         """Chunks of all minishards that have some, one minishard after the other.
 
-        Raises
-        ------
-        SpecError
-            If the shard index is too large to be read as a whole.
-        CorruptShardError
-            If an index is damaged, or the indexes of two minishards overlap.
+        - Raises CorruptShardError if an index is damaged, or the indexes of two minishards overlap.
         """
         for entry in self._entries():
             yield self._load(*entry)
@@ -223,18 +187,9 @@ class UInt64ShardReader:
     def chunk(self, chunk_id: int, most_nbytes: int | None = None) -> bytes | None:
         """Decoded bytes of a chunk; None if the shard does not have it.
 
-        Parameters
-        ----------
-        chunk_id : int
-            Id of the chunk.
-        most_nbytes : int, optional
-            Most bytes that a chunk can have, if that is known.
-
-        Raises
-        ------
-        CorruptShardError
-            If an index or the chunk is damaged, or the chunk is larger than `most_nbytes` or than
-            ``shardwrite.read.chunk-limit`` in dask's configuration allows.
+        - `most_nbytes`: most bytes that a chunk can have, if that is known.
+        - Raises CorruptShardError if an index or the chunk is damaged, or the chunk is larger than
+          `most_nbytes` or than ``shardwrite.read.chunk-limit`` in dask's configuration allows.
         """
         _, minishard = self.sharding.locate([chunk_id])
         place = self.minishard(int(minishard[0])).find(chunk_id)
@@ -243,17 +198,7 @@ class UInt64ShardReader:
     def value(self, offset: int, nbytes: int, most_nbytes: int | None = None) -> bytes:
         """Decoded bytes of the chunk at a place in the shard, which must lie in it.
 
-        Parameters
-        ----------
-        offset, nbytes : int
-            The place.
-        most_nbytes : int, optional
-            See :meth:`chunk`.
-
-        Raises
-        ------
-        CorruptShardError
-            As :meth:`chunk` does.
+        - Raises CorruptShardError as :meth:`chunk` does.
         """
         allowed = chunk_limit()
         limit = allowed if most_nbytes is None else min(allowed, most_nbytes)
@@ -270,14 +215,7 @@ class UInt64ShardReader:
             raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
 
     def fragments(self, chunk_id: int) -> bytes | None:
-        """Bytes that lie immediately before a chunk; None if the shard does not have the chunk.
-
-        Raises
-        ------
-        SpecError, CorruptShardError
-            As :meth:`contents` does, or if these are more bytes than
-            ``shardwrite.read.chunk-limit`` in dask's configuration allows.
-        """
+        """Bytes that lie immediately before a chunk; None if the shard does not have the chunk."""
         load = self.contents
         contents: Contents = load() if self._cached is None else self._cached(_ALL, load)
         position = contents.position(chunk_id)
@@ -301,21 +239,7 @@ class UInt64ShardReader:
     def check(self, *, deep: bool = False) -> tuple[int, int, int]:
         """Check all indexes, and that no two chunks overlap. Several may have the same bytes.
 
-        Parameters
-        ----------
-        deep : bool
-            Whether to decode each chunk, too.
-
-        Returns
-        -------
-        n_chunks, before_nbytes, unowned_nbytes : int
-            Number of chunks, and of the bytes that no index names: those that lie before chunks,
-            and the others.
-
-        Raises
-        ------
-        SpecError, CorruptShardError
-            At the first fault, as :meth:`contents` and :meth:`chunk` do, or if two overlap.
+        - `deep`: whether to decode each chunk, too.
         """
         contents = self._apart()
         if deep:

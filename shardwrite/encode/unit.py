@@ -27,17 +27,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
-__all__ = [
-    "MOST_IN_BATCH",
-    "Background",
-    "Damaged",
-    "EncodeOptions",
-    "EncodedBatch",
-    "Pieces",
-    "encode_unit",
-    "units_of",
-]
-
 Array = npt.NDArray[Any]
 _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
@@ -49,15 +38,7 @@ _scratch = threading.local()
 
 
 class Pieces:
-    """Source arrays with their positions, to be cut into inner chunks.
-
-    Parameters
-    ----------
-    origins : sequence of tuple of int
-        Position of the first element of each piece, in array coordinates.
-    arrays : sequence of numpy.ndarray
-        The pieces.
-    """
+    """Source arrays with their positions, to be cut into inner chunks."""
 
     def __init__(self, origins: Sequence[Shape], arrays: Sequence[Array]) -> None:
         self.arrays = arrays
@@ -72,14 +53,8 @@ class Pieces:
 
         Elements that no piece holds are left as they are.
 
-        Parameters
-        ----------
-        tiles : numpy.ndarray, shape (prod(counts), *chunks)
-            Inner chunks of the region in row-major order, which are written to.
-        counts, chunks : tuple of int
-            Number of inner chunks along each axis, and shape of an inner chunk.
-        region : Box
-            Box of ``counts * chunks`` elements, in array coordinates.
+        - `tiles`: shape (prod(counts), *chunks). Inner chunks of the region in row-major order,
+          which are written to.
         """
         grid = tiles.reshape((*counts, *chunks))
         for array, first, last, begin in self._overlaps(region):
@@ -204,15 +179,7 @@ def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.i
 
 
 def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
-    """Ranks in a grid of the cells of a box inside it, all in row-major order.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the grid.
-    first, counts : tuple of int
-        First cell of the box, and its number of cells along each axis.
-    """
+    """Ranks in a grid of the cells of a box inside it, all in row-major order."""
     ranks = np.zeros((), dtype=np.int64)
     for n, f, k in zip(shape, first, counts, strict=True):
         ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
@@ -221,24 +188,13 @@ def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.in
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Encoded inner chunks of a unit.
+    """Encoded inner chunks of a unit."""
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks in the unit's grid, in the order requested.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk, in bytes.
-    buffers : sequence of buffer
-        Encoded bytes, in the same order. Neighbours may share one buffer.
-    is_last : bool
-        Whether no other batch can follow. A batch may be the last although this is False, since
-        inner chunks that remain may all be empty.
-    """
-
-    ranks: npt.NDArray[np.int64]
-    nbytes: npt.NDArray[np.int64]
-    buffers: Sequence[Buffer]
+    ranks: npt.NDArray[np.int64]  # row-major ranks in the unit's grid, in the order requested
+    nbytes: npt.NDArray[np.int64]  # encoded size of each inner chunk, in bytes
+    buffers: Sequence[Buffer]  # encoded bytes, in the same order. Neighbours may share one buffer.
+    # Whether no other batch can follow. A batch may be the last although this is False, since inner
+    # chunks that remain may all be empty.
     is_last: bool
 
 
@@ -248,37 +204,19 @@ Background = Callable[[Array, Box], None]
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """How inner chunks are encoded.
+    """How inner chunks are encoded."""
 
-    Parameters
-    ----------
-    order : {"C", "F", "morton"}
-        Order of the inner chunks, in a unit or in a shard.
-    batch_nbytes : int
-        Decoded bytes to encode at a time. A batch holds at least one inner chunk.
-    write_empty_chunks : bool
-        Also encode inner chunks that hold only the fill value.
-    is_kept : callable, optional
-        Function that says of the box of an inner chunk, in array coordinates, whether the chunk is
-        encoded although it holds only the fill value.
-    """
-
-    order: str
-    batch_nbytes: int
-    write_empty_chunks: bool
+    order: str  # order of the inner chunks, in a unit or in a shard
+    batch_nbytes: int  # decoded bytes to encode at a time. A batch holds at least one inner chunk.
+    write_empty_chunks: bool  # also encode inner chunks that hold only the fill value
+    # Function that says of the box of an inner chunk, in array coordinates, whether the chunk is
+    # encoded although it holds only the fill value
     is_kept: Callable[[Box], bool] | None = None
 
     def dropped(self, metadata: ArrayMetadata, tiles: Array, region: Box) -> npt.NDArray[np.bool_]:
         """Whether each inner chunk of a batch is left out.
 
-        Parameters
-        ----------
-        metadata : ArrayMetadata
-            The array.
-        tiles : numpy.ndarray, shape (n, *chunks)
-            Inner chunks of `region`, row-major.
-        region : Box
-            Box of whole inner chunks, in array coordinates.
+        - `tiles`: shape (n, *chunks). Inner chunks of `region`, row-major.
         """
         if self.write_empty_chunks:
             return np.zeros(len(tiles), dtype=bool)
@@ -307,31 +245,11 @@ def encode_unit(
 ) -> Iterator[EncodedBatch]:
     """Encode a box of whole inner chunks.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    unit : Box
-        The box, clipped to the array. It starts on the inner chunk grid.
-    pieces : Pieces
-        The source, which covers the unit, or `covered` if that is given.
-    options : EncodeOptions
-        How they are encoded.
-    covered : Box, optional
-        The part of the unit that the source covers. The default is the whole unit.
-    background : callable, optional
-        Function that fills in the elements of the unit that the source does not cover. Without it
-        they have the fill value.
-
-    Yields
-    ------
-    EncodedBatch
-        Encoded inner chunks, at least one per batch.
-
-    Raises
-    ------
-    CodecError
-        If the codecs cannot encode an inner chunk.
+    - `unit`: the box, clipped to the array. It starts on the inner chunk grid.
+    - `covered`: the part of the unit that the source covers. The default is the whole unit.
+    - `background`: function that fills in the elements of the unit that the source does not cover.
+      Without it they have the fill value.
+    - Raises CodecError if the codecs cannot encode an inner chunk.
     """
     grid, pipeline = metadata.grid, metadata.pipeline
     chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
@@ -370,26 +288,16 @@ def encode_unit(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A box of inner chunks that are encoded together.
+    """A box of inner chunks that are encoded together."""
 
-    Attributes
-    ----------
-    start, shape : tuple of int
-        First corner and shape of the box, in inner chunks of the unit.
-    ranks : numpy.ndarray of int64
-        Row-major ranks of the inner chunks in the unit, in the order requested.
-    rows : numpy.ndarray of int64, optional
-        Row-major ranks of the inner chunks in the box, in the same order; None if that order is
-        row-major.
-    is_last : bool
-        Whether this is the last step of the unit.
-    """
-
-    start: Shape
-    shape: Shape
+    start: Shape  # first corner and shape of the box, in inner chunks of the unit
+    shape: Shape  # first corner and shape of the box, in inner chunks of the unit
+    # Row-major ranks of the inner chunks in the unit, in the order requested
     ranks: npt.NDArray[np.int64]
+    # Row-major ranks of the inner chunks in the box, in the same order; None if that order is
+    # row-major
     rows: npt.NDArray[np.int64] | None
-    is_last: bool
+    is_last: bool  # whether this is the last step of the unit
 
 
 def _steps(counts: Shape, order: str, max_chunks: int) -> Iterable[_Step]:
@@ -440,17 +348,10 @@ def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A block of which parts cannot be read, so that what is made of the others goes on.
+    """A block of which parts cannot be read, so that what is made of the others goes on."""
 
-    Attributes
-    ----------
-    values : numpy.ndarray
-        The block, with anything in these parts.
-    bad : tuple of (Box, CorruptShardError)
-        Each of these parts, in coordinates of the block, and why it cannot be read.
-    """
-
-    values: Array
+    values: Array  # the block, with anything in these parts
+    # Each of these parts, in coordinates of the block, and why it cannot be read
     bad: tuple[tuple[Box, CorruptShardError], ...]
 
     def cut(self, inside: Box) -> Array | Damaged:
@@ -465,23 +366,7 @@ class Damaged:
 
 
 def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
-    """Convert a source block to an array, and check that it is what dask declared.
-
-    Parameters
-    ----------
-    block : array-like
-        The computed block.
-    region : Box
-        Position of the block in the array; gives the declared shape.
-    dtype : numpy.dtype
-        The declared dtype.
-
-    Raises
-    ------
-    SourceError
-        If the block has another shape or dtype, or masked elements, or is no array of numpy and
-        does not become one.
-    """
+    """Convert a source block to an array, and check that it is what dask declared."""
     if isinstance(block, Damaged):
         block = block.values
     if isinstance(block, np.ma.MaskedArray):

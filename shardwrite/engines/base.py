@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from dask.highlevelgraph import HighLevelGraph
 
-__all__ = ["Engine", "Explain", "OnResult", "Stopped"]
-
 OnResult = Callable[[Any, Any], None]
 Explain = Callable[[Sequence[Any]], str]
 

@@ -21,8 +21,6 @@ from shardwrite.host.events import RUNS, tell
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import is_draining, n_busy
 
-__all__ = ["ClusterEngine", "new_client"]
-
 _POLL_SECONDS = 0.02
 _QUIET_SECONDS = 60.0
 """Time without a result after which the cluster is asked whether it has workers at all."""
@@ -33,13 +31,6 @@ def new_client(scheduler: Any, **keywords: Any) -> Any:
 
     On its own, `distributed` leaves a client that could not start as the one to use. Whatever dask
     computes later in this process would then fail.
-
-    Parameters
-    ----------
-    scheduler : str or distributed.deploy.Cluster
-        Address of the scheduler, or the cluster.
-    **keywords
-        Those of `distributed.Client`.
     """
     from distributed import Client
 
@@ -52,13 +43,7 @@ def new_client(scheduler: Any, **keywords: Any) -> Any:
 
 
 class ClusterEngine:
-    """An engine that uses a `distributed` cluster.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A connected client.
-    """
+    """An engine that uses a `distributed` cluster."""
 
     kind = "distributed"
     shares_memory = False
@@ -234,11 +219,8 @@ class ClusterEngine:
 def _reaching(client: Any) -> Iterator[None]:
     """Turn whatever dask raises for a scheduler that is gone into one error.
 
-    Raises
-    ------
-    ClusterLostError
-        If the client has lost its scheduler, before the block or while it ran. dask itself would
-        wait for it to come back.
+    - Raises ClusterLostError if the client has lost its scheduler, before the block or while it
+      ran. dask itself would wait for it to come back.
     """
     lost = ClusterLostError(
         "the scheduler of the dask client is gone; close the client, connect to another cluster, "

@@ -20,16 +20,11 @@ from shardwrite.errors import SpecError
 from shardwrite.host.resources import memory_limit_nbytes, n_cores
 from shardwrite.host.stopping import is_draining
 
-__all__ = ["LocalEngine"]
-
 
 class LocalEngine:
     """An engine that uses one of dask's local schedulers.
 
-    Parameters
-    ----------
-    kind : {"threads", "processes", "sync"}
-        Kind of the scheduler.
+    - `kind`: kind of the scheduler.
     """
 
     def __init__(self, kind: str) -> None:
@@ -115,10 +110,7 @@ class LocalEngine:
 def _n_workers() -> int:
     """Number of threads or processes in the configuration of dask, or else the number of cores.
 
-    Raises
-    ------
-    SpecError
-        If the configuration holds no such number.
+    - Raises SpecError if the configuration holds no such number.
     """
     given = dask.config.get("num_workers", None)
     if not given:

@@ -16,8 +16,6 @@ from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.host.dask_config import check_configuration
 
-__all__ = ["configured", "public", "refuse_no_flags", "shorten"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
@@ -38,11 +36,6 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     where a boolean is wanted, all else: the text ``"no"`` would count as True. The traceback of
     an error shows the user's lines, and the line that raised the error. Frames in between are left
     out, unless ``admin.traceback.shorten`` is empty in dask's configuration.
-
-    Parameters
-    ----------
-    function : callable
-        The function.
     """
     parameters = signature(function).parameters.values()
     single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
@@ -81,20 +74,7 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuse arrays for parameters that take one value: they are neither true nor false.
-
-    Parameters
-    ----------
-    single : collection of str
-        Names of these parameters.
-    given : mapping
-        Values that the user has given, by the names of the parameters.
-
-    Raises
-    ------
-    SpecError
-        If an array is given for one of them.
-    """
+    """Refuse arrays for parameters that take one value: they are neither true nor false."""
     for name, value in given.items():
         if name in single and getattr(value, "ndim", None):
             raise SpecError(
@@ -108,17 +88,7 @@ def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
 def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str, Any]) -> None:
     """Refuse all but booleans for parameters that are booleans.
 
-    Parameters
-    ----------
-    flags : mapping
-        What each of these parameters takes: False and True, and perhaps None.
-    given : mapping
-        Values that the user has given, by the names of the parameters.
-
-    Raises
-    ------
-    SpecError
-        If one of them is something else.
+    - `flags`: what each of these parameters takes: False and True, and perhaps None.
     """
     for name, value in given.items():
         if name in flags and value not in flags[name]:
@@ -126,20 +96,7 @@ def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str,
 
 
 def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:
-    """Keywords that the user has not given, and the values that the configuration gives them.
-
-    Parameters
-    ----------
-    keywords : collection of str
-        Keywords of a function.
-    given : collection of str
-        Those that the user has given.
-
-    Raises
-    ------
-    SpecError
-        If the configuration holds a wrong value.
-    """
+    """Keywords that the user has not given, and the values that the configuration gives them."""
     return {
         setting.keyword: value_of(setting)
         for setting in SETTINGS
@@ -157,10 +114,7 @@ def shorten(error: BaseException) -> None:
     between them; any other error keeps the second frame, and loses only those that hand tasks on.
     Frames that dask leaves out of its own tracebacks are left out as well.
 
-    Parameters
-    ----------
-    error : BaseException
-        An error that is being handled. Its traceback is changed.
+    - `error`: an error that is being handled. Its traceback is changed.
     """
     from dask import config
 

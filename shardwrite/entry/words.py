@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-__all__ = ["refuse_unknown"]
-
 _MEANT = {
     "chunk": "chunks",
     "chunk_shape": "chunks",
@@ -64,20 +62,6 @@ _SENTENCES = {
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse keywords that a function does not have, and name the ones that are meant.
-
-    Parameters
-    ----------
-    function : str
-        Name of the function.
-    given : iterable of str
-        Keywords of a call.
-    known : collection of str
-        Keywords that the function has.
-
-    Raises
-    ------
-    TypeError
-        If a keyword is unknown.
 
     Examples
     --------

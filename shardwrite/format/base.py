@@ -14,8 +14,6 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.format.index import Seal, ShardIndex
 
-__all__ = ["ObjectFormat"]
-
 
 class ObjectFormat(Protocol):
     """Where the index of an object lies, and how it is encoded and decoded."""

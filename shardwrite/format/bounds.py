@@ -7,8 +7,6 @@ import math
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.precomputed.volume_object import VolumeObject
 
-__all__ = ["head_nbytes_of", "most_nbytes_of", "plain_nbytes_of", "sealing_nbytes_of"]
-
 # What may stand around an inner chunk: a checksum, the frame of a compressor, a key in a file of
 # HDF5. What compressors add to data that they cannot compress is at most an eighth.
 _AROUND_NBYTES = 128

@@ -14,30 +14,11 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.errors import SpecError
 
-__all__ = ["keys_of", "origin_in"]
-
 _ORIGIN = "chunk_grid_origin"
 
 
 def origin_in(document: Document, ndim: int) -> npt.NDArray[np.int64]:
-    """Coordinates of the first inner chunk in the keys; zeros unless an attribute says otherwise.
-
-    Parameters
-    ----------
-    document : dict
-        Document of the array.
-    ndim : int
-        Number of axes.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (ndim,)
-
-    Raises
-    ------
-    SpecError
-        If the attribute does not hold one integer for each axis.
-    """
+    """Coordinates of the first inner chunk in the keys; zeros unless an attribute says otherwise."""
     given: Any = attributes_of(document).get(_ORIGIN)
     if not given:
         return np.zeros(ndim, dtype=np.int64)
@@ -55,11 +36,7 @@ def origin_in(document: Document, ndim: int) -> npt.NDArray[np.int64]:
 def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> list[str]:
     """Keys of inner chunks, sorted as text.
 
-    Parameters
-    ----------
-    coords : numpy.ndarray of int64, shape (n, ndim)
-        Positions of the chunks in the grid of inner chunks.
-    origin : numpy.ndarray of int64, shape (ndim,)
-        Coordinates of the first chunk of the grid.
+    - `coords`: int64, shape (n, ndim). Positions of the chunks in the grid of inner chunks.
+    - `origin`: int64, shape (ndim,). Coordinates of the first chunk of the grid.
     """
     return sorted(".".join(map(str, row)) for row in (coords + origin).tolist())

@@ -29,66 +29,31 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
 
-__all__ = ["ConvertedLayout", "converted"]
-
 _CHECKSUM = "crc32c"
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedLayout:
-    """What a conversion changes in the document of an array.
+    """What a conversion changes in the document of an array."""
 
-    Attributes
-    ----------
-    shards : tuple of int or None
-        Shape of a shard in elements; None for an array without shards.
-    chunks : tuple of int
-        Shape of an inner chunk in elements.
-    compressors : codec, mapping, sequence of them, "auto" or "keep"
-        Bytes-to-bytes codecs of the inner chunks, as in `zarr.create_array`.
-    checksum : bool, optional
-        Whether a crc32c ends each inner chunk. None leaves that as it is.
-    index_location : {"end", "start"}, optional
-        Where the index lies in each shard. None leaves that as it is; new shards have it at the
-        end.
-    dimension_names : sequence of str or None, optional
-        Names of the dimensions. None leaves them as they are.
-    chunk_key_encoding : dict, optional
-        How keys are made. None leaves that as it is.
-    attributes : dict, optional
-        The attributes. None leaves them as they are.
-    manifest : {"nonempty_chunks"}, optional
-        Whether the array keeps a manifest. None leaves that as it is.
-    """
-
-    shards: Shape | None
-    chunks: Shape
+    shards: Shape | None  # shape of a shard in elements; None for an array without shards
+    chunks: Shape  # shape of an inner chunk in elements
+    # Bytes-to-bytes codecs of the inner chunks, as in `zarr.create_array`
     compressors: Any = "keep"
+    # Whether a crc32c ends each inner chunk. None leaves that as it is.
     checksum: bool | None = None
+    # Where the index lies in each shard. None leaves that as it is; new shards have it at the end.
     index_location: str | None = None
+    # Names of the dimensions. None leaves them as they are.
     dimension_names: Sequence[str | None] | None = None
-    chunk_key_encoding: Document | None = None
-    attributes: Document | None = None
-    manifest: Manifest = None
+    chunk_key_encoding: Document | None = None  # how keys are made. None leaves that as it is.
+    attributes: Document | None = None  # the attributes. None leaves them as they are.
+    manifest: Manifest = None  # whether the array keeps a manifest. None leaves that as it is.
 
 
 def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
-    """Metadata of an array with the data of another.
-
-    Parameters
-    ----------
-    source : ArrayMetadata
-        The other array.
-    layout : ConvertedLayout
-        What changes.
-
-    Raises
-    ------
-    SpecError
-        If something in the layout does not fit the array, or the array can be read but not
-        written.
-    """
+    """Metadata of an array with the data of another."""
     document = dict(source.document)
     codecs = _inner_codecs(source, layout)
     sizes = layout.chunks

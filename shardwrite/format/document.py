@@ -41,14 +41,6 @@ from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_forma
 from shardwrite.format.transformer import compressors_of_2022, same_today
 from shardwrite.grid import Shape, Sized
 
-__all__ = [
-    "DEFAULT_COMPRESSORS",
-    "DEFAULT_INDEX_CODECS",
-    "ArrayOptions",
-    "make_metadata",
-    "warn_of_readers",
-]
-
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
     {"name": "crc32c"},
@@ -83,62 +75,40 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayOptions:
-    """Keywords that describe a new array, with the meanings of `zarr.create_array`.
+    """Keywords that describe a new array, with the meanings of `zarr.create_array`."""
 
-    Parameters
-    ----------
-    shards, chunks : int, str, sequence of int or None
-        Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
-        `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python
-        takes it; the attributes hold the shape and the location then.
-    compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
-        Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c.
-        A name alone, such as ``"gzip"``, means that compressor, followed by crc32c.
-    fill_value : scalar, optional
-        Fill value, of the array's dtype. None means the dtype's default.
-    index_location : {"end", "start"}
-        Where the index lies in each shard.
-    index_codecs : sequence of mapping or codec, optional
-        Codecs of the shard index. The default is little-endian bytes, followed by crc32c.
-    shard_format : ShardFormat, optional
-        Another format of shards; then `index_location` and `index_codecs` are refused.
-    chunk_key_encoding : mapping or {"default", "v2"}, optional
-        How the storage keys of shards are made.
-    dimension_names : sequence of str or None, optional
-        One name, or None, for each axis.
-    attributes : mapping, optional
-        User attributes, which must be valid JSON with finite numbers.
-    order : {"C", "F"}, optional
-        Order in memory of what zarr-python reads. Zarr v3 does not store it.
-    zarr_format : {3}, optional
-        The version of the format.
-    format : {"transformer-2022"}, optional
-        Write the documents and keys of the storage transformer of 2022.
-    manifest : {"nonempty_chunks"}, optional
-        Keep the list of the inner chunks that hold data in an attribute of this name.
-
-    Raises
-    ------
-    SpecError
-        If `shards` is a mapping that is not zarr-python's, or there is no such order, format or
-        manifest.
-    """
-
+    # Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
+    # `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python takes
+    # it; the attributes hold the shape and the location then.
     shards: Any = "auto"  # a mapping is taken apart
+    # Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
+    # `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python takes
+    # it; the attributes hold the shape and the location then.
     chunks: Sized = "auto"
+    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
+    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     compressors: Any = "auto"
+    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
+    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     filters: Any = "auto"
+    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
+    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     serializer: Any = "auto"
-    fill_value: Any = None
-    index_location: str = "end"
+    fill_value: Any = None  # fill value, of the array's dtype. None means the dtype's default.
+    index_location: str = "end"  # where the index lies in each shard
+    # Codecs of the shard index. The default is little-endian bytes, followed by crc32c.
     index_codecs: Any = None
+    # Another format of shards; then `index_location` and `index_codecs` are refused
     shard_format: Any = None
-    chunk_key_encoding: Any = None
-    dimension_names: Sequence[str | None] | None = None
+    chunk_key_encoding: Any = None  # how the storage keys of shards are made
+    dimension_names: Sequence[str | None] | None = None  # one name, or None, for each axis
+    # User attributes, which must be valid JSON with finite numbers
     attributes: Mapping[str, Any] | None = None
+    # Order in memory of what zarr-python reads. Zarr v3 does not store it.
     order: str | None = None
-    zarr_format: int | None = None
-    format: str | None = None
+    zarr_format: int | None = None  # the version of the format
+    format: str | None = None  # write the documents and keys of the storage transformer of 2022
+    # Keep the list of the inner chunks that hold data in an attribute of this name
     manifest: Manifest = None
 
     def __post_init__(self) -> None:
@@ -177,26 +147,8 @@ def make_metadata(
 ) -> ArrayMetadata:
     """Make the metadata of a new array.
 
-    Parameters
-    ----------
-    shape, chunks : tuple of int
-        Shapes of the array and of an inner chunk, in elements.
-    shards : tuple of int or None
-        Shape of a shard, in elements; None for an array without shards.
-    dtype : numpy.dtype
-        Dtype of the source.
-    options : ArrayOptions
-        All other keywords. Its `shards` and `chunks` are not looked at.
-
-    Returns
-    -------
-    ArrayMetadata
-        The metadata, checked for writing.
-
-    Raises
-    ------
-    SpecError
-        If a keyword does not fit. The error names the field, its value and a remedy.
+    - `shards`: shape of a shard, in elements; None for an array without shards.
+    - `options`: all other keywords. Its `shards` and `chunks` are not looked at.
     """
     names = options.dimension_names
     if isinstance(names, list | tuple) and len(names) != len(shape):
@@ -273,13 +225,7 @@ def _warn_of_transposed(codecs: Sequence[Document], chunks: Shape) -> None:
 
 
 def _as_zarr_gives(shards: Any, location: Any) -> tuple[Any, Any]:
-    """Shape of the shards, and index location, where both may be given as zarr-python takes them.
-
-    Raises
-    ------
-    SpecError
-        If `shards` is a mapping of something else, or both name a location and they differ.
-    """
+    """Shape of the shards, and index location, where both may be given as zarr-python takes them."""
     usual = _OF_INDEX["index_location"]
     location = location.value if isinstance(location, Enum) else location
     if not isinstance(shards, Mapping):
@@ -373,13 +319,7 @@ def _checked(attributes: Any) -> Document | None:
 
 
 def _key_encoding(value: Any) -> Any:
-    """Encoding of chunk keys, as zarr-python takes it.
-
-    Raises
-    ------
-    SpecError
-        If it is none. zarr-python would ignore other members than these.
-    """
+    """Encoding of chunk keys, as zarr-python takes it."""
     if not isinstance(value, str | Mapping):
         if value is None or hasattr(value, "to_dict"):
             return value
@@ -406,11 +346,6 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     """Data type to ask zarr for.
 
     For an object array the serializer says whether it holds text or bytes.
-
-    Raises
-    ------
-    SpecError
-        If times have no unit, or objects have no serializer that can store them.
     """
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
         remedy = 'give it one, for instance astype("datetime64[ns]")'

@@ -15,23 +15,6 @@ from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.sharding import ShardingIndexed
 
-__all__ = [
-    "VLEN_DTYPES",
-    "are_known",
-    "as_document",
-    "as_list",
-    "codec_class",
-    "document_of",
-    "put_serializer",
-    "refuse_numcodecs",
-    "serializer_name",
-    "sharding_in",
-    "unknown_name",
-    "volume_codec_in",
-    "with_documents",
-]
-
-
 VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 """Data types by the codecs of elements of variable length."""
 
@@ -60,13 +43,7 @@ def document_of(codec: Any) -> Mapping[str, Any]:
 
 
 def as_document(codec: Any) -> Document:
-    """Document of a codec, as JSON holds it.
-
-    Raises
-    ------
-    SpecError
-        If it is no codec.
-    """
+    """Document of a codec, as JSON holds it."""
     if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
         raise SpecError(
             "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
@@ -106,13 +83,7 @@ def unknown_name(codecs: Any) -> str | None:
 
 
 def refuse_numcodecs(field: str, value: Any) -> None:
-    """Refuse codecs of numcodecs, which are those of Zarr v2, and name what stands for them.
-
-    Raises
-    ------
-    SpecError
-        If there is one.
-    """
+    """Refuse codecs of numcodecs, which are those of Zarr v2, and name what stands for them."""
     for codec in as_list(value):
         name = getattr(codec, "codec_id", None)
         if isinstance(name, str) and not isinstance(codec, Mapping):
@@ -138,11 +109,6 @@ def sharding_in(serializer: Any) -> Document | None:
 
     zarr-python would compare the chunk shape of a sharding with that of the array even where a
     transposition stands between them. So the sharding is put into the document here.
-
-    Raises
-    ------
-    SpecError
-        If it is no valid sharding.
     """
     document = document_of(serializer)
     if document.get("name") != ShardingIndexed.name:
@@ -172,11 +138,6 @@ def volume_codec_in(serializer: Any, shard_format: Any) -> Document | None:
     """Document of an encoding of volumes that is given as the serializer; None if it is none.
 
     zarr-python does not know these, so they are put into the document here.
-
-    Raises
-    ------
-    SpecError
-        If the shards are not those of a volume.
     """
     document = document_of(serializer)
     if document.get("name") not in VOLUME_CODECS:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from shardwrite.codecs.documents import Codec
 from shardwrite.errors import SpecError
 
-__all__ = ["Filter", "Mapped", "filters_of", "mapped"]
-
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
 _BZIP2, _BLOSC, _ZSTD = 307, 32001, 32015
 _NAMES = {
@@ -57,37 +55,20 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One filter of a dataset.
+    """One filter of a dataset."""
 
-    Attributes
-    ----------
-    number : int
-        Its registered number.
-    values : tuple of int
-        Its parameters, as the file has them.
-    """
-
-    number: int
-    values: tuple[int, ...] = ()
+    number: int  # its registered number
+    values: tuple[int, ...] = ()  # its parameters, as the file has them
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Codecs that give the same bytes as the filters of a dataset.
+    """Codecs that give the same bytes as the filters of a dataset."""
 
-    Attributes
-    ----------
-    codecs : tuple of Codec
-        Bytes-to-bytes codecs of Zarr v3, in order of encoding.
-    is_checked : bool
-        Whether a fletcher32 checksum follows the encoded bytes of each chunk in the file.
-    why_not : str
-        Why there are no such codecs; empty if there are.
-    """
-
-    codecs: tuple[Codec, ...] = ()
+    codecs: tuple[Codec, ...] = ()  # bytes-to-bytes codecs of Zarr v3, in order of encoding
+    # Whether a fletcher32 checksum follows the encoded bytes of each chunk in the file
     is_checked: bool = False
-    why_not: str = ""
+    why_not: str = ""  # why there are no such codecs; empty if there are
 
     @property
     def with_checksum(self) -> Mapped:
@@ -106,12 +87,7 @@ class Mapped:
 def mapped(filters: Sequence[Filter], itemsize: int) -> Mapped:
     """Find the codecs for the filters of a dataset.
 
-    Parameters
-    ----------
-    filters : sequence of Filter
-        The filters, in order of encoding.
-    itemsize : int
-        Size of an element, in bytes.
+    - `filters`: the filters, in order of encoding.
     """
     rest = list(filters)
     is_checked = bool(rest) and rest[-1].number == _FLETCHER32
@@ -182,19 +158,7 @@ def _made(name: str, **configuration: int | str | bool) -> Codec:
 def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tuple[Filter, ...]:
     """Find the filters by which HDF5 decodes what the codecs of inner chunks encode.
 
-    Parameters
-    ----------
-    codecs : sequence of Codec
-        All codecs of the inner chunks, in order of encoding.
-    itemsize : int
-        Size of an element, in bytes.
-    chunk_nbytes : int
-        Size of a decoded inner chunk, in bytes.
-
-    Raises
-    ------
-    SpecError
-        If a codec has no counterpart in HDF5. The error names the codec.
+    - `codecs`: all codecs of the inner chunks, in order of encoding.
 
     Examples
     --------

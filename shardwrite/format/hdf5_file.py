@@ -25,18 +25,6 @@ from shardwrite.format.placement import Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
-__all__ = [
-    "LOOKED_AT",
-    "SIGNATURE",
-    "Hdf5File",
-    "block_for",
-    "check_fits_hdf5",
-    "describe",
-    "for_conversion",
-    "for_new_array",
-    "signature_places",
-]
-
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of a file of HDF5, after its user block."""
 
@@ -57,34 +45,17 @@ _KEY_NBYTES = 24
 
 @dataclass(frozen=True)
 class Hdf5File:
-    """What each shard of an array holds as a file of HDF5.
+    """What each shard of an array holds as a file of HDF5."""
 
-    Attributes
-    ----------
-    dataset : str
-        Name of the dataset.
-    shards, chunks : tuple of int
-        Shape of a shard and of an inner chunk.
-    dtype : numpy.dtype
-        Dtype of the elements as they are stored.
-    fill_value : numpy.ndarray
-        Fill value, an array without axes.
-    filters : tuple of Filter
-        Filters of the chunks, in order of encoding.
-    block_nbytes : int
-        Size of the user block at the start of the file, which then holds the index; else 0.
-    index_nbytes : int
-        Size of the encoded index, in bytes.
-    """
-
-    dataset: str
-    shards: Shape
-    chunks: Shape
-    dtype: np.dtype[Any]
-    fill_value: npt.NDArray[Any]
-    filters: tuple[Filter, ...]
+    dataset: str  # name of the dataset
+    shards: Shape  # shape of a shard and of an inner chunk
+    chunks: Shape  # shape of a shard and of an inner chunk
+    dtype: np.dtype[Any]  # dtype of the elements as they are stored
+    fill_value: npt.NDArray[Any]  # fill value, an array without axes
+    filters: tuple[Filter, ...]  # filters of the chunks, in order of encoding
+    # Size of the user block at the start of the file, which then holds the index; else 0
     block_nbytes: int
-    index_nbytes: int
+    index_nbytes: int  # size of the encoded index, in bytes
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -108,11 +79,8 @@ class Hdf5File:
     def around_nbytes(self, batch_nbytes: int) -> int:
         """Memory of a task for what is not inner chunks, in bytes.
 
-        Parameters
-        ----------
-        batch_nbytes : int
-            Size of the shards that are encoded together, if several fit. What is around their
-            inner chunks takes no more.
+        - `batch_nbytes`: size of the shards that are encoded together, if several fit. What is
+          around their inner chunks takes no more.
         """
         each = self.most_overhead_nbytes
         n_together = batch_nbytes // max(1, math.prod(self.shards) * self.dtype.itemsize)
@@ -142,14 +110,7 @@ def _is_inside(counts: Shape, chunks: Shape, extent: Shape) -> npt.NDArray[np.bo
 
 @lru_cache(maxsize=32)
 def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
-    """Describe the files of HDF5 that the shards of an array are.
-
-    Raises
-    ------
-    SpecError
-        If the array cannot have such shards. It has no shards, or its index lies elsewhere than the
-        strategy says. Or HDF5 has no counterpart of its dtype, of its shapes or of a codec.
-    """
+    """Describe the files of HDF5 that the shards of an array are."""
     if not metadata.is_sharded or metadata.document["codecs"][0]["name"] != "sharding_indexed":
         raise SpecError(
             "makes files of HDF5 from shards, and the array has none of the format "
@@ -222,14 +183,8 @@ def for_conversion(
 ) -> tuple[Any, str | None]:
     """Keywords of a conversion to an array whose shards may be files of HDF5.
 
-    Parameters
-    ----------
-    compressors : codec, sequence of codec, "auto", "keep" or None
-        The compressors; ``"auto"`` is then zstd without the checksum crc32c.
-    index_location : {"end", "start"}, optional
-        Where the index lies. If it is not given, it lies where the strategy says.
-    strategy : Strategy
-        The strategy.
+    - `compressors`: the compressors; ``"auto"`` is then zstd without the checksum crc32c.
+    - `index_location`: where the index lies. If it is not given, it lies where the strategy says.
     """
     if not isinstance(strategy, Hdf5):
         return compressors, index_location
@@ -240,15 +195,7 @@ def for_conversion(
 def check_fits_hdf5(metadata: ArrayMetadata, strategy: Strategy) -> Hdf5File | None:
     """Refuse an array whose shards cannot be files of HDF5, if the strategy is to make them.
 
-    Returns
-    -------
-    Hdf5File or None
-        What `describe` returns; None for another strategy.
-
-    Raises
-    ------
-    SpecError
-        See `describe`.
+    - Returns what `describe` returns; None for another strategy.
     """
     return describe(metadata, strategy) if isinstance(strategy, Hdf5) else None
 

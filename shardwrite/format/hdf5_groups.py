@@ -18,8 +18,6 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.format.hdf5_file import SIGNATURE
 from shardwrite.grid import Shape
 
-__all__ = ["StoredChunk", "first_chunk"]
-
 Read = Callable[[int, int], Buffer]
 """Reads a number of bytes at a place in the file; fewer if the file ends there."""
 
@@ -48,39 +46,18 @@ class _OtherError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk of a dataset.
+    """A chunk of a dataset."""
 
-    Attributes
-    ----------
-    position : tuple of int
-        Its position in the dataset, in elements.
-    offset, nbytes : int
-        Its first byte in the object, and its size.
-    """
-
-    position: Shape
-    offset: int
-    nbytes: int
+    position: Shape  # its position in the dataset, in elements
+    offset: int  # its first byte in the object, and its size
+    nbytes: int  # its first byte in the object, and its size
 
 
 def first_chunk(read: Read, start: int, name: str, chunks: Shape) -> StoredChunk | None:
     """The first stored chunk of the dataset of this name, if its chunks have this shape.
 
-    Parameters
-    ----------
-    read : callable
-        Reads from the file.
-    start : int
-        Place of the signature of HDF5.
-    name : str
-        Name of the dataset, with the names of the groups that lead to it.
-    chunks : tuple of int
-        Shape of its chunks.
-
-    Returns
-    -------
-    StoredChunk or None
-        None also where only the library can tell.
+    - `start`: place of the signature of HDF5.
+    - Returns None also where only the library can tell.
     """
     try:
         found = _parsed(_SUPERBLOCK, read(start, _SUPERBLOCK.size))
@@ -96,15 +73,7 @@ def first_chunk(read: Read, start: int, name: str, chunks: Shape) -> StoredChunk
 
 
 class _Places:
-    """Structures of a file, by their addresses.
-
-    Parameters
-    ----------
-    read, start
-        See `first_chunk`.
-    end : int
-        End-of-file address.
-    """
+    """Structures of a file, by their addresses."""
 
     def __init__(self, read: Read, start: int, end: int) -> None:
         self._read, self._start, self._end = read, start, end

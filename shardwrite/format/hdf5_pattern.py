@@ -34,8 +34,6 @@ from shardwrite.format.hdf5_file import Hdf5File
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape, ravel, unravel
 
-__all__ = ["END", "END_AT", "NODE", "FileLayout", "FilePattern"]
-
 END_AT, END = 40, struct.Struct("<Q")
 """Place of the end-of-file address in a superblock of version 0, and the form of it."""
 
@@ -49,34 +47,19 @@ _NOBODY = 2**64 - 1
 
 @dataclass(slots=True)  # not frozen, because it would take five times as long to make one
 class FileLayout:
-    """Where the inner chunks lie in a file of HDF5, and what lies around them.
+    """Where the inner chunks lie in a file of HDF5, and what lies around them."""
 
-    Attributes
-    ----------
-    sequence : numpy.ndarray of int64
-        Ranks of the stored inner chunks, in the sequence in which they lie in the file.
-    offsets : numpy.ndarray of int64, shape (n,)
-        Offset of each inner chunk by rank, in bytes; 0 where it is not stored.
-    around : sequence of buffer
-        Pieces before, between and behind the chunks, none of which is empty. The first one is the
-        head of the file.
-    breaks : sequence of int
-        For each piece, the number of chunks that lie before it.
-    begins : sequence of int
-        For each piece, its offset in the file.
-    nodes : sequence of int
-        Offsets in the file of the nodes of the tree of chunks, if the library has laid it out.
-    nbytes : int
-        Size of the file, in bytes.
-    """
-
+    # Ranks of the stored inner chunks, in the sequence in which they lie in the file
     sequence: Ranks
-    offsets: Ranks
+    offsets: Ranks  # offset of each inner chunk by rank, in bytes; 0 where it is not stored
+    # Pieces before, between and behind the chunks, none of which is empty. The first one is the
+    # head of the file.
     around: Sequence[Buffer]
-    breaks: Sequence[int]
-    begins: Sequence[int]
+    breaks: Sequence[int]  # for each piece, the number of chunks that lie before it
+    begins: Sequence[int]  # for each piece, its offset in the file
+    # Offsets in the file of the nodes of the tree of chunks, if the library has laid it out
     nodes: Sequence[int]
-    nbytes: int
+    nbytes: int  # size of the file, in bytes
 
     def is_same(self, other: FileLayout) -> bool:
         """Whether two layouts have the same chunks and the same bytes around them."""
@@ -90,44 +73,22 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node of the tree, as a pattern keeps it.
+    """A node of the tree, as a pattern keeps it."""
 
-    Attributes
-    ----------
-    place : int
-        Place of the node in the pieces, which are put one after the other.
-    before : int
-        Number of chunks that lie before it.
-    start, stop : int
-        Part of the bytes of all entries that belongs to the node.
-    left, right : int
-        Numbers of its neighbours; -1 where there is none.
-    """
-
-    place: int
-    before: int
-    start: int
-    stop: int
-    left: int
-    right: int
+    place: int  # place of the node in the pieces, which are put one after the other
+    before: int  # number of chunks that lie before it
+    start: int  # part of the bytes of all entries that belongs to the node
+    stop: int  # part of the bytes of all entries that belongs to the node
+    left: int  # numbers of its neighbours; -1 where there is none
+    right: int  # numbers of its neighbours; -1 where there is none
 
 
 class FilePattern:
     """What stands around the inner chunks of a file, as a function of their ranks and sizes.
 
-    Parameters
-    ----------
-    file : Hdf5File
-        What the file holds.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-    layout : FileLayout
-        The layout that the library of HDF5 has made for these sizes.
-
-    Raises
-    ------
-    ValueError
-        If the layout is not one that is described at the head of this module.
+    - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+      where it is empty.
+    - `layout`: the layout that the library of HDF5 has made for these sizes.
     """
 
     def __init__(self, file: Hdf5File, nbytes: Ranks, layout: FileLayout) -> None:
@@ -169,11 +130,8 @@ class FilePattern:
     def fill(self, nbytes: Ranks) -> list[FileLayout]:
         """Lay out files with as many inner chunks, all of them at once.
 
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64, shape (m, n)
-            Encoded size of each inner chunk of m files by rank, in bytes; negative where it is
-            empty.
+        - `nbytes`: int64, shape (m, n). Encoded size of each inner chunk of m files by rank, in
+          bytes; negative where it is empty.
         """
         m, block_nbytes = len(nbytes), self._file.block_nbytes
         ranks = np.nonzero(nbytes >= 0)[1].reshape(m, -1)
@@ -226,21 +184,11 @@ class FilePattern:
 class _Tree:
     """Tree of chunks, whose nodes are put into the sequence of the chunks below them.
 
-    Attributes
-    ----------
-    nodes : list of _Node
-        The nodes.
-    entries : list of numpy.ndarray
-        Entries of each node. The last one has only a key.
-    keys : list of int
-        For each entry, the number of the chunk in its key. All keys behind the chunks have the
-        number of chunks.
-    before : list of int
-        For each entry, the number of chunks that lie before the address in it.
-    is_chunk : list of bool
-        For each entry, whether the address is that of a chunk.
-    n_chunks : int
-        Number of the chunks.
+    - `entries`: entries of each node. The last one has only a key.
+    - `keys`: for each entry, the number of the chunk in its key. All keys behind the chunks have
+      the number of chunks.
+    - `before`: for each entry, the number of chunks that lie before the address in it.
+    - `is_chunk`: for each entry, whether the address is that of a chunk.
     """
 
     def __init__(self, file: Hdf5File, flat: bytes) -> None:
@@ -263,13 +211,7 @@ class _Tree:
         self._found[address] = self._read(place)
 
     def walk(self) -> None:
-        """Find all chunks, from the root on.
-
-        Raises
-        ------
-        ValueError
-            If the nodes do not make one tree.
-        """
+        """Find all chunks, from the root on."""
         below = [a for found in self._found.values() if found.level for a in found.addresses]
         roots = set(self._found) - set(below)
         if len(roots) != 1 or len(below) + 1 != len(self._found):

@@ -16,8 +16,6 @@ from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored
 from shardwrite.format.registry import register_strategy
 from shardwrite.grid import Shape
 
-__all__ = ["DEFAULT_DATASET", "Hdf5", "dataset_of"]
-
 DEFAULT_DATASET = "data"
 """Name of the dataset in the shards of a new array, if none is given."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from shardwrite.format.hdf5_file import SIGNATURE
 
-__all__ = ["LONGEST", "Superblock", "lookup3", "parse_superblock"]
-
 LONGEST = 64
 """Bytes that are enough to parse a superblock of any version."""
 
@@ -25,43 +23,20 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """The fixed part of a superblock.
+    """The fixed part of a superblock."""
 
-    Attributes
-    ----------
-    version : int
-        Its version, from 0 to 3.
-    base : int
-        Base address, which is the offset of the superblock in the file: the size of the user
-        block, in bytes.
-    end : int
-        End-of-file address: the offset in the file behind all that HDF5 knows of.
-    is_open : bool
-        Whether a program has opened the file for writing and not closed it, as far as the version
-        tells.
-    """
-
-    version: int
+    version: int  # its version, from 0 to 3
+    # Base address, which is the offset of the superblock in the file: the size of the user block,
+    # in bytes
     base: int
-    end: int
+    end: int  # end-of-file address: the offset in the file behind all that HDF5 knows of
+    # Whether a program has opened the file for writing and not closed it, as far as the version
+    # tells
     is_open: bool
     _data: bytes
 
     def raised(self, end: int) -> tuple[int, bytes, bytes]:
-        """Bytes of the file that change if the end-of-file address becomes another.
-
-        Parameters
-        ----------
-        end : int
-            The new address.
-
-        Returns
-        -------
-        offset : int
-            Offset of the bytes in the file.
-        old, new : bytes
-            The bytes as they are, and as they should be.
-        """
+        """Bytes of the file that change if the end-of-file address becomes another."""
         at = _PLACES[self.version][2]
         stop = at + _ADDRESS_NBYTES
         data = bytearray(self._data)
@@ -75,17 +50,7 @@ class Superblock:
 def parse_superblock(data: bytes, offset: int) -> Superblock:
     """Parse the superblock that stands at an offset of a file.
 
-    Parameters
-    ----------
-    data : bytes
-        `LONGEST` bytes of the file from there on, or all that it has.
-    offset : int
-        The offset.
-
-    Raises
-    ------
-    ValueError
-        If it is none of a version that is known here, or its checksum is wrong.
+    - `data`: `LONGEST` bytes of the file from there on, or all that it has.
     """
     if len(data) < LONGEST or not data.startswith(SIGNATURE):
         raise ValueError("there is no superblock of HDF5")

@@ -10,17 +10,6 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "DATA",
-    "FORMAT",
-    "HIERARCHY",
-    "META",
-    "check_extensions",
-    "check_hierarchy",
-    "documents_of",
-    "is_hierarchy",
-]
-
 DATA, META = "data/root", "meta/root"
 """Beginnings of the keys of the objects, and of the documents, of all nodes of a hierarchy."""
 
@@ -61,13 +50,7 @@ def documents_of(key: str) -> list[str]:
 
 
 def check_hierarchy(document: Document) -> None:
-    """Refuse the document of a hierarchy that asks for what is not done here.
-
-    Raises
-    ------
-    SpecError
-        If the documents of its arrays have other keys, or a reader must know an extension.
-    """
+    """Refuse the document of a hierarchy that asks for what is not done here."""
     suffix = document.get("metadata_key_suffix", _SUFFIX)
     if suffix != _SUFFIX:
         raise SpecError(
@@ -80,13 +63,7 @@ def check_hierarchy(document: Document) -> None:
 
 
 def check_extensions(found: Any) -> None:
-    """Refuse extensions that a reader of a document must understand.
-
-    Raises
-    ------
-    SpecError
-        If there are some, or they are no list of objects.
-    """
+    """Refuse extensions that a reader of a document must understand."""
     extensions = [] if found is None else found
     if not isinstance(extensions, list) or any(
         not isinstance(one, dict) or one.get("must_understand") is not False for one in extensions

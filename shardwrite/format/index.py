@@ -30,11 +30,8 @@ _MOST_NBYTES = 2**62
 class ShardIndex:
     """Offsets and sizes of a shard's inner chunks, in row-major order.
 
-    Parameters
-    ----------
-    table : numpy.ndarray of uint64, shape (n, 2)
-        For each inner chunk its offset from the start of the shard and its encoded size, in bytes.
-        Both are 2^64-1 where the chunk is empty.
+    - `table`: uint64, shape (n, 2). For each inner chunk its offset from the start of the shard and
+      its encoded size, in bytes. Both are 2^64-1 where the chunk is empty.
     """
 
     __slots__ = ("__dict__", "table")
@@ -86,20 +83,9 @@ class ShardIndex:
 
         Several inner chunks may have the same bytes, as far as their entries are equal.
 
-        Parameters
-        ----------
-        shard_nbytes : int or None
-            Size of the whole shard, in bytes; None if it is not known.
-        index_span : tuple of int
-            Byte offsets at which the encoded index starts and stops in the shard.
-        chunks_per_shard : tuple of int
-            Shape of the shard's grid of inner chunks, by which errors name an inner chunk.
-
-        Raises
-        ------
-        CorruptShardError
-            If an entry is half empty, reaches past the end of the shard or into the index, or
-            overlaps another entry and is not equal to it.
+        - `shard_nbytes`: size of the whole shard, in bytes; None if it is not known.
+        - Raises CorruptShardError if an entry is half empty, reaches past the end of the shard or
+          into the index, or overlaps another entry and is not equal to it.
         """
         present = ~self.is_empty
         most = _MOST_NBYTES if shard_nbytes is None else shard_nbytes
@@ -165,48 +151,23 @@ def _lie_apart(
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Bytes before and after the inner chunks of a shard.
+    """Bytes before and after the inner chunks of a shard."""
 
-    Attributes
-    ----------
-    index : ShardIndex
-        Where the inner chunks lie.
-    prefix, suffix : buffer
-        Bytes before the first inner chunk, and after the last one. In shards of the sharding
-        specification one of them is the encoded index, and the other is empty.
-    """
-
-    index: ShardIndex
+    index: ShardIndex  # where the inner chunks lie
+    # Bytes before the first inner chunk, and after the last one. In shards of the sharding
+    # specification one of them is the encoded index, and the other is empty.
     prefix: Buffer
+    # Bytes before the first inner chunk, and after the last one. In shards of the sharding
+    # specification one of them is the encoded index, and the other is empty.
     suffix: Buffer
 
 
 class IndexCodec:
     """Encoder and decoder of shard indexes of one shape.
 
-    Parameters
-    ----------
-    codecs : sequence of mapping
-        ``index_codecs`` of the metadata.
-    chunks_per_shard : tuple of int
-        Shape of the shard's grid of inner chunks.
-    location : {"start", "end"}
-        ``index_location`` of the metadata.
-
-    Attributes
-    ----------
-    encoded_nbytes : int
-        Size of an encoded index, in bytes.
-    base_nbytes : int
-        Offset at which inner chunks may begin: the size of the index if it comes first, else 0.
-    has_checksum : bool
-        Whether the encoded index has a checksum, by which a torn index is recognised.
-
-    Raises
-    ------
-    SpecError
-        If the location is unknown, a codec is not available, or the encoded size of an index would
-        depend on its values.
+    - `location`: ``index_location`` of the metadata.
+    - `base_nbytes`: offset at which inner chunks may begin: the size of the index if it comes
+      first, else 0.
     """
 
     def __init__(self, codecs: Sequence[Codec], chunks_per_shard: Shape, location: str) -> None:
@@ -246,10 +207,8 @@ class IndexCodec:
     def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
         """Encode the indexes of n shards, given as one array.
 
-        Parameters
-        ----------
-        tables : numpy.ndarray of uint64, shape (n, chunks per shard, 2)
-            The table of each shard, as in :class:`ShardIndex`.
+        - `tables`: uint64, shape (n, chunks per shard, 2). The table of each shard, as in
+          :class:`ShardIndex`.
         """
         encoded = map(bytes, self._pipeline.encode(tables.reshape(len(tables), *self._shape)))
         if self.base_nbytes:
@@ -266,10 +225,7 @@ class IndexCodec:
 
         If the size is not known, an index at the end lies behind all that a shard can hold.
 
-        Raises
-        ------
-        CorruptShardError
-            If the shard is too short to hold an index.
+        - Raises CorruptShardError if the shard is too short to hold an index.
         """
         if shard_nbytes is not None and shard_nbytes < self.encoded_nbytes:
             raise CorruptShardError(
@@ -284,17 +240,9 @@ class IndexCodec:
     def decode(self, data: Buffer, shard_nbytes: int | None) -> ShardIndex:
         """Decode an index, and check it against the size of its shard.
 
-        Parameters
-        ----------
-        data : buffer
-            The encoded index.
-        shard_nbytes : int or None
-            Size of the whole shard, in bytes; None if it is not known.
-
-        Raises
-        ------
-        CorruptShardError
-            If the checksum differs, or an entry fails :meth:`ShardIndex.check`.
+        - `shard_nbytes`: size of the whole shard, in bytes; None if it is not known.
+        - Raises CorruptShardError if the checksum differs, or an entry fails
+          :meth:`ShardIndex.check`.
         """
         table = self._pipeline.decode(data).reshape(-1, 2)
         index = ShardIndex(np.ascontiguousarray(table, dtype=np.uint64))

@@ -12,8 +12,6 @@ from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Shape, ceil_div, unravel
 
-__all__ = ["Joined", "changed_meaning", "join"]
-
 _OF_VALUES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
     *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),
@@ -41,20 +39,11 @@ _SAME = {
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Arrays that lie side by side in a grid, as one array.
+    """Arrays that lie side by side in a grid, as one array."""
 
-    Attributes
-    ----------
-    whole : ArrayMetadata
-        Metadata of the array without shards that has the chunks of all of them.
-    shards : tuple of int
-        Shape of a shard in elements, of which each array fills one.
-    left_out : tuple of str
-        Names of attributes that are left out, because the arrays have different values of them.
-    """
-
-    whole: ArrayMetadata
-    shards: Shape
+    whole: ArrayMetadata  # metadata of the array without shards that has the chunks of all of them
+    shards: Shape  # shape of a shard in elements, of which each array fills one
+    # Names of attributes that are left out, because the arrays have different values of them
     left_out: tuple[str, ...]
 
     @property
@@ -83,24 +72,12 @@ def join(
 ) -> Joined:
     """Join arrays without shards that lie side by side.
 
-    Parameters
-    ----------
-    parts : iterable of (str, ArrayMetadata)
-        Name and metadata of each array, in row-major order of the grid that they form. The arrays
-        are looked at one by one.
-    n_parts : int
-        Number of the arrays.
-    arrangement : int or tuple of int
-        The axis along which the arrays follow one another, counted from the end if it is negative.
-        Or the number of arrays along each axis.
-        Along an axis with several arrays, all but the last have the same length, a multiple of the
-        length of a chunk, and the last is not longer.
-
-    Raises
-    ------
-    SpecError
-        If there are no arrays, or they do not fit each other. The error names the first that does
-        not.
+    - `parts`: name and metadata of each array, in row-major order of the grid that they form. The
+      arrays are looked at one by one.
+    - `arrangement`: the axis along which the arrays follow one another, counted from the end if it
+      is negative. Or the number of arrays along each axis. Along an axis with several arrays, all
+      but the last have the same length, a multiple of the length of a chunk, and the last is not
+      longer.
     """
     first: ArrayMetadata | None = None
     attributes: Document = {}
@@ -152,17 +129,7 @@ def _counts_of(arrangement: int | Shape, n_parts: int, ndim: int) -> Shape:
 
 
 class _Fit:
-    """Shapes of arrays that lie side by side, looked at one by one.
-
-    Parameters
-    ----------
-    name : str
-        Name of the first array.
-    first : ArrayMetadata
-        Its metadata.
-    counts : tuple of int
-        Number of arrays along each axis.
-    """
+    """Shapes of arrays that lie side by side, looked at one by one."""
 
     def __init__(self, name: str, first: ArrayMetadata, counts: Shape) -> None:
         self._counts, self._first = counts, first.grid.shape
@@ -252,13 +219,7 @@ def _differing(name: str, kept: Document, own: Document) -> set[str]:
 
 
 def changed_meaning(kept: Mapping[str, object], own: Mapping[str, object]) -> str | None:
-    """Name of an attribute by which equal values mean different things; None if there is none.
-
-    Parameters
-    ----------
-    kept, own : mapping
-        Attributes of two arrays.
-    """
+    """Name of an attribute by which equal values mean different things; None if there is none."""
     for key in _OF_VALUES:
         pair = [attributes.get(key) for attributes in (kept, own)]
         first, second = (None if value in _NEUTRAL.get(key, ()) else value for value in pair)

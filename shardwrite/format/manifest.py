@@ -29,23 +29,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.chunk_keys import keys_of, origin_in
 from shardwrite.grid import Box, ceil_div
 
-__all__ = [
-    "COMPACT_FROM",
-    "LIST",
-    "RUNS",
-    "Manifest",
-    "check_manifest",
-    "chunks_in",
-    "emptied",
-    "has_manifest",
-    "listed_chunks",
-    "rendered",
-    "with_added",
-    "with_manifest",
-    "with_present",
-    "without_keys",
-]
-
 Coords = npt.NDArray[np.int64]
 Manifest = Literal["nonempty_chunks"] | None
 
@@ -62,13 +45,7 @@ _ENCODING = "int64 little-endian, zlib, base64"
 
 
 def check_manifest(given: Any) -> None:
-    """Refuse a value of the keyword `manifest` that is not one.
-
-    Raises
-    ------
-    SpecError
-        If it is neither None nor ``"nonempty_chunks"``.
-    """
+    """Refuse a value of the keyword `manifest` that is not one."""
     if given is not None and not (isinstance(given, str) and given == LIST):
         raise SpecError(
             "no such manifest", field="manifest", value=given, remedy=f'give "{LIST}", or None'
@@ -82,13 +59,7 @@ def has_manifest(document: Document) -> bool:
 
 
 def with_manifest(document: Document) -> Document:
-    """Document of an array that keeps a manifest, in which nothing is listed yet.
-
-    Raises
-    ------
-    SpecError
-        If the attribute is there and is not a list of texts.
-    """
+    """Document of an array that keeps a manifest, in which nothing is listed yet."""
     attributes = attributes_of(document)
     if LIST in attributes and not has_manifest(document):
         raise SpecError(
@@ -112,15 +83,7 @@ def without_keys(document: Document) -> Document:
 
 
 def chunks_in(region: Box, shape: Sequence[int], chunks: Sequence[int]) -> Box:
-    """Box in the grid of inner chunks that a region touches, inside the array.
-
-    Parameters
-    ----------
-    region : Box
-        Elements, in coordinates of the array.
-    shape, chunks : sequence of int
-        Shapes of the array and of an inner chunk, in elements.
-    """
+    """Box in the grid of inner chunks that a region touches, inside the array."""
     start = tuple(min(a, n) // c for a, n, c in zip(region.start, shape, chunks, strict=True))
     stop = tuple(ceil_div(min(b, n), c) for b, n, c in zip(region.stop, shape, chunks, strict=True))
     return Box(start, tuple(map(max, start, stop)))
@@ -136,14 +99,8 @@ def with_added(document: Document, box: Box) -> Document:
 def with_present(document: Document, box: Box, coords: Coords) -> Document:
     """Document whose manifest, if it keeps one, lists those inner chunks of a box that hold data.
 
-    Parameters
-    ----------
-    document : dict
-        Document of the array.
-    box : Box
-        Box in the grid of inner chunks. Chunks outside of it stay listed or unlisted.
-    coords : numpy.ndarray of int64, shape (n, ndim)
-        Positions of the chunks in the box that hold data.
+    - `box`: box in the grid of inner chunks. Chunks outside of it stay listed or unlisted.
+    - `coords`: int64, shape (n, ndim). Positions of the chunks in the box that hold data.
     """
     return _changed(document, box, coords) if has_manifest(document) else document
 
@@ -152,11 +109,6 @@ def listed_chunks(document: Document) -> Coords:
     """Positions of the inner chunks that a manifest lists, in row-major order.
 
     Keys that have another form are left out.
-
-    Raises
-    ------
-    SpecError
-        If there is no manifest, or ``"chunk_grid_origin"`` is not valid.
     """
     if not has_manifest(document):
         raise SpecError(
@@ -170,24 +122,12 @@ def listed_chunks(document: Document) -> Coords:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Listed:
-    """What a manifest lists.
+    """What a manifest lists."""
 
-    Attributes
-    ----------
-    coords : numpy.ndarray of int64, shape (n, ndim)
-        Positions in the grid of inner chunks, in row-major order, each of them once.
-    others : tuple of str
-        Keys of another form, which stay as they are.
-    origin : numpy.ndarray of int64, shape (ndim,)
-        Coordinates of the first chunk of the grid in the keys.
-    is_compact : bool
-        Whether the compact form stands beside the list, and is of this list.
-    """
-
-    coords: Coords
-    others: tuple[str, ...]
-    origin: Coords
-    is_compact: bool
+    coords: Coords  # positions in the grid of inner chunks, in row-major order, each of them once
+    others: tuple[str, ...]  # keys of another form, which stay as they are
+    origin: Coords  # coordinates of the first chunk of the grid in the keys
+    is_compact: bool  # whether the compact form stands beside the list, and is of this list
 
     @classmethod
     def of(cls, document: Document) -> _Listed:
@@ -287,12 +227,7 @@ def _crc_of(keys: Sequence[str]) -> int:
 def _as_runs(coords: Coords, keys: Sequence[str]) -> Document:
     """The compact form of a list.
 
-    Parameters
-    ----------
-    coords : numpy.ndarray of int64, shape (n, ndim)
-        Positions as the keys tell them, in row-major order.
-    keys : sequence of str
-        The list.
+    - `coords`: int64, shape (n, ndim). Positions as the keys tell them, in row-major order.
     """
     steps = np.diff(coords, axis=0)
     goes_on = (steps[:, :-1] == 0).all(axis=1) & (steps[:, -1] == 1)

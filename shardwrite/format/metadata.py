@@ -37,8 +37,6 @@ from shardwrite.format.sharding import (
 from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 
-__all__ = ["ArrayMetadata", "parse_metadata"]
-
 
 @dataclass(frozen=True)
 class ArrayMetadata:
@@ -47,21 +45,13 @@ class ArrayMetadata:
     The objects of an array without sharding count as shards of one inner chunk. So do objects
     whose sharding has other codecs around it, since those can be read only as a whole.
 
-    Parameters
-    ----------
-    text : str
-        The document as it stands in the store.
-    window : tuple of (tuple of int, tuple of int), optional
-        Position of the first shard and shape in elements of a part of the array. If it is given,
-        the grid and the shard keys are those of the part.
-
-    Notes
-    -----
     An instance is hashable and small when pickled. All derived values are computed when they are
     first needed, and cached in each process.
     """
 
-    text: str
+    text: str  # the document as it stands in the store
+    # Position of the first shard and shape in elements of a part of the array. If it is given, the
+    # grid and the shard keys are those of the part.
     window: tuple[Shape, Shape] | None = None
 
     @cached_property
@@ -120,11 +110,6 @@ class ArrayMetadata:
 
         It is this metadata itself if there are none. Transpositions before the sharding are
         dropped, too, so its inner chunks have the axes of the array.
-
-        Raises
-        ------
-        SpecError
-            If a shard cannot be cut into its inner chunks.
         """
         if not self.has_codecs_around:
             return self
@@ -164,10 +149,7 @@ class ArrayMetadata:
     def pipeline(self) -> Pipeline:
         """Pipeline that encodes and decodes inner chunks.
 
-        Raises
-        ------
-        CodecError
-            If a codec cannot be used here.
+        - Raises CodecError if a codec cannot be used here.
         """
         made = self.pipeline_of(self.grid.chunks)
         if self.is_cut:  # chunks at the edges have other sizes
@@ -177,10 +159,7 @@ class ArrayMetadata:
     def pipeline_of(self, shape: Shape) -> Pipeline:
         """Pipeline of inner chunks of a shape, such as those that are cut at an edge.
 
-        Raises
-        ------
-        CodecError
-            If a codec cannot be used here.
+        - Raises CodecError if a codec cannot be used here.
         """
         made = self._pipelines.get(shape)
         if made is None:
@@ -231,15 +210,7 @@ class ArrayMetadata:
         return self.placed.at(index)
 
     def chunk_box(self, key: str, rank: int) -> Box:
-        """Box of an inner chunk in the whole array, cut at the array's edges.
-
-        Parameters
-        ----------
-        key : str
-            Key of the shard, whose format looks at positions.
-        rank : int
-            Rank of the inner chunk in the shard.
-        """
+        """Box of an inner chunk in the whole array, cut at the array's edges."""
         grid = self.grid
         index = None if self.placed is None else self.placed.index_of(key)
         if index is None:
@@ -326,18 +297,6 @@ class ArrayMetadata:
         """Metadata of the part of the array whose shards a region touches.
 
         Call it on the metadata of a whole array: the origin of a window is not added.
-
-        Parameters
-        ----------
-        region : Box
-            Elements, in array coordinates.
-
-        Returns
-        -------
-        part : ArrayMetadata
-            The part: whole shards, clipped to the array.
-        region : Box
-            The region in coordinates of the part.
         """
         grid = self.grid
         first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
@@ -372,18 +331,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
 
     A manifest in the attributes is emptied, since plans do not depend on what it lists.
 
-    Parameters
-    ----------
-    text : str
-        The document.
-    writing : bool
-        Also refuse arrays that can be read but not written.
-
-    Raises
-    ------
-    SpecError
-        If the document does not describe an array, or is not valid, or asks for a feature
-        that is not supported.
+    - `writing`: also refuse arrays that can be read but not written.
     """
     try:
         metadata = ArrayMetadata(emptied(text))
@@ -569,10 +517,7 @@ def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape)
     This shows that the libraries of the codecs are here, and that the codecs fit the dtype. A chunk
     of one element is enough. Codecs that cannot encode that get a whole one.
 
-    Raises
-    ------
-    CodecError
-        If the codecs cannot encode a whole inner chunk, or do not give it back.
+    - Raises CodecError if the codecs cannot encode a whole inner chunk, or do not give it back.
     """
     dtype, fill_value = metadata.dtype, metadata.fill_value
     for shape in ((1,) * len(chunks), chunks):

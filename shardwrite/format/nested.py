@@ -25,51 +25,24 @@ from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["build_with_sharding", "check_chunks_of", "chunks_of_sharding", "trial_shapes"]
-
 _NAME = "sharding_indexed"
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A sharding among other codecs.
+    """A sharding among other codecs."""
 
-    Attributes
-    ----------
-    chunks : tuple of int
-        Shape of an inner chunk.
-    inner : Pipeline
-        Pipeline of the inner chunks.
-    index_codec : IndexCodec
-        Codec of the index.
-    """
-
-    chunks: Shape
-    inner: Pipeline
+    chunks: Shape  # shape of an inner chunk
+    inner: Pipeline  # pipeline of the inner chunks
     index_codec: IndexCodec
 
 
 class ShardingPipeline:
     """Pipeline of transpositions, a sharding, and bytes-to-bytes stages.
 
-    Parameters
-    ----------
-    axes : tuple of int
-        For each axis of the stored array, the axis of the decoded array that it holds.
-    shape : tuple of int
-        Shape of the decoded array.
-    sharding : Sharding
-        The sharding.
-    stages : sequence of BytesStage
-        Codecs after the sharding.
-    fill_value : scalar
-        Value of the elements of empty inner chunks.
-    dtype : numpy.dtype
-        Dtype in memory.
-
-    Notes
-    -----
     Inner chunks lie in the shard in row-major order. Those of the fill value are left out.
+
+    - `stages`: codecs after the sharding.
     """
 
     encoded_nbytes: int | None = None
@@ -199,19 +172,7 @@ def build_with_sharding(
     A sharding whose neighbours are not transpositions before it and known stages after it is left
     to zarr's own codec.
 
-    Parameters
-    ----------
-    codecs, shape, dtype, document
-        See :func:`build_pipeline`.
-    fill_value : scalar
-        Fill value of the array.
-
-    Raises
-    ------
-    CodecError
-        If inner chunks do not divide a shard, or a codec cannot be used here.
-    SpecError
-        If the codecs of a shard index do not fit.
+    - Raises CodecError if inner chunks do not divide a shard, or a codec cannot be used here.
     """
     of_volume = build_volume_pipeline(codecs, shape, dtype)
     if of_volume is not None:
@@ -258,17 +219,7 @@ def _divides(chunks: Any, shape: Shape) -> bool:
 def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
     """Shape of the inner chunks of a sharding, as its document gives it.
 
-    Parameters
-    ----------
-    sharding : dict
-        The codec.
-    shape : tuple of int
-        Shape of a shard, as the codecs before the sharding leave it.
-
-    Raises
-    ------
-    SpecError
-        If a shard cannot be cut into such chunks.
+    - `shape`: shape of a shard, as the codecs before the sharding leave it.
     """
     found = sharding.get("configuration", {}).get("chunk_shape")
     if not _divides(found, shape):
@@ -286,18 +237,6 @@ def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
 
     The document gives it as the transpositions before the sharding leave it. The result is None
     without a sharding, and where something else than transpositions stands before it.
-
-    Parameters
-    ----------
-    codecs : sequence of dict
-        The codecs.
-    shape : tuple of int
-        Shape of a shard, as the decoded array has its axes.
-
-    Raises
-    ------
-    SpecError
-        If a shard cannot be cut into such chunks.
     """
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:

@@ -12,22 +12,6 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 
-__all__ = [
-    "ATTRIBUTES_OF_V2",
-    "CONSOLIDATED_OF_V2",
-    "DOCUMENT",
-    "DOCUMENTS_OF_V2",
-    "add_member",
-    "consolidated",
-    "group_document",
-    "is_consolidated",
-    "kind_of_document",
-    "layout_in",
-    "remove_member",
-    "shape_in",
-    "with_shape",
-]
-
 DOCUMENT = "zarr.json"
 """Key of a node's document, below the path of the node."""
 
@@ -46,10 +30,7 @@ _MAY_CHANGE = ("shape", "attributes", "dimension_names")
 def kind_of_document(found: Any) -> str:
     """Kind of the node that a parsed document describes.
 
-    Returns
-    -------
-    {"array", "group", "torn"}
-        ``"torn"`` if the document describes no node of Zarr v3.
+    - Returns ``"torn"`` if the document describes no node of Zarr v3.
     """
     if not isinstance(found, dict) or found.get("zarr_format") != 3:
         return "torn"
@@ -81,13 +62,7 @@ def group_document() -> Document:
 
 
 def is_consolidated(group: Document) -> bool:
-    """Whether the document of a group lists the documents of the nodes below it.
-
-    Raises
-    ------
-    ValueError
-        If it has such a list, and the list is not valid.
-    """
+    """Whether the document of a group lists the documents of the nodes below it."""
     consolidated = group.get("consolidated_metadata")
     if not consolidated:
         return False
@@ -106,17 +81,6 @@ def add_member(
 
     Groups between the two that are not listed yet are entered as well. New names come where they
     belong if the list is sorted, and else at its end.
-
-    Parameters
-    ----------
-    group : dict
-        Document of the group, which is changed.
-    name : str
-        Path of the node inside the group.
-    document : mapping
-        Document of the node.
-    read : callable
-        Returns the document of a group between the two, by its path inside `group`.
     """
     listed = group["consolidated_metadata"]["metadata"]
     before = list(listed)
@@ -140,20 +104,7 @@ def _as_zarr_sorts(name: str) -> tuple[int, str]:
 
 
 def remove_member(group: Document, name: str) -> bool:
-    """Take a node, and all nodes inside it, out of the consolidated metadata of a group above it.
-
-    Parameters
-    ----------
-    group : dict
-        Document of the group, which is changed.
-    name : str
-        Path of the node inside the group.
-
-    Returns
-    -------
-    bool
-        Whether any of them was listed.
-    """
+    """Take a node, and all nodes inside it, out of the consolidated metadata of a group above it."""
     listed = group["consolidated_metadata"]["metadata"]
     found = [one for one in listed if one == name or one.startswith(f"{name}/")]
     for one in found:
@@ -162,14 +113,6 @@ def remove_member(group: Document, name: str) -> bool:
 
 
 def consolidated(group: Document, members: Mapping[str, Document]) -> Document:
-    """Document of a group that lists the documents of all nodes below it.
-
-    Parameters
-    ----------
-    group : dict
-        Document of the group.
-    members : mapping of str to dict
-        Documents of the nodes by their paths inside the group.
-    """
+    """Document of a group that lists the documents of all nodes below it."""
     listed = {"kind": "inline", "must_understand": False, "metadata": dict(members)}
     return {**group, "consolidated_metadata": listed}

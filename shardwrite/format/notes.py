@@ -10,8 +10,6 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
-__all__ = ["NOTE", "with_note", "without_note"]
-
 _FIELD = "notes"
 
 NOTE = (
@@ -22,13 +20,7 @@ NOTE = (
 
 
 def with_note(attributes: Document) -> Document:
-    """Attributes with the note; they stay as they are if it is there.
-
-    Raises
-    ------
-    SpecError
-        If something other than text stands in its place.
-    """
+    """Attributes with the note; they stay as they are if it is there."""
     notes = _notes_in(attributes)
     if notes is None:
         return {**attributes, _FIELD: NOTE}
@@ -38,13 +30,7 @@ def with_note(attributes: Document) -> Document:
 
 
 def without_note(attributes: Document) -> Document:
-    """Attributes without the note; what else was noted stays.
-
-    Raises
-    ------
-    SpecError
-        If something other than text stands in its place.
-    """
+    """Attributes without the note; what else was noted stays."""
     notes = _notes_in(attributes)
     if notes is None or NOTE not in _entries(notes):
         return attributes

@@ -25,8 +25,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 
-__all__ = ["BY_CHUNK_ID", "ORDERS", "ORDER_ALIASES", "boxes", "canonical_order", "permutation"]
-
 BY_CHUNK_ID = "chunk-id"
 """Morton order whose lowest axis is the last one. It has no name for users."""
 
@@ -43,13 +41,7 @@ ORDERS = (*dict.fromkeys(ORDER_ALIASES.values()), BY_CHUNK_ID)
 
 
 def canonical_order(name: object) -> str:
-    """Canonical name of an order: "C", "F" or "morton".
-
-    Raises
-    ------
-    SpecError
-        If `name` is not a known order.
-    """
+    """Canonical name of an order: "C", "F" or "morton"."""
     if isinstance(name, str) and name in ORDER_ALIASES:
         return ORDER_ALIASES[name]
     raise SpecError(
@@ -84,17 +76,7 @@ def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
 def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
     """Row-major ranks of the cells of a grid, in the sequence of `order`.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the grid.
-    order : {"C", "F", "morton", "chunk-id"}
-        Canonical name of the order.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (prod(shape),)
-        The ranks. The array is cached and read-only.
+    - `order`: canonical name of the order.
     """
     n = math.prod(shape)
     ranks = np.arange(n, dtype=np.int64)

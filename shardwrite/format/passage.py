@@ -17,8 +17,6 @@ from shardwrite.codecs.stages import Buffer, Crc32cStage
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["Passage", "check_size", "has_checksum", "passage_between", "what_differs"]
-
 _CHECKSUM = "crc32c"
 _CHECKED = frozenset(
     {_CHECKSUM, "gzip", "fletcher32"}
@@ -29,18 +27,13 @@ _CHECKED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How the bytes of an inner chunk change on their way from one array to another.
+    """How the bytes of an inner chunk change on their way from one array to another."""
 
-    Attributes
-    ----------
-    n_dropped, n_added : int
-        Number of crc32c checksums that are verified and dropped at the end, and that are added.
-    n_encoded : int
-        Most inner chunks that are decoded and encoded again, since they lie at the edges.
-    """
-
+    # Number of crc32c checksums that are verified and dropped at the end, and that are added
     n_dropped: int = 0
+    # Number of crc32c checksums that are verified and dropped at the end, and that are added
     n_added: int = 0
+    # Most inner chunks that are decoded and encoded again, since they lie at the edges
     n_encoded: int = 0
 
     @property
@@ -63,10 +56,7 @@ class Passage:
     def apply(self, data: Buffer) -> Buffer:
         """Bytes of an inner chunk in the other array.
 
-        Raises
-        ------
-        CorruptShardError
-            If a checksum that is dropped does not fit.
+        - Raises CorruptShardError if a checksum that is dropped does not fit.
         """
         stage = Crc32cStage()
         for _ in range(self.n_dropped):
@@ -140,10 +130,7 @@ def has_checksum(metadata: ArrayMetadata) -> bool:
 def check_size(metadata: ArrayMetadata, nbytes: int) -> None:
     """Check the size of an encoded inner chunk, as far as the metadata tell.
 
-    Raises
-    ------
-    CorruptShardError
-        If no inner chunk of the array can have this size.
+    - Raises CorruptShardError if no inner chunk of the array can have this size.
     """
     pipeline = metadata.pipeline
     if pipeline.encoded_nbytes is not None and nbytes != pipeline.encoded_nbytes:

@@ -24,16 +24,6 @@ from shardwrite.format.sharding import ShardFormat
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 
-__all__ = [
-    "LoadedFormat",
-    "PlacedShards",
-    "ScatteredChunks",
-    "cuts_edges",
-    "loader_of",
-    "own_strategy",
-    "placed_shards",
-]
-
 Read = Callable[[int, int], Buffer]
 Load = Callable[[Read, int], tuple[ShardIndex, int]]
 
@@ -44,24 +34,7 @@ class LoadedFormat(ObjectFormat, Protocol):
     def load(self, read: Callable[[int, int], Buffer], shard_nbytes: int) -> tuple[ShardIndex, int]:
         """Read the index of an object of `shard_nbytes`, and check it.
 
-        Parameters
-        ----------
-        read : callable
-            Function that reads a range, given its offset and its size.
-        shard_nbytes : int
-            Size of the object.
-
-        Returns
-        -------
-        index : ShardIndex
-            The index.
-        nbytes : int
-            Size of all its encoded parts together.
-
-        Raises
-        ------
-        CorruptShardError
-            If an entry cannot be right.
+        - Raises CorruptShardError if an entry cannot be right.
         """
 
 
@@ -91,20 +64,7 @@ class ScatteredChunks(PlacedShards, Protocol):
         """Shape of the array that the inner chunks come from: what users know as the values."""
 
     def chunks_in(self, region: Box) -> Iterator[tuple[int, list[tuple[int, Box]]]]:
-        """Inner chunks that hold elements of a box of that array, shard by shard.
-
-        Parameters
-        ----------
-        region : Box
-            Elements of that array.
-
-        Yields
-        ------
-        rank : int
-            Row-major rank of a shard.
-        chunks : list of (int, Box)
-            Rank in the shard of each inner chunk, and the elements of that array that it holds.
-        """
+        """Inner chunks that hold elements of a box of that array, shard by shard."""
 
     def chunk_shape(self, index: Sequence[int], rank: int) -> Shape:
         """Shape in which the inner chunk of a rank is stored."""
@@ -114,11 +74,8 @@ class ScatteredChunks(PlacedShards, Protocol):
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where the other array has the inner chunks of a shard.
 
-        Returns
-        -------
-        numbers, ranks : numpy.ndarray of int64, shape (chunks per shard,)
-            For each inner chunk, the row-major rank of the other array's shard and the chunk's
-            rank in it. The first is -1 where there is no chunk.
+        - Returns for each inner chunk, the row-major rank of the other array's shard and the
+          chunk's rank in it. The first is -1 where there is no chunk.
         """
 
 

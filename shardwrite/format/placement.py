@@ -16,93 +16,59 @@ KEEP = -2
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Layout of a shard in the store.
+    """Layout of a shard in the store."""
 
-    Attributes
-    ----------
-    offsets, nbytes : numpy.ndarray of int64, shape (n,)
-        Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty.
-    total_nbytes : int
-        Size of the object, in bytes.
-    index_span : tuple of int
-        Start and stop of the index in the object.
-    is_checked : bool
-        Whether inner chunks are compressed or have a checksum, so that decoding fails on bytes that
-        are not an inner chunk.
-    fixed_nbytes : int, optional
-        Encoded size of every inner chunk, if it does not depend on values.
-    """
-
+    # Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty
     offsets: Ranks
+    # Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty
     nbytes: Ranks
-    total_nbytes: int
-    index_span: tuple[int, int]
+    total_nbytes: int  # size of the object, in bytes
+    index_span: tuple[int, int]  # start and stop of the index in the object
+    # Whether inner chunks are compressed or have a checksum, so that decoding fails on bytes that
+    # are not an inner chunk
     is_checked: bool
+    # Encoded size of every inner chunk, if it does not depend on values
     fixed_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Layout of a shard after an update.
+    """Layout of a shard after an update."""
 
-    Attributes
-    ----------
-    how : {"rewrite", "append", "in place"}
-        How the update is made: as a new object, as a clone of the old object with new bytes after
-        it, or as a change of the old object itself.
-    offsets, nbytes : numpy.ndarray of int64, shape (n,)
-        Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where
-        the chunk is empty.
-    sequence : numpy.ndarray of int64
-        Ranks of the inner chunks to write: all chunks of a new object, else the new ones only.
-    kept_nbytes : int
-        Bytes at the start of the old object that the clone takes over. It is 0 for a rewrite, and
-        the size of the old object for a change in place.
-    end : int
-        End of the inner chunks: the offset of the index, unless the index comes first.
-    """
-
+    # How the update is made: as a new object, as a clone of the old object with new bytes after it,
+    # or as a change of the old object itself
     how: str
+    # Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where the
+    # chunk is empty
     offsets: Ranks
+    # Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where the
+    # chunk is empty
     nbytes: Ranks
+    # Ranks of the inner chunks to write: all chunks of a new object, else the new ones only
     sequence: Ranks
+    # Bytes at the start of the old object that the clone takes over. It is 0 for a rewrite, and the
+    # size of the old object for a change in place.
     kept_nbytes: int
-    end: int
+    end: int  # end of the inner chunks: the offset of the index, unless the index comes first
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Layout of the encoded inner chunks in a new shard.
+    """Layout of the encoded inner chunks in a new shard."""
 
-    Attributes
-    ----------
-    offsets : numpy.ndarray of int64, shape (n,)
-        Byte offset of each inner chunk by rank; without meaning where the chunk is empty.
-    sequence : numpy.ndarray of int64
-        Ranks of the chunks that hold data, in the sequence in which they lie in the shard.
-    data_nbytes : int
-        Bytes that the inner chunks span, free bytes between them included.
-    """
-
+    # Byte offset of each inner chunk by rank; without meaning where the chunk is empty
     offsets: npt.NDArray[np.int64]
+    # Ranks of the chunks that hold data, in the sequence in which they lie in the shard
     sequence: Ranks
-    data_nbytes: int
+    data_nbytes: int  # bytes that the inner chunks span, free bytes between them included
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Inner chunks that have no bytes of their own, since other programs may share them.
+    """Inner chunks that have no bytes of their own, since other programs may share them."""
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64
-        Ranks of these inner chunks.
-    owners : numpy.ndarray of int64
-        For each of them, the rank of the inner chunk that has the same bytes.
-    """
-
-    ranks: Ranks
-    owners: Ranks
+    ranks: Ranks  # ranks of these inner chunks
+    owners: Ranks  # for each of them, the rank of the inner chunk that has the same bytes
 
     def entered(self, column: Ranks) -> Ranks:
         """Offsets or sizes by rank, in which each of these chunks has those of its owner."""
@@ -118,19 +84,8 @@ def own_ranges(old: Stored, nbytes: Ranks) -> tuple[Stored, Shared]:
     is any. So a strategy neither overwrites them nor regards them as unused, and a rewrite copies
     them once.
 
-    Parameters
-    ----------
-    old : Stored
-        Layout of the shard before the update.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded sizes as :meth:`Strategy.revise` takes them.
-
-    Returns
-    -------
-    own : Stored
-        The layout; chunks whose bytes belong to another one are empty in it.
-    shared : Shared
-        Those of them that the update keeps.
+    - `old`: layout of the shard before the update.
+    - `nbytes`: int64, shape (n,). Encoded sizes as :meth:`Strategy.revise` takes them.
     """
     ranks = np.flatnonzero(old.nbytes > 0)
     order = np.lexsort((nbytes[ranks] != KEEP, old.offsets[ranks]))
@@ -153,16 +108,9 @@ def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) 
     began in the old shard: free bytes are left between chunks where needed. A reader that has the
     old index and reads the new object then gets an error, and not the values of another chunk.
 
-    Parameters
-    ----------
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-    sequence : numpy.ndarray of int64
-        Ranks in the sequence in which to place them.
-    base : int
-        Offset of the first chunk: the size of the index if it comes first, else 0.
-    old : Stored, optional
-        The shard that is replaced.
+    - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+      where it is empty.
+    - `base`: offset of the first chunk: the size of the index if it comes first, else 0.
     """
     present = sequence[nbytes[sequence] >= 0]
     sizes = nbytes[present]

@@ -10,14 +10,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.order import BY_CHUNK_ID, ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
 
-__all__ = [
-    "ENTRY_POINTS",
-    "check_strategy",
-    "register_strategy",
-    "registered",
-    "registered_names",
-]
-
 ENTRY_POINTS = "shardwrite.strategies"
 """Group of the entry points by which installed packages make strategies known."""
 
@@ -87,13 +79,6 @@ def registered(name: str) -> type[Strategy] | None:
     """Class that is registered under a name; None if there is none.
 
     If the name is not known, the entry points of installed packages are asked for it.
-
-    Raises
-    ------
-    SpecError
-        If an entry point of this name leads to something that cannot be registered.
-    ImportError, AttributeError
-        If an entry point of this name cannot be loaded.
     """
     if name not in _REGISTERED:
         from importlib.metadata import entry_points  # slow, and seldom needed
@@ -112,14 +97,7 @@ def registered_names() -> list[str]:
 
 
 def check_strategy(value: object) -> Strategy:
-    """Check that an object is a write strategy.
-
-    Raises
-    ------
-    SpecError
-        If a member is missing or has a value that it may not have, if the name belongs to another
-        class, or if the parameters cannot be stored.
-    """
+    """Check that an object is a write strategy."""
     missing = _lacks(value, _MEMBERS)
     if missing:
         raise _refused(value, f"it lacks {missing}")

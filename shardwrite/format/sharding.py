@@ -21,13 +21,7 @@ __all__ = ["ShardFormat", "ShardingIndexed", "register_shard_format", "shard_for
 
 
 class ShardFormat(Protocol):
-    """A format of shards, with its parameters.
-
-    Attributes
-    ----------
-    name : str
-        Name of the codec in the document of an array.
-    """
+    """A format of shards, with its parameters."""
 
     name: str
 
@@ -36,27 +30,10 @@ class ShardFormat(Protocol):
 
     @classmethod
     def from_dict(cls, configuration: Document) -> Self:
-        """Make the format from the configuration of its codec.
-
-        Raises
-        ------
-        SpecError, LookupError, TypeError, ValueError
-            If the configuration is not valid.
-        """
+        """Make the format from the configuration of its codec."""
 
     def build(self, chunks_per_shard: Shape) -> ObjectFormat:
-        """What stands around the inner chunks of a shard.
-
-        Parameters
-        ----------
-        chunks_per_shard : tuple of int
-            Shape of the shard's grid of inner chunks.
-
-        Raises
-        ------
-        SpecError
-            If the parameters do not fit.
-        """
+        """What stands around the inner chunks of a shard."""
 
 
 _CODECS = frozenset({"bytes", "endian", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
@@ -129,18 +106,10 @@ def shard_format_named(name: str) -> type[ShardFormat] | None:
 @register_shard_format
 @dataclass(frozen=True)
 class ShardingIndexed:
-    """The format of the sharding specification: an index at the start or the end of each shard.
+    """The format of the sharding specification: an index at the start or the end of each shard."""
 
-    Attributes
-    ----------
-    index_codecs : sequence of mapping
-        Codecs of the index, as in the document.
-    location : {"end", "start"}
-        Where the index lies.
-    """
-
-    index_codecs: list[Codec]
-    location: str = "end"
+    index_codecs: list[Codec]  # codecs of the index, as in the document
+    location: str = "end"  # where the index lies
 
     name = "sharding_indexed"
 

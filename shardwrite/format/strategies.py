@@ -201,20 +201,12 @@ def _in_place(
 ) -> Revision:
     """Put new inner chunks into their spots, and those without one after the end of the object.
 
-    Parameters
-    ----------
-    old : Stored
-        Layout of the shard before the update.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        As in :meth:`Strategy.revise`.
-    merged : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk after the update, by rank.
-    sequence : numpy.ndarray of int64
-        Ranks in the sequence in which to write them.
-    spots : numpy.ndarray of int64, shape (n,)
-        Offset in the old object for each inner chunk, or -1 if there is no room for it.
-    end_of_old : int
-        End of the inner chunks if nothing goes after the end of the object.
+    - `old`: layout of the shard before the update.
+    - `nbytes`: int64, shape (n,). As in :meth:`Strategy.revise`.
+    - `merged`: int64, shape (n,). Encoded size of each inner chunk after the update, by rank.
+    - `spots`: int64, shape (n,). Offset in the old object for each inner chunk, or -1 if there is
+      no room for it.
+    - `end_of_old`: end of the inner chunks if nothing goes after the end of the object.
     """
     new = sequence[nbytes[sequence] >= 0]
     behind = new[spots[new] < 0]
@@ -341,11 +333,6 @@ def labelled(label: str) -> Strategy:
 
     Plans that older versions have left on disk have nothing but the label.
 
-    Raises
-    ------
-    ValueError
-        If no strategy has this label.
-
     Examples
     --------
     >>> labelled("fixed-order (F)")
@@ -367,11 +354,6 @@ def as_strategy(value: object) -> Strategy:
     """Strategy for a user's argument: an instance, a strategy's name, or an order's name.
 
     The name ``hdf5:raw/data`` also says how the dataset is called.
-
-    Raises
-    ------
-    SpecError
-        If `value` is none of these, or an instance that is no valid strategy.
 
     Examples
     --------

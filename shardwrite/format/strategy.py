@@ -18,8 +18,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.placement import Placement, Ranks, Revision, Stored
 from shardwrite.grid import Shape
 
-__all__ = ["Strategy"]
-
 
 class Strategy(Protocol):
     """Rule for the sequence and the offsets of inner chunks in a shard."""

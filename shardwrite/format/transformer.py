@@ -22,8 +22,6 @@ from shardwrite.format.lengths import why_too_long
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import Words, translated
 
-__all__ = ["compressors_of_2022", "of_2022", "of_today", "revised", "same_today"]
-
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
 _URIS = re.compile(
@@ -64,15 +62,7 @@ def _refused(why: str, field: str, value: object, remedy: str) -> SpecError:
 def of_today(found: Any) -> Document:
     """Document of the Zarr v3 array with the same objects.
 
-    Parameters
-    ----------
-    found : object
-        The parsed document of an array of 2022.
-
-    Raises
-    ------
-    SpecError
-        If it is not valid, or no such array has the same objects.
+    - `found`: the parsed document of an array of 2022.
     """
     mend = "mend its .array.json"
     if not isinstance(found, dict) or not isinstance(found.get("chunk_grid"), dict):
@@ -174,15 +164,7 @@ def _counts_in(found: Any, ndim: int) -> Sequence[int] | None:
 def of_2022(document: Document) -> Document:
     """Document of 2022 of the array with the same objects.
 
-    Parameters
-    ----------
-    document : dict
-        The ``zarr.json`` of a Zarr v3 array.
-
-    Raises
-    ------
-    SpecError
-        If there was nothing in 2022 that could say the same.
+    - `document`: the ``zarr.json`` of a Zarr v3 array.
     """
     shards = document["chunk_grid"]["configuration"]["chunk_shape"]
     sharding = next((c for c in document["codecs"] if c["name"] == "sharding_indexed"), None)
@@ -227,17 +209,8 @@ def of_2022(document: Document) -> Document:
 def revised(found: Document, document: Document) -> Document:
     """Document of 2022 of an array that has changed; all that has not changed stays as it is.
 
-    Parameters
-    ----------
-    found : dict
-        The document of 2022 as it stands there. It may have fields that are not known here.
-    document : dict
-        The ``zarr.json`` of the Zarr v3 array as it is now.
-
-    Raises
-    ------
-    SpecError
-        If there was nothing in 2022 that could say the same.
+    - `found`: the document of 2022 as it stands there. It may have fields that are not known here.
+    - `document`: the ``zarr.json`` of the Zarr v3 array as it is now.
     """
     before = json.loads(json.dumps(of_today(found)))
     fields = {*before, *document}
@@ -256,13 +229,7 @@ def revised(found: Document, document: Document) -> Document:
 
 
 def same_today(document: Document) -> Document:
-    """Document of a new array, as it is read back from its document of 2022.
-
-    Raises
-    ------
-    SpecError
-        If that says something else, or there is none.
-    """
+    """Document of a new array, as it is read back from its document of 2022."""
     back: Document = json.loads(json.dumps(of_today(json.loads(json.dumps(of_2022(document))))))
     for field in ("data_type", "fill_value", "shape"):
         if back[field] != document[field]:
@@ -314,13 +281,7 @@ def _fill_out(document: Document) -> Any:
 
 
 def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document | None]:
-    """Memory layout, whether bytes are big-endian, and the compressor.
-
-    Raises
-    ------
-    SpecError
-        If the codecs are others than a transposition of all axes, bytes, and one compressor.
-    """
+    """Memory layout, whether bytes are big-endian, and the compressor."""
     left = list(codecs)
     order, is_big = "C", False
     if left and left[0]["name"] == "transpose":
@@ -347,15 +308,8 @@ def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document
 def compressors_of_2022(given: Any) -> Any:
     """Compressors of a new array as zarr-python 3 names them, which has most of them in numcodecs.
 
-    Parameters
-    ----------
-    given : mapping, sequence of mappings, or codec
-        What a user gives for `compressors`, with names such as ``"lz4"`` or ``"numcodecs.lz4"``.
-
-    Raises
-    ------
-    SpecError
-        If a name is none of the format.
+    - `given`: what a user gives for `compressors`, with names such as ``"lz4"`` or
+      ``"numcodecs.lz4"``.
 
     Examples
     --------

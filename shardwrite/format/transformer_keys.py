@@ -16,8 +16,6 @@ import numpy as np
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ravel, unravel
 
-__all__ = ["ChunkKeys", "ChunkPlace", "checked_counts"]
-
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
 _DIRECTORY = re.compile(rf"(?P<head>(?:.*/)?c/?)(?P<numbers>{_NUMBER}(?:/{_NUMBER})*)/", re.DOTALL)
 _MOST_CHUNKS = 2**31
@@ -25,29 +23,16 @@ _MOST_CHUNKS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlace:
-    """Where a chunk lies.
+    """Where a chunk lies."""
 
-    Attributes
-    ----------
-    shard : str
-        Key of its shard.
-    rank : int
-        Number of the chunk in its shard, in row-major order.
-    """
-
-    shard: str
-    rank: int
+    shard: str  # key of its shard
+    rank: int  # number of the chunk in its shard, in row-major order
 
 
 def checked_counts(value: object) -> Shape:
     """Numbers of chunks in a shard along each axis, from what a user or a document gives.
 
     Integers of numpy and arrays of them are accepted, too.
-
-    Raises
-    ------
-    SpecError
-        If they are not integers of 1 or more, or a shard would have too many chunks.
     """
     given = value.tolist() if isinstance(value, np.ndarray | np.integer) else value
     given = [given] if type(given) is int else given
@@ -69,17 +54,11 @@ class ChunkKeys:
     """Keys of the chunks below a path.
 
     A chunk key ends in ``c/0/1``, ``c.0.1``, ``c0/1`` or ``c0.1``, with one number for each axis.
-
-    Attributes
-    ----------
-    path : str
-        Path of the array, or of a group of arrays with the same number of axes; empty for all.
-    counts : tuple of int
-        Numbers of chunks in a shard along each axis.
     """
 
+    # Path of the array, or of a group of arrays with the same number of axes; empty for all
     path: str
-    counts: Shape
+    counts: Shape  # numbers of chunks in a shard along each axis
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -139,15 +118,7 @@ class ChunkKeys:
     def directory_below(self, directory: str) -> str | None:
         """Directory of the shards that hold the chunks in a directory.
 
-        Parameters
-        ----------
-        directory : str
-            Beginning of keys that is empty or ends in a slash.
-
-        Returns
-        -------
-        str or None
-            None if the directory ends before the numbers of a chunk.
+        - Returns None if the directory ends before the numbers of a chunk.
         """
         found = _DIRECTORY.fullmatch(directory)
         if found is None or not found["head"].startswith(f"{self.path}/" if self.path else ""):

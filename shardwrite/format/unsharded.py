@@ -13,8 +13,6 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.index import Seal, ShardIndex
 
-__all__ = ["NoIndex"]
-
 
 class NoIndex:
     """What `IndexCodec` is for shards: nothing stands around the only inner chunk of an object."""
@@ -35,10 +33,8 @@ class NoIndex:
     def span(self, shard_nbytes: int) -> tuple[int, int]:
         """An empty span at the end of the object.
 
-        Raises
-        ------
-        CorruptShardError
-            If the object is empty: no codec leaves nothing of an inner chunk.
+        - Raises CorruptShardError if the object is empty: no codec leaves nothing of an inner
+          chunk.
         """
         if not shard_nbytes:
             raise CorruptShardError("the object is empty")

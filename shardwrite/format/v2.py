@@ -19,8 +19,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.lengths import why_too_long
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENTS_OF_V2
 
-__all__ = ["Translation", "Words", "translated"]
-
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 _SERIALIZERS = frozenset({"vlen-utf8", "vlen-bytes"})
@@ -34,38 +32,20 @@ _WRITE = "read it with a program that you trust, and write its values"
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A v2 array in the words of v3.
+    """A v2 array in the words of v3."""
 
-    Attributes
-    ----------
-    document : dict
-        The ``zarr.json`` of the v3 array with the same chunks under the same keys.
-    notes : tuple of str
-        What a user should know of it.
-    has_fill : bool
-        Whether the v2 array has a fill value of its own.
-    """
-
-    document: Document
-    notes: tuple[str, ...]
-    has_fill: bool
+    document: Document  # the ``zarr.json`` of the v3 array with the same chunks under the same keys
+    notes: tuple[str, ...]  # what a user should know of it
+    has_fill: bool  # whether the v2 array has a fill value of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How errors name the files and fields of a document that is translated.
+    """How errors name the files and fields of a document that is translated."""
 
-    Attributes
-    ----------
-    document, attributes : str
-        Names of the files.
-    fields : mapping of str to str
-        Names of fields that are not those of Zarr v2.
-    """
-
-    document: str
-    attributes: str
-    fields: Mapping[str, str]
+    document: str  # names of the files
+    attributes: str  # names of the files
+    fields: Mapping[str, str]  # names of fields that are not those of Zarr v2
 
 
 _V2 = Words(DOCUMENTS_OF_V2[0], ATTRIBUTES_OF_V2, {})
@@ -74,21 +54,8 @@ _V2 = Words(DOCUMENTS_OF_V2[0], ATTRIBUTES_OF_V2, {})
 def translated(found: Any, attributes: Any, words: Words = _V2) -> Translation:
     """Translate the documents of a v2 array.
 
-    Parameters
-    ----------
-    found, attributes : object
-        The parsed ``.zarray`` and ``.zattrs``; the second is None if it is missing.
-    words : Words
-        How errors name the files and fields, if they come from another format.
-
-    Returns
-    -------
-    Translation
-
-    Raises
-    ------
-    SpecError
-        If the documents are not valid, or no v3 array has the same chunks.
+    - `found`, `attributes`: the parsed ``.zarray`` and ``.zattrs``; the second is None if it is
+      missing.
     """
     try:
         return _translated(found, attributes)
@@ -181,13 +148,7 @@ def _check_lengths(field: str, sizes: Sequence[int], itemsize: int | None = None
 
 
 def _codecs_in(document: Document) -> tuple[list[Document], Document | None]:
-    """Filters and compressor of a document; the names of all of them are known.
-
-    Raises
-    ------
-    SpecError
-        If a codec is not known to have the same bytes in v3.
-    """
+    """Filters and compressor of a document; the names of all of them are known."""
     filters, compressor = document.get("filters") or [], document.get("compressor")
     if not isinstance(filters, list):
         raise _BadFieldError("not a list", "filters", filters)
@@ -240,13 +201,7 @@ def _fill(value: JSON, dtype: Any) -> Any:
 def _codecs(
     document: Document, dtype: Any, filters: Sequence[Document], compressor: Document | None
 ) -> list[Codec]:
-    """Codecs of v3 that give the same bytes.
-
-    Raises
-    ------
-    SpecError
-        If there are none.
-    """
+    """Codecs of v3 that give the same bytes."""
     native = dtype.to_native_dtype()
     ndim = len(document["shape"])
     codecs: list[Codec] = []

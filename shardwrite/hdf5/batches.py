@@ -22,22 +22,12 @@ from shardwrite.grid import Shape
 from shardwrite.hdf5.files import extents_of
 from shardwrite.hdf5.patterns import lay_out_all, lay_out_full
 
-__all__ = ["Hdf5Completion"]
-
 # memory in which pieces are put together, for each chunk of a shard
 _CHUNK_NBYTES = 256
 
 
 class Hdf5Completion:
-    """Makes files of HDF5 of encoded inner chunks; see `encode.batches.Completion`.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    strategy : Hdf5
-        Its strategy.
-    """
+    """Makes files of HDF5 of encoded inner chunks; see `encode.batches.Completion`."""
 
     def __init__(self, metadata: ArrayMetadata, strategy: Hdf5) -> None:
         self._metadata, self._file = metadata, describe(metadata, strategy)

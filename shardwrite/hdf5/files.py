@@ -16,8 +16,6 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 from shardwrite.stores import ObjectWriter, Protectable
 
-__all__ = ["can_protect", "extent_of", "extents_of", "pieces_of", "protect", "write_parts"]
-
 
 def extent_of(metadata: ArrayMetadata, index: Shape) -> Shape:
     """Shape of the dataset in a shard: that of the shard, clipped at the end of the array."""
@@ -51,18 +49,9 @@ def write_parts(
 ) -> None:
     """Write a file from its start to its end, and protect it.
 
-    Parameters
-    ----------
-    writer : ObjectWriter
-        The file, which is not finished.
-    layout : FileLayout
-        Where its inner chunks lie.
-    seal : Seal
-        The index of the shard.
-    write : callable
-        Function that appends the inner chunks of some ranks.
-    origin : numpy.ndarray of int64, shape (n,), optional
-        Rank of the inner chunk whose bytes each inner chunk gets; by default its own.
+    - `writer`: the file, which is not finished.
+    - `origin`: int64, shape (n,), optional. Rank of the inner chunk whose bytes each inner chunk
+      gets; by default its own.
     """
     sequence = layout.sequence if origin is None else origin[layout.sequence]
     ends = [*layout.breaks[1:], len(sequence)]

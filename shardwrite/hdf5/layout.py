@@ -20,8 +20,6 @@ from shardwrite.format.hdf5_pattern import END, END_AT, NODE, FileLayout
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 
-__all__ = ["lay_out_file", "require_h5py", "surprise"]
-
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
 _FILTERS = ("blosc", "bzip2", "zstd")
@@ -34,16 +32,8 @@ _MARK_NBYTES = len(_MARK)
 class _Recorder:
     """File into which the library of HDF5 writes. It does not keep the chunks.
 
-    Attributes
-    ----------
-    nbytes : int
-        Size of the file.
-    expected : memoryview
-        Chunk that is to be written. Only the place of it is noted.
-    chunk_at : int
-        This place; -1 before the chunk is written.
-    pieces : list of tuple of (int, bytes)
-        Place and content of everything else, in the sequence in which it was written.
+    - `expected`: chunk that is to be written. Only the place of it is noted.
+    - `chunk_at`: this place; -1 before the chunk is written.
     """
 
     def __init__(self) -> None:
@@ -95,13 +85,7 @@ class _Recorder:
 
 
 def require_h5py() -> Any:
-    """The module h5py, with the filters of hdf5plugin.
-
-    Raises
-    ------
-    SpecError
-        If one of the two is not installed. The error names the extra.
-    """
+    """The module h5py, with the filters of hdf5plugin."""
     try:
         import h5py
         import hdf5plugin
@@ -125,22 +109,8 @@ def require_h5py() -> Any:
 def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     """Have the library of HDF5 lay out a file.
 
-    Parameters
-    ----------
-    file : Hdf5File
-        What the file holds.
-    extent : tuple of int
-        Shape of the dataset: that of the shard, clipped at the end of the array.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk by rank, in bytes; negative where it is empty. All that are
-        stored have elements in the dataset.
-
-    Raises
-    ------
-    SpecError
-        If h5py or hdf5plugin is not installed.
-    StoreError
-        If the library does something else with the file than it is known to do.
+    - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+      where it is empty. All that are stored have elements in the dataset.
     """
     h5py = require_h5py()
     ranks = np.flatnonzero(nbytes >= 0)

@@ -26,40 +26,25 @@ from shardwrite.format.placement import Ranks
 from shardwrite.grid import Shape
 from shardwrite.hdf5.layout import lay_out_file
 
-__all__ = ["lay_out", "lay_out_all", "lay_out_full"]
-
 # memory that all kinds together take, about
 _MOST_NBYTES = 32 * 2**20
 
 
 @dataclass(slots=True)
 class _Kind:
-    """What is kept of the files of one kind.
+    """What is kept of the files of one kind."""
 
-    Attributes
-    ----------
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Sizes of the inner chunks of the first file by rank, in bytes; negative where it has none.
-    layout : FileLayout
-        Layout of this file.
-    pattern : FilePattern, optional
-        Its pattern, after it was compared.
-    is_compared : bool
-        Whether there is nothing left to compare.
-    """
-
+    # Sizes of the inner chunks of the first file by rank, in bytes; negative where it has none
     nbytes: Ranks
-    layout: FileLayout
-    pattern: FilePattern | None = None
-    is_compared: bool = False
+    layout: FileLayout  # layout of this file
+    pattern: FilePattern | None = None  # its pattern, after it was compared
+    is_compared: bool = False  # whether there is nothing left to compare
 
     def find(self, nbytes: Ranks) -> list[FileLayout | None]:
         """Layouts of files of this kind; None where only the library can tell.
 
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64, shape (m, n)
-            Sizes of the inner chunks of m files by rank, as in `lay_out`.
+        - `nbytes`: int64, shape (m, n). Sizes of the inner chunks of m files by rank, as in
+          `lay_out`.
         """
         found: list[FileLayout | None] = [self.layout] * len(nbytes)
         others = np.flatnonzero((nbytes != self.nbytes).any(axis=1)).tolist()
@@ -120,27 +105,9 @@ _library = threading.Lock()
 def lay_out(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     """Lay out a file as the library of HDF5 does.
 
-    Parameters
-    ----------
-    file : Hdf5File
-        What the file holds.
-    extent : tuple of int
-        Shape of the dataset: that of the shard, clipped at the end of the array.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk by rank, in bytes; negative where it is empty. All that are
-        stored have elements in the dataset, and at least one is stored.
-
-    Returns
-    -------
-    FileLayout
-        The layout. Others may have the same one, so it must not be changed.
-
-    Raises
-    ------
-    SpecError
-        If h5py or hdf5plugin is not installed.
-    StoreError
-        If the library does something else with the file than it is known to do.
+    - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+      where it is empty. All that are stored have elements in the dataset, and at least one is
+      stored.
     """
     return lay_out_all(file, [extent], nbytes[np.newaxis])[0]
 
@@ -148,14 +115,7 @@ def lay_out(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
 def lay_out_all(file: Hdf5File, extents: Sequence[Shape], nbytes: Ranks) -> list[FileLayout]:
     """Lay out several files that hold the same kind of dataset; see `lay_out`.
 
-    Parameters
-    ----------
-    file : Hdf5File
-        What each file holds.
-    extents : sequence of tuple of int
-        Shape of the dataset in each of m files.
-    nbytes : numpy.ndarray of int64, shape (m, n)
-        Sizes of the inner chunks of each file.
+    - `nbytes`: int64, shape (m, n). Sizes of the inner chunks of each file.
     """
     kinds: dict[tuple[Shape, int], list[int]] = {}
     counts = np.count_nonzero(nbytes >= 0, axis=1).tolist()
@@ -196,11 +156,6 @@ def lay_out_full(file: Hdf5File, extent: Shape) -> FileLayout:
 
     Any other file of the same extent has the same pieces before its first chunks, as many as it
     has.
-
-    Parameters
-    ----------
-    file, extent
-        See `lay_out`.
     """
     return lay_out(file, extent, np.where(file.is_inside(extent), 1, -1))
 

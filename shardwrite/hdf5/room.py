@@ -17,17 +17,9 @@ from shardwrite.format.hdf5_pattern import FileLayout
 from shardwrite.hdf5.layout import surprise
 from shardwrite.stores import ObjectWriter
 
-__all__ = ["Room"]
-
 
 class Room:
-    """Room for what stands around the inner chunks of one file.
-
-    Parameters
-    ----------
-    full : FileLayout
-        Layout of such a file that has all chunks.
-    """
+    """Room for what stands around the inner chunks of one file."""
 
     def __init__(self, full: FileLayout) -> None:
         sizes = map(len, full.around)
@@ -61,22 +53,7 @@ class Room:
         return found
 
     def fill(self, writer: ObjectWriter, layout: FileLayout, pieces: Sequence[Buffer]) -> None:
-        """Write what stands around the inner chunks, after all of them are written.
-
-        Parameters
-        ----------
-        writer : ObjectWriter
-            The file.
-        layout : FileLayout
-            Layout of the file.
-        pieces : sequence of buffer
-            Its pieces, as they are written.
-
-        Raises
-        ------
-        StoreError
-            If the library of HDF5 lays out the file in another way than a full one.
-        """
+        """Write what stands around the inner chunks, after all of them are written."""
         behind = [number for number in layout.breaks if number >= self._n_chunks]
         n_left = len(layout.breaks) - len(behind)
         sizes = list(map(len, pieces))

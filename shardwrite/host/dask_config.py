@@ -13,8 +13,6 @@ from shardwrite.config.values import refused, value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import as_strategy
 
-__all__ = ["check_configuration", "look", "where"]
-
 _UNSET = object()
 _NAMES = {setting.name for setting in SETTINGS}
 
@@ -42,13 +40,7 @@ def _where(path: str, variable: str) -> str:
 
 
 def check_configuration() -> None:
-    """Check all settings in the configuration of dask.
-
-    Raises
-    ------
-    SpecError
-        If a setting has a wrong value, or a name is unknown.
-    """
+    """Check all settings in the configuration of dask."""
     tree = dask.config.get(PREFIX, {})
     if not isinstance(tree, Mapping):
         raise SpecError(

@@ -18,8 +18,6 @@ from typing import Any
 
 import dask
 
-__all__ = ["ALLOCATOR", "LOOPBACK", "MESSAGES_KEPT", "configured", "exports"]
-
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 2**24, "MALLOC_MMAP_THRESHOLD_": 2**24}
 """Environment variables with limits in bytes. Only glibc reads them, when a process starts."""
 
@@ -41,11 +39,8 @@ _UNSAID = object()
 def configured(settings: Mapping[str, Any] | None = None) -> Any:
     """Context with dask's configuration for starting a scheduler and workers.
 
-    Parameters
-    ----------
-    settings : mapping, optional
-        Further settings by dotted names. Like the others, they are used only where the user's
-        files, environment or program set nothing.
+    - `settings`: further settings by dotted names. Like the others, they are used only where the
+      user's files, environment or program set nothing.
     """
     return dask.config.set(
         _unsaid(

@@ -12,8 +12,6 @@ import os
 
 from shardwrite.errors import printable, redacted
 
-__all__ = ["RUNS", "SHARDS", "TAKEOVERS", "is_told", "tell"]
-
 RUNS = logging.getLogger("shardwrite.runs")
 """Runs that begin, are joined, go on, end or fail, and their waves."""
 
@@ -41,18 +39,7 @@ def tell(
 ) -> None:
     """Make a record.
 
-    Parameters
-    ----------
-    logger : logging.Logger
-        One of the loggers of this module.
-    level : int
-        Level of the record.
-    message : str
-        One sentence. Credentials in URLs are removed.
-    run : path
-        Directory of the run.
-    shard : str
-        Key of the shard, if the record is about one.
+    - `message`: one sentence. Credentials in URLs are removed.
     """
     if logger.isEnabledFor(level):
         facts = {"run": redacted(os.fspath(run)), "shard": redacted(shard)}

@@ -11,28 +11,11 @@ from pathlib import Path
 from shardwrite.errors import StoreError
 from shardwrite.host.resources import file_system
 
-__all__ = ["set_stripes"]
-
 
 def set_stripes(directory: Path, count: int) -> bool:
     """Set the stripe count for everything that is created in a directory from now on.
 
-    Parameters
-    ----------
-    directory : Path
-        Existing directory.
-    count : int
-        Number of storage targets that a file is spread over.
-
-    Returns
-    -------
-    bool
-        True if the stripe count was set, False if the directory is not on Lustre.
-
-    Raises
-    ------
-    StoreError
-        If ``lfs`` is not in PATH, fails, or does not answer within 60 s.
+    - Returns True if the stripe count was set, False if the directory is not on Lustre.
     """
     if file_system(directory) != "lustre":
         return False

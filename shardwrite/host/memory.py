@@ -19,8 +19,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-__all__ = ["memory_nbytes", "note_memory", "peak_memory_nbytes", "watch_memory"]
-
 _STATM = "/proc/self/statm"  # the system writes it in a fraction of the time of /proc/self/status
 _PAGE_NBYTES = resource.getpagesize()
 _PAUSE_SECONDS = 0.005  # least time between two samples of a process, which take about 7 µs each
@@ -63,15 +61,7 @@ def _most_resident_nbytes() -> int:
 
 
 def watch_memory(run: str, held_nbytes: int = 0) -> None:
-    """Take the memory that this process has now as the baseline of a run.
-
-    Parameters
-    ----------
-    run : str
-        Name of the run.
-    held_nbytes : int
-        Bytes in memory that belong to the run already.
-    """
+    """Take the memory that this process has now as the baseline of a run."""
     now = memory_nbytes()
     with _lock:
         _watched.pop(run, None)
@@ -85,13 +75,6 @@ def note_memory(run: str, held_nbytes: int = 0) -> None:
 
     If the process does not know the run, as one that was started later, its baseline is the memory
     without the bytes that the task holds.
-
-    Parameters
-    ----------
-    run : str
-        Name of the run.
-    held_nbytes : int
-        Bytes of the source that the task has in memory.
     """
     global _sampled
     if run not in _watched:

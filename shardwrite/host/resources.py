@@ -18,15 +18,6 @@ from dask.system import CPU_COUNT
 
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "file_system",
-    "job_id",
-    "memory_limit_nbytes",
-    "n_cores",
-    "scratch_directory",
-    "tasks_on_node",
-]
-
 # usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest
 _SHARE = 0.9
 _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order
@@ -56,10 +47,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
     The result is None if the variable is not set, or is 0, which is SLURM's value for no limit.
 
-    Raises
-    ------
-    SpecError
-        If the variable is not a number.
+    - Raises SpecError if the variable is not a number.
     """
     text = environ.get(name, "").strip()
     if not text:
@@ -79,20 +67,11 @@ def tasks_on_node(environ: Mapping[str, str] | None = None) -> int:
 
     These are the tasks on this node if `srun` has started this process. Otherwise it is one.
 
-    Parameters
-    ----------
-    environ : mapping, optional
-        Environment to read; by default that of this process.
-
-    Raises
-    ------
-    SpecError
-        If SLURM's list of tasks or the number of the node cannot be parsed.
+    - Raises SpecError if SLURM's list of tasks or the number of the node cannot be parsed.
 
     Examples
     --------
-    >>> tasks_on_node({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "1", \
-"SLURM_PROCID": "5"})
+    >>> tasks_on_node({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "1", "SLURM_PROCID": "5"})
     4
     """
     environ = os.environ if environ is None else environ
@@ -113,16 +92,6 @@ def n_cores(environ: Mapping[str, str] | None = None) -> int:
 
     This is the number that SLURM gives a task, but at most the number that this process may run on.
 
-    Parameters
-    ----------
-    environ : mapping, optional
-        Environment to read; by default that of this process.
-
-    Raises
-    ------
-    SpecError
-        If a variable of SLURM cannot be parsed.
-
     Examples
     --------
     >>> n_cores({"SLURM_CPUS_PER_TASK": "1"})
@@ -142,18 +111,6 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
 
     This is nine tenths of the job's memory on this node, divided by its tasks there, but at most
     the free memory of the machine.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        Environment to read; by default that of this process.
-    root : str
-        Directory that contains ``proc`` and ``sys``.
-
-    Raises
-    ------
-    SpecError
-        If a variable of SLURM cannot be parsed.
     """
     environ = os.environ if environ is None else environ
     limits = [_of_job(environ), *_of_groups(Path(root))]
@@ -219,16 +176,6 @@ def scratch_directory(environ: Mapping[str, str] | None = None) -> str:
 
     It is ``SHARDWRITE_LOCAL_DIR`` if the user has set it. Otherwise it is the first of
     ``SLURM_TMPDIR`` and ``TMPDIR`` that can be written to, or the default of `tempfile`.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        Environment to read; by default that of this process.
-
-    Raises
-    ------
-    SpecError
-        If ``SHARDWRITE_LOCAL_DIR`` is not a directory that can be written to.
     """
     environ = os.environ if environ is None else environ
     wanted = environ.get("SHARDWRITE_LOCAL_DIR")
@@ -252,15 +199,7 @@ def _is_usable(path: str) -> bool:
 
 
 def file_system(path: Path, root: str = "/") -> str:
-    """Type of the file system that a path is on; empty if the system does not list its mounts.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The path.
-    root : str
-        Directory above ``proc``, for tests.
-    """
+    """Type of the file system that a path is on; empty if the system does not list its mounts."""
     found, longest, real = "", -1, Path(os.path.realpath(path))
     for line in _read(Path(root) / "proc/self/mounts").split("\n")[:-1]:  # no other end of a line
         _, mount, kind, *_ = line.split(" ")

@@ -11,19 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = [
-    "before_leaving",
-    "busy",
-    "has_ended",
-    "is_draining",
-    "n_busy",
-    "n_committed",
-    "note_committed",
-    "on_leaving",
-    "request_drain",
-    "reset_drain",
-]
-
 _drain = threading.Event()
 _lock = threading.Lock()
 _n_busy = 0
@@ -99,11 +86,6 @@ def has_ended(thread: threading.Thread) -> bool:
 
     Return False if the interpreter itself ends. Its daemon threads are gone then, with the locks
     that they hold, and some versions of Python would wait for them for ever.
-
-    Parameters
-    ----------
-    thread : threading.Thread
-        A daemon thread.
     """
     if sys.is_finalizing():
         return False

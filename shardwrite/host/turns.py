@@ -13,8 +13,6 @@ import threading
 import time
 from types import TracebackType
 
-__all__ = ["SMALL_NBYTES", "Turn"]
-
 SMALL_NBYTES = 64 * 2**10
 """Largest decoded size of a small shard, in bytes.
 

@@ -64,8 +64,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["ADOPTS", "AdoptedFile", "Adoption", "Listing", "Range"]
-
 ADOPTS = "adopts"
 """Key in the layout of an adoption, which names how the files enter the array."""
 
@@ -77,52 +75,28 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of a file that change.
+    """Bytes of a file that change."""
 
-    Attributes
-    ----------
-    offset : int
-        Offset of the first byte.
-    old, new : bytes
-        The bytes before and after. At the end of the file, `old` is shorter than `new`.
-    """
-
-    offset: int
-    old: bytes
-    new: bytes
+    offset: int  # offset of the first byte
+    old: bytes  # the bytes before and after. At the end of the file, `old` is shorter than `new`.
+    new: bytes  # the bytes before and after. At the end of the file, `old` is shorter than `new`.
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedFile:
-    """A file that becomes a shard.
+    """A file that becomes a shard."""
 
-    Attributes
-    ----------
-    path : str
-        Its absolute path.
-    key : str
-        Key of the shard.
-    inode, nbytes, mtime_ns, atime_ns, mode : int
-        Its inode number, size, times and permissions when it was looked at.
-    """
-
-    path: str
-    key: str
-    inode: int
-    nbytes: int
-    mtime_ns: int
-    atime_ns: int
-    mode: int
+    path: str  # its absolute path
+    key: str  # key of the shard
+    inode: int  # its inode number, size, times and permissions when it was looked at
+    nbytes: int  # its inode number, size, times and permissions when it was looked at
+    mtime_ns: int  # its inode number, size, times and permissions when it was looked at
+    atime_ns: int  # its inode number, size, times and permissions when it was looked at
+    mode: int  # its inode number, size, times and permissions when it was looked at
 
     @classmethod
     def of(cls, path: str, key: str) -> AdoptedFile:
-        """Look at a file.
-
-        Raises
-        ------
-        StoreError
-            If there is none.
-        """
+        """Look at a file."""
         with as_store_error(path, "cannot look at"):
             found = os.lstat(path)
         return cls(
@@ -136,18 +110,7 @@ class AdoptedFile:
         )
 
     def check_unchanged(self, place: str) -> None:
-        """Refuse to go on if the file is another one, or was changed.
-
-        Parameters
-        ----------
-        place : str
-            Where the file is now.
-
-        Raises
-        ------
-        StoreError
-            If it was changed.
-        """
+        """Refuse to go on if the file is another one, or was changed."""
         now = self.of(place, self.key)
         if (now.inode, now.nbytes, now.mtime_ns) != (self.inode, self.nbytes, self.mtime_ns):
             raise StoreError(
@@ -160,20 +123,11 @@ class AdoptedFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an adoption will do.
+    """What an adoption will do."""
 
-    Attributes
-    ----------
-    how : {"move", "link"}
-        Whether files are moved into the array, or linked there.
-    files : sequence of AdoptedFile
-        The files.
-    documents : mapping of str to str
-        Documents of the array, by their keys, in the order in which they are written.
-    """
-
-    how: str
+    how: str  # whether files are moved into the array, or linked there
     files: Sequence[AdoptedFile]
+    # Documents of the array, by their keys, in the order in which they are written
     documents: Mapping[str, str]
 
     def to_json(self) -> bytes:
@@ -189,13 +143,7 @@ class Listing:
 
     @classmethod
     def from_json(cls, data: bytes) -> Listing:
-        """Parse a listing.
-
-        Raises
-        ------
-        ValueError, TypeError, KeyError
-            If it is none of a version that is known here.
-        """
+        """Parse a listing."""
         found = json.loads(data)
         if found["version"] != 1 or found["how"] not in ("move", "link"):
             raise ValueError("no listing of a version that is known here")
@@ -204,15 +152,7 @@ class Listing:
 
 
 class Adoption:
-    """State of an adoption, in the directory of the work of this process.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Directory of the new array.
-    work : pathlib.Path
-        Directory of the work; see `InPlace.work`.
-    """
+    """State of an adoption, in the directory of the work of this process."""
 
     def __init__(self, path: Path, work: Path) -> None:
         self.path, self.work = path, work
@@ -246,13 +186,7 @@ class Adoption:
 
     @property
     def listing(self) -> Listing:
-        """What the adoption does.
-
-        Raises
-        ------
-        JournalError
-            If the file that says it is damaged.
-        """
+        """What the adoption does."""
         if self._known is None:
             path = self.work / _LISTING
             try:
@@ -268,21 +202,11 @@ class Adoption:
     def take(self, number: int, change: Callable[[AdoptedFile, str], Sequence[Range]]) -> None:
         """Move a file into the array or link it there, and change it (step 2).
 
-        Parameters
-        ----------
-        number : int
-            Number of the file in the listing.
-        change : callable
-            Returns what of a file changes, in the order in which it is to be written, given the
-            path at which it is now. It is called if that was not recorded yet.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses, or another program has changed the file. If another adoption has
-            it, the error number is EBUSY.
-        RunEndedError
-            If another process has taken over.
+        - `change`: returns what of a file changes, in the order in which it is to be written, given
+          the path at which it is now. It is called if that was not recorded yet.
+        - Raises StoreError if the storage refuses, or another program has changed the file. If
+          another adoption has it, the error number is EBUSY.
+        - Raises RunEndedError if another process has taken over.
         """
         file, there = self.listing.files[number], self._place(number)
         with as_store_error(file.path, "cannot adopt"):
@@ -342,12 +266,7 @@ class Adoption:
     def publish(self) -> None:
         """Give the new array its name, once all files are in it (step 3).
 
-        Raises
-        ------
-        StoreError
-            If the storage refuses, or something stands there.
-        RunEndedError
-            If another process has taken over.
+        - Raises RunEndedError if another process has taken over.
         """
         with as_store_error(str(self.path), "cannot publish"):
             if not self.is_published:
@@ -361,15 +280,7 @@ class Adoption:
             fsync_directory(self.work)
 
     def give_back(self) -> None:
-        """Restore all files, and put them back where they were.
-
-        Raises
-        ------
-        JournalError
-            If something else stands where a file was. Nothing is changed then.
-        StoreError
-            If the storage refuses, or another program has changed a file.
-        """
+        """Restore all files, and put them back where they were."""
         if not self.is_listed:
             return
         numbers = range(len(self.listing.files))

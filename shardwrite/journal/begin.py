@@ -59,19 +59,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "begin_run",
-    "differences",
-    "find_run",
-    "interrupted_end",
-    "is_complete",
-    "look_at_run",
-    "probe",
-    "record_of",
-    "same_source_remedy",
-    "tidied_run",
-]
-
 _MAX_TRIES = 8
 
 
@@ -80,25 +67,11 @@ def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
 
     Nothing on disk is changed.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    seen : collection of pathlib.Path, optional
-        Paths that `require_trusted` has already checked. Only these are followed. By default, the
-        check is made now.
-
-    Returns
-    -------
-    RunDirectory or None
-        The run, or None where there is none.
-
-    Raises
-    ------
-    JournalError
-        If ``plan.json`` is torn, or is not a plan that this package wrote.
-    UntrustedStateError
-        If the run state is not trusted, or if the plan names another array.
+    - `seen`: paths that `require_trusted` has already checked. Only these are followed. By default,
+      the check is made now.
+    - Returns the run, or None where there is none.
+    - Raises UntrustedStateError if the run state is not trusted, or if the plan names another
+      array.
     """
     found = _planned(target, seen)
     return found if found is not None and _stands(found) else None
@@ -134,19 +107,7 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
 
     Nothing on disk is changed.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    seen : collection of pathlib.Path
-        Paths that `require_trusted` has already checked. Only these are followed.
-
-    Returns
-    -------
-    run : RunDirectory or None
-        The run, as `find_run` returns it.
-    removal : str
-        Message about a removal that was interrupted, or an empty text.
+    - `seen`: paths that `require_trusted` has already checked. Only these are followed.
     """
     found = _planned(target, seen)
     if found is None:
@@ -190,13 +151,6 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
 
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
     durable for a call to return. What it has replaced must not be put back then.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    looking : bool
-        Whether nothing may be written; see `live_holders`.
     """
     if run.record.durability == "none" or live_holders(run.path, looking=looking):
         return False
@@ -234,12 +188,7 @@ def record_of(target: Target) -> RunRecord | None:
 
     `find_run` tells what is wrong with a damaged file.
 
-    Raises
-    ------
-    JournalError
-        If a later version of this package has written the file.
-    UntrustedStateError
-        If the run state beside the array is not trusted.
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     require_trusted(target)
     path = target.run_path / "plan.json"
@@ -270,40 +219,7 @@ def interrupted_end(target: Target) -> str:
 def begin_run(
     target: Target, intent: Intent, document: str, *, restart: bool, durability: str
 ) -> tuple[RunDirectory, bool]:
-    """Begin a run (steps 1 and 2), or return the run of the same plan that is there already.
-
-    Parameters
-    ----------
-    target : Target
-        Where the array goes.
-    intent : Intent
-        What the run will write.
-    document : str
-        The array's metadata, as JSON.
-    restart : bool
-        Take away a run that is there already, if it is of the same kind: a run that makes the
-        array, or an update.
-    durability : str
-        Durability level of the run's own files.
-
-    Returns
-    -------
-    run : RunDirectory
-        The run.
-    is_new : bool
-        Whether the run has just begun.
-
-    Raises
-    ------
-    SpecError
-        If something stands in the array's place that must not be overwritten.
-    JournalError
-        If a run of another plan is there, if the run to take away is still being worked on, or if
-        other processes keep beginning and ending runs. The message names the fields that differ,
-        or the process that works on the run.
-    StoreError
-        If the run's files cannot be written.
-    """
+    """Begin a run (steps 1 and 2), or return the run of the same plan that is there already."""
     check_held(target, makes_array=intent.makes_array)
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
@@ -433,13 +349,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
 
 
 def _check_readable(*documents: bytes) -> None:
-    """Refuse documents that are too large to be read again.
-
-    Raises
-    ------
-    SpecError
-        If one is too large. Only the attributes of an array can be so large.
-    """
+    """Refuse documents that are too large to be read again."""
     for document in documents:
         why = ""
         if len(document) > read_limit():
@@ -460,20 +370,7 @@ def _check_readable(*documents: bytes) -> None:
 
 
 def refuse_other_run(target: Target, intent: Intent) -> None:
-    """Refuse to prepare a run if one of another plan is in its way, before anything is written.
-
-    Parameters
-    ----------
-    target : Target
-        The array.
-    intent : Intent
-        What the run will write.
-
-    Raises
-    ------
-    JournalError
-        If there is such a run. The error says who works on it, or how the plans differ.
-    """
+    """Refuse to prepare a run if one of another plan is in its way, before anything is written."""
     found = tidied_run(target)
     if found is not None and found.digest != intent.digest:
         _refuse_other(found, intent)
@@ -524,15 +421,8 @@ def same_source_remedy(changed: Sequence[str]) -> str:
 def differences(old: JSON, new: JSON, at: str = "") -> list[str]:
     """Fields in which two documents differ, each with both of its values, shortened.
 
-    Parameters
-    ----------
-    old : mapping
-        The document on disk, as parsed from JSON.
-    new : mapping
-        The document of the new run.
-    at : str
-        Name of the field that holds the two values, with dots for nested fields. It is empty for
-        whole documents.
+    - `at`: name of the field that holds the two values, with dots for nested fields. It is empty
+      for whole documents.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []
@@ -565,18 +455,9 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
 
     Every worker does so before the run goes on. The file that is written is removed again.
 
-    Parameters
-    ----------
-    path : str
-        Directory of the run.
-    token : str
-        Name of a file that the client has left there. A worker that does not see it has another
-        directory at that path.
-
-    Returns
-    -------
-    (str, int or None) or None
-        Message and error number of what went wrong, or None.
+    - `token`: name of a file that the client has left there. A worker that does not see it has
+      another directory at that path.
+    - Returns message and error number of what went wrong, or None.
     """
     leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY

@@ -28,8 +28,6 @@ from shardwrite.journal.process import Process
 from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import BucketStore, is_there
 
-__all__ = ["BucketFence", "Fence", "SharedFence"]
-
 _runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
 
 
@@ -48,27 +46,13 @@ def _distance(driver: Process, directory: str, pid: int) -> str:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True)
 class BucketFence:
-    """The way from a task to the lease of its run in a bucket. It travels with the tasks.
+    """The way from a task to the lease of its run in a bucket. It travels with the tasks."""
 
-    Attributes
-    ----------
-    store : BucketStore
-        Store of the array's objects.
-    holder : str
-        Unique name of the lease's holder.
-    driver : Process
-        Process of the driver.
-    directory : str
-        Directory of run state of the driver's process.
-    label : str
-        Text that names the array in messages.
-    """
-
-    store: BucketStore
-    holder: str
+    store: BucketStore  # store of the array's objects
+    holder: str  # unique name of the lease's holder
     driver: Process
-    directory: str
-    label: str
+    directory: str  # directory of run state of the driver's process
+    label: str  # text that names the array in messages
 
     @property
     def is_near(self) -> bool:
@@ -82,19 +66,7 @@ class BucketFence:
     def check(self, run_path: str, driver: str) -> None:
         """Refuse to go on with a run that has ended or was taken over.
 
-        Parameters
-        ----------
-        run_path : str
-            Directory of the run.
-        driver : str
-            Name of the driver in the run.
-
-        Raises
-        ------
-        RunEndedError
-            If it has.
-        StoreError
-            If that cannot be found out.
+        - Raises RunEndedError if it has.
         """
         if self._distance == "far":
             found = read_lease(self.store)
@@ -108,10 +80,7 @@ class BucketFence:
     def probe(self) -> tuple[str, int | None] | None:
         """Check that this process finds the lease of the run in the bucket.
 
-        Returns
-        -------
-        (str, int or None) or None
-            Message and error number of what went wrong, or None.
+        - Returns message and error number of what went wrong, or None.
         """
         try:
             found = read_lease(self.store)
@@ -129,20 +98,12 @@ class SharedFence:
     """The way from a task to a run that nobody holds the lease of; it travels with the tasks.
 
     The check is one request. The first one of a process reads the state, too.
-
-    Attributes
-    ----------
-    store : BucketStore
-        Store of the array's objects.
-    directory : str
-        Directory of run state that the tasks write their journal into; empty if there is none.
-    label : str
-        Text that names the array in messages.
     """
 
-    store: BucketStore
+    store: BucketStore  # store of the array's objects
+    # Directory of run state that the tasks write their journal into; empty if there is none
     directory: str
-    label: str
+    label: str  # text that names the array in messages
 
     @property
     def is_near(self) -> bool:
@@ -152,19 +113,7 @@ class SharedFence:
     def check(self, run_path: str, driver: str) -> None:
         """Refuse to go on with a run that has ended, or that another process works on alone.
 
-        Parameters
-        ----------
-        run_path : str
-            Directory of the run, whose name tells which it is.
-        driver : str
-            Name of the driver in the run.
-
-        Raises
-        ------
-        RunEndedError
-            If it has.
-        StoreError
-            If that cannot be found out.
+        - Raises RunEndedError if it has.
         """
         self.check_run(os.path.basename(run_path).removeprefix("run-"))
         if self.is_near:

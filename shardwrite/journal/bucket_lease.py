@@ -28,8 +28,6 @@ from shardwrite.journal.process import Holder, Process, is_duration
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.stores import BucketStore, Capability, parse_json, require
 
-__all__ = ["LEASE", "BucketLease", "LeaseRecord", "read_lease"]
-
 LEASE = f"{STATE_PREFIX}lease.json"
 _CLOCK = f"{STATE_PREFIX}clock-"
 _FORMAT = 1
@@ -41,25 +39,14 @@ _mine: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Content of a lease.
+    """Content of a lease."""
 
-    Attributes
-    ----------
-    holder : str
-        Unique name of the holder; empty if it was given back.
-    state : str
-        Name of the holder whose log holds the state, if the holder has none yet; empty if there is
-        no state.
-    process : Process
-        Identity of the holder's process.
-    beat : int
-        Number of times that the lease was renewed.
-    """
-
-    holder: str
+    holder: str  # unique name of the holder; empty if it was given back
+    # Name of the holder whose log holds the state, if the holder has none yet; empty if there is no
+    # state
     state: str
-    process: Process
-    beat: int = 0
+    process: Process  # identity of the holder's process
+    beat: int = 0  # number of times that the lease was renewed
 
     def to_json(self) -> bytes:
         """Content of the object; no two renewals have the same one."""
@@ -74,13 +61,7 @@ class LeaseRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> LeaseRecord:
-        """Read the content of the object.
-
-        Raises
-        ------
-        JournalError
-            If it is damaged, or a later version has written it.
-        """
+        """Read the content of the object."""
         try:
             found = parse_json(data)
             is_known = found["format"] == _FORMAT
@@ -104,15 +85,7 @@ class LeaseRecord:
 
 
 def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
-    """Lease of an array, and the version of its object; None if there is none.
-
-    Raises
-    ------
-    JournalError
-        If it is damaged, or a later version has written it.
-    StoreError
-        If it cannot be read.
-    """
+    """Lease of an array, and the version of its object; None if there is none."""
     reader = store.open(LEASE)
     if reader is None:
         return None
@@ -124,19 +97,7 @@ def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
 class BucketLease:
     """Lease of this process on the runs of an array.
 
-    Parameters
-    ----------
-    store : BucketStore
-        Store of the array's objects.
-    label : str
-        Text that names the array in messages.
-
-    Attributes
-    ----------
-    holder : str
-        Unique name of this holder.
-    deadline : float
-        Time until which no other process takes the lease, by the clock of `deadline.now`.
+    - `deadline`: time until which no other process takes the lease, by the clock of `deadline.now`.
     """
 
     def __init__(self, store: BucketStore, label: str) -> None:
@@ -148,22 +109,7 @@ class BucketLease:
         self.deadline = 0.0
 
     def take(self, state_after: Callable[[LeaseRecord | None], str]) -> str:
-        """Take the lease, and return the name of the holder who has left a state, if any.
-
-        Parameters
-        ----------
-        state_after : callable
-            Tells from the lease that is there, if there is one, whose state counts.
-
-        Raises
-        ------
-        SpecError
-            If the service has no conditional requests.
-        JournalError
-            If another process holds the lease.
-        StoreError
-            If the service refuses.
-        """
+        """Take the lease, and return the name of the holder who has left a state, if any."""
         self._store.prepare()
         for capability in (Capability.EXCLUSIVE, Capability.CONDITIONAL):
             require(self._store, capability, field="run_dir", value=None, remedy=_RUN_DIR)
@@ -187,19 +133,9 @@ class BucketLease:
         An earlier holder that was frozen amid its end may remove the lease. It is made again if
         nobody else has taken it meanwhile.
 
-        Parameters
-        ----------
-        state : str
-            See `LeaseRecord`.
-        proof : str or None
-            Key of an object that stands as long as no other process has ended the run; None if
-            there is none yet. A lease that is gone is then lost, because another process may have
-            taken it, and ended its run.
-
-        Raises
-        ------
-        StoreError
-            If the service refuses. The lease may be held still.
+        - `proof`: key of an object that stands as long as no other process has ended the run; None
+          if there is none yet. A lease that is gone is then lost, because another process may have
+          taken it, and ended its run.
         """
         if self._is_released:
             return False
@@ -216,13 +152,7 @@ class BucketLease:
             self._store.remove_object(self._store.prefix + LEASE)
 
     def release(self, state: str) -> bool:
-        """Give the lease back, and return whether this process held it until now.
-
-        Parameters
-        ----------
-        state : str
-            Name of the holder whose log holds the state; empty if there is none.
-        """
+        """Give the lease back, and return whether this process held it until now."""
         _mine.discard(self.holder)
         if self._is_released:
             return False
@@ -268,13 +198,7 @@ class BucketLease:
         return True
 
     def _refuse_living(self, found: LeaseRecord, version: Any) -> None:
-        """Wait until a lease has run out, or refuse to go on if its holder lives.
-
-        Raises
-        ------
-        JournalError
-            If it lives.
-        """
+        """Wait until a lease has run out, or refuse to go on if its holder lives."""
         if not found.holder:
             return
         process, me = found.process, this_process()

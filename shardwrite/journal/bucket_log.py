@@ -27,8 +27,6 @@ from crc32c import crc32c
 from shardwrite.errors import JournalError
 from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, parse_json, walk
 
-__all__ = ["Mirror", "Step", "decode", "encode", "restore"]
-
 _FORMAT = 1
 _PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-", "lock-")
 _JOURNAL = ("journal-", ".jsonl")
@@ -37,24 +35,12 @@ _ENDS = ("ended-", "taken-")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of a directory.
+    """One change of a directory."""
 
-    Attributes
-    ----------
-    what : {"rename", "remove", "directory", "file", "append"}
-        Kind of the change.
-    path : str
-        What was changed, relative to the directory.
-    to : str
-        New name of what was renamed.
-    data : bytes
-        Content of a file, or what was appended to it.
-    """
-
-    what: str
-    path: str
-    to: str = ""
-    data: bytes = b""
+    what: str  # kind of the change
+    path: str  # what was changed, relative to the directory
+    to: str = ""  # new name of what was renamed
+    data: bytes = b""  # content of a file, or what was appended to it
 
 
 def encode(steps: Iterable[Step]) -> bytes:
@@ -70,13 +56,7 @@ def encode(steps: Iterable[Step]) -> bytes:
 
 
 def decode(content: bytes, key: str) -> list[Step]:
-    """Steps in an object.
-
-    Raises
-    ------
-    JournalError
-        If the object is damaged, or a later version has written it.
-    """
+    """Steps in an object."""
     line, _, data = content.partition(b"\n")
     steps, at = [], 0
     try:
@@ -106,26 +86,14 @@ def _damaged(key: str, why: str) -> JournalError:
 
 
 def _checked(path: object) -> str:
-    """A relative path of plain names.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """A relative path of plain names."""
     if not isinstance(path, str) or "\0" in path or {"", ".", ".."} & set(path.split("/")):
         raise ValueError(f"{path!r} is no path of plain names")
     return path
 
 
 def restore(directory: Path, steps: Iterable[Step]) -> None:
-    """Take steps in a directory that belongs to this process.
-
-    Raises
-    ------
-    OSError
-        If the steps do not fit the directory, or it cannot be written to.
-    """
+    """Take steps in a directory that belongs to this process."""
     for step in steps:
         path = directory / step.path
         if step.what == "rename":
@@ -152,13 +120,7 @@ class _Seen:
 
 
 class Mirror:
-    """A directory of run state, and what of it was given to `changes` before.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The directory, which may be missing.
-    """
+    """A directory of run state, and what of it was given to `changes` before."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -185,13 +147,7 @@ class Mirror:
         return all(seen.is_directory for _, seen in self._look())
 
     def _look(self) -> Iterator[tuple[str, _Seen]]:
-        """What is in the directory.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses. What cannot be listed does not count as removed.
-        """
+        """What is in the directory."""
         with as_store_error(str(self._directory), "cannot list"):
             for above, directories, files in walk(self._directory):
                 directories[:] = [name for name in directories if not name.startswith(_PASSING)]

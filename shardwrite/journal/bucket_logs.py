@@ -21,19 +21,11 @@ from shardwrite.journal.bucket_log import Step, decode, restore
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.stores import BucketStore, as_store_error
 
-__all__ = ["Logs"]
-
 _SHARE = "."  # between the name of a holder and that of a process that adds to its state
 
 
 class Logs:
-    """Logs of an array in its bucket, one for each holder of the lease.
-
-    Parameters
-    ----------
-    store : BucketStore
-        Store of the array's objects.
-    """
+    """Logs of an array in its bucket, one for each holder of the lease."""
 
     def __init__(self, store: BucketStore) -> None:
         self._store = store
@@ -92,13 +84,7 @@ class Logs:
         return f"{holder}{_SHARE}{name}"
 
     def _steps(self, holder: str) -> Iterator[tuple[str, list[Step]]]:
-        """Key and steps of each object of a log.
-
-        Raises
-        ------
-        JournalError
-            If an object is missing or damaged.
-        """
+        """Key and steps of each object of a log."""
         for number, key in enumerate(self.found_of(holder)):
             if key != self.key(holder, number):
                 raise JournalError(

@@ -54,24 +54,6 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
 
-__all__ = [
-    "PUT_SECONDS",
-    "check_held",
-    "confirm",
-    "ensure_held",
-    "fence_of",
-    "fetched",
-    "holding",
-    "is_resumed",
-    "refuse_alone",
-    "refuse_in_store",
-    "refuse_unfinished",
-    "runs_in",
-    "shared_fence_of",
-    "shares",
-    "store_of",
-]
-
 _STATES = ("run-", "ended-", "taken-")
 PUT_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
@@ -108,16 +90,6 @@ def holding(*targets: Target) -> Iterator[None]:
     """Hold the leases of all targets whose run state lies in their bucket.
 
     Other targets need none. A lease that this process holds already is shared.
-
-    Raises
-    ------
-    SpecError
-        If a service cannot do that. The message names the remedy.
-    JournalError
-        If another process holds a lease.
-    StoreError
-        If a service refuses. At the end, the state may not be complete then in the bucket; the
-        same call goes on with what is there.
     """
     with contextlib.ExitStack() as stack:
         for target in targets:
@@ -175,21 +147,8 @@ def _forget(hold: _Hold) -> None:
 def check_held(target: Target, *, makes_array: bool) -> None:
     """Refuse to begin a run where its state would lie in this process alone.
 
-    Parameters
-    ----------
-    target : Target
-        The array, or the update of it, that the run would write.
-    makes_array : bool
-        Whether the run would make the array. A mark then keeps others away.
-
-    Raises
-    ------
-    SpecError
-        If the state should lie in the bucket, and this operation does not keep it there.
-    RunEndedError
-        If another process has taken the lease over.
-    JournalError
-        If the state should lie in a directory, and that of another run lies in the bucket.
+    - `makes_array`: whether the run would make the array. A mark then keeps others away.
+    - Raises RunEndedError if another process has taken the lease over.
     """
     if target.in_store:
         work = _work_on(target)
@@ -202,13 +161,7 @@ def check_held(target: Target, *, makes_array: bool) -> None:
 
 
 def refuse_alone(target: Target) -> None:
-    """Refuse to work beside others if a call of this process works alone.
-
-    Raises
-    ------
-    JournalError
-        If one does.
-    """
+    """Refuse to work beside others if a call of this process works alone."""
     if target.beside in _holds:
         raise JournalError(
             f"{target.label} is being written by another call of this process; wait for it",
@@ -217,20 +170,7 @@ def refuse_alone(target: Target) -> None:
 
 
 def refuse_unfinished(place: Place, remedy: str) -> None:
-    """Refuse to go on if a run whose state lies in the bucket of an array has not ended.
-
-    Parameters
-    ----------
-    place : Place
-        The array.
-    remedy : str
-        What the message tells the user to do.
-
-    Raises
-    ------
-    JournalError
-        If there is such a run.
-    """
+    """Refuse to go on if a run whose state lies in the bucket of an array has not ended."""
     store = place.store
     found = read_lease(store) if isinstance(store, BucketStore) else None
     if found is not None and (found[0].holder or found[0].state):
@@ -243,20 +183,7 @@ def refuse_unfinished(place: Place, remedy: str) -> None:
 def refuse_in_store(
     target: Target, why: str = "this operation cannot keep the state of its run in the bucket"
 ) -> None:
-    """Refuse an operation that cannot keep its state in a bucket.
-
-    Parameters
-    ----------
-    target : Target
-        The array.
-    why : str
-        What the message says.
-
-    Raises
-    ------
-    SpecError
-        If the state should lie there.
-    """
+    """Refuse an operation that cannot keep its state in a bucket."""
     if target.in_store:
         raise SpecError(
             why,
@@ -272,12 +199,7 @@ def confirm(target: Target) -> None:
 
     Nothing is done for targets whose run state lies in a directory.
 
-    Raises
-    ------
-    RunEndedError
-        If another process has taken the lease over.
-    StoreError
-        If the service refuses. Nothing is lost then; the same call goes on.
+    - Raises RunEndedError if another process has taken the lease over.
     """
     work = _work_on(target)
     if work is not None:
@@ -291,15 +213,7 @@ def fence_of(target: Target) -> Fence | None:
 
 
 def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
-    """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`.
-
-    Parameters
-    ----------
-    target : Target
-        The array, or an update of it.
-    directory : str
-        Directory of run state that the tasks write their journal into; empty if there is none.
-    """
+    """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
     if not target.in_store:
         return None
     return SharedFence(store_of(target), directory, target.label)
@@ -315,12 +229,7 @@ def _work_on(target: Target) -> Share | None:
 def ensure_held(target: Target) -> None:
     """Verify that no other process can have taken the lease over, without asking the service.
 
-    Raises
-    ------
-    RunEndedError
-        If another process has taken the lease over.
-    StoreError
-        If the lease could not be renewed in time.
+    - Raises RunEndedError if another process has taken the lease over.
     """
     work = _work_on(target)
     if work is not None:
@@ -345,13 +254,6 @@ def fetched(target: Target) -> Target:
 
     Its directory of run state is a copy, which nobody else sees. A process that works on the run
     has a lease there, too. Other targets are returned as they are.
-
-    Raises
-    ------
-    JournalError
-        If the state in the bucket is damaged.
-    StoreError
-        If it cannot be read.
     """
     if not target.in_store or target.beside in _holds:
         return target
@@ -390,18 +292,7 @@ def store_of(target: Target) -> BucketStore:
 class _Hold:
     """Work of this process on the runs of an array whose state lies in the bucket.
 
-    Attributes
-    ----------
-    target : Target
-        The array as a whole.
-    turn : threading.Lock
-        Held while the work begins or ends.
-    n_users : int
-        Number of blocks that need the lease.
-    is_closed : bool
-        Whether the lease was given back.
-    resumed : frozenset of str
-        Names of the runs that were there, or were about to end.
+    - `turn`: held while the work begins or ends.
     """
 
     def __init__(self, target: Target) -> None:
@@ -440,10 +331,7 @@ class _Hold:
     def check(self) -> None:
         """Raise if the lease is lost.
 
-        Raises
-        ------
-        RunEndedError
-            If it is.
+        - Raises RunEndedError if it is.
         """
         if self._is_lost:
             raise RunEndedError(

@@ -51,8 +51,6 @@ from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import Target
 from shardwrite.stores import listed
 
-__all__ = ["sharing"]
-
 _MAX_TRIES = 8
 _OVER = ("ended-", "taken-")
 _KEPT = ("directory", "file", "append")
@@ -62,25 +60,9 @@ _KEPT = ("directory", "file", "append")
 def sharing(target: Target) -> Iterator[Target]:
     """Take part in the runs on an array whose state lies in its bucket, beside other processes.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-
-    Yields
-    ------
-    Target
-        The same array, with a directory of run state of this block. It is empty if there is no
-        run.
-
-    Raises
-    ------
-    JournalError
-        If another process holds the lease.
-    RunEndedError
-        At the end, if another process has taken the lease meanwhile.
-    StoreError
-        If the service refuses.
+    - Yields the same array, with a directory of run state of this block. It is empty if there is no
+      run.
+    - Raises RunEndedError at the end, if another process has taken the lease meanwhile.
     """
     share = _Share(target)
     try:
@@ -99,17 +81,7 @@ def sharing(target: Target) -> Iterator[Target]:
 
 
 class _Share:
-    """Work of this process on a state that others add to, too.
-
-    Attributes
-    ----------
-    target : Target
-        The array, with the directory of this work.
-    resumed : frozenset of str
-        Always empty: whole shards that no journal knows are looked for when the run ends.
-    is_late : bool
-        Always False, as nobody holds the lease.
-    """
+    """Work of this process on a state that others add to, too."""
 
     def __init__(self, target: Target) -> None:
         beside = Path(private_directory(os.getpid())) / f"part-{uuid.uuid4().hex}"
@@ -171,12 +143,7 @@ class _Share:
     def put(self) -> None:
         """Put what was added, unless another process works alone now.
 
-        Raises
-        ------
-        RunEndedError
-            If one does, or the run is over.
-        StoreError
-            If the service refuses. What could not be put is put with the rest the next time.
+        - Raises RunEndedError if one does, or the run is over.
         """
         if not self._run:
             return
@@ -206,13 +173,7 @@ class _Share:
         return steps
 
     def close(self) -> None:
-        """Put the rest, and verify that whoever takes the lease later will find it.
-
-        Raises
-        ------
-        RunEndedError, StoreError
-            See `put`.
-        """
+        """Put the rest, and verify that whoever takes the lease later will find it."""
         if not self._end():
             return
         self.put()

@@ -17,17 +17,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.stores import ObjectReader, read_limit
 
-__all__ = [
-    "Composed",
-    "check_fits",
-    "encode_head",
-    "encode_record",
-    "parse_record",
-    "ranges_of",
-    "record_limit",
-    "shard_of",
-]
-
 _MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
 _RANGE_NBYTES = 64  # bytes of an offset and a size in the head
 _SMALL_NBYTES = 2**20
@@ -50,20 +39,6 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
     A change in place never makes a file smaller. But a file that was not synced can be shorter
     after a power cut. The limit therefore includes the bytes in the record and the decoded size of
     a shard, too.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    reader : ObjectReader
-        The shard as it is.
-    composed : ObjectReader
-        The shard that the record describes.
-
-    Raises
-    ------
-    ValueError
-        If the composed shard is too large.
     """
     grid = metadata.grid
     decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
@@ -80,12 +55,8 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
 def encode_record(fields: Mapping[str, JSON], data: bytes) -> bytes:
     """Encode a record as the content of a file.
 
-    Parameters
-    ----------
-    fields : mapping
-        Fields of the head. The crc32c of `data` is added to them.
-    data : bytes
-        Bytes of all ranges, one after the other.
+    - `fields`: fields of the head. The crc32c of `data` is added to them.
+    - `data`: bytes of all ranges, one after the other.
     """
     return encode_head(fields, crc32c(data)) + data
 
@@ -93,12 +64,7 @@ def encode_record(fields: Mapping[str, JSON], data: bytes) -> bytes:
 def encode_head(fields: Mapping[str, JSON], checksum: int) -> bytes:
     """Encode what stands in a record before the bytes of its ranges.
 
-    Parameters
-    ----------
-    fields : mapping
-        Fields of the head.
-    checksum : int
-        The crc32c of the bytes of all ranges, one after the other.
+    - `checksum`: the crc32c of the bytes of all ranges, one after the other.
     """
     head = json.dumps({**fields, "crc32c": checksum}).encode()
     return b"%08x %s\n" % (crc32c(head), head)
@@ -108,11 +74,6 @@ def parse_record(data: bytes) -> tuple[Mapping[str, JSON], bytes] | None:
     """Split a record into its head and the bytes after it; None where the head is torn.
 
     The checksum of the bytes after the head is not compared.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the head is whole, but is not a JSON object.
     """
     head, _, rest = data.partition(b"\n")
     if head[:8] != b"%08x" % crc32c(head[9:]):
@@ -124,13 +85,7 @@ def parse_record(data: bytes) -> tuple[Mapping[str, JSON], bytes] | None:
 
 
 def shard_of(head: Mapping[str, JSON]) -> tuple[str, int]:
-    """Key of the shard that a record is about, and the shard's size before the change in bytes.
-
-    Raises
-    ------
-    KeyError, ValueError
-        If the head does not give them.
-    """
+    """Key of the shard that a record is about, and the shard's size before the change in bytes."""
     key, nbytes = head["key"], head["old_nbytes"]
     if not isinstance(key, str) or type(nbytes) is not int:
         raise ValueError("it does not say of which shard it is")
@@ -140,17 +95,8 @@ def shard_of(head: Mapping[str, JSON]) -> tuple[str, int]:
 def ranges_of(pairs: JSON, data: bytes) -> list[tuple[int, bytes]]:
     """Offsets and bytes of the ranges in a record.
 
-    Parameters
-    ----------
-    pairs : list of (int, int)
-        Offset and size in bytes of each range, from the head.
-    data : bytes
-        Bytes of all ranges, one after the other.
-
-    Raises
-    ------
-    ValueError
-        If `pairs` are not offsets and sizes, or the sizes do not add up to that of `data`.
+    - `pairs`: offset and size in bytes of each range, from the head.
+    - `data`: bytes of all ranges, one after the other.
     """
     sizes = []
     for pair in pairs if isinstance(pairs, list) else [None]:
@@ -172,23 +118,10 @@ def ranges_of(pairs: JSON, data: bytes) -> list[tuple[int, bytes]]:
 class Composed:
     """A readable object that is composed of another object and of ranges that replace its bytes.
 
-    Parameters
-    ----------
-    reader : ObjectReader
-        The shard as it is.
-    nbytes : int
-        Size in bytes of the composed object: that of the shard before the change, or after it.
-    ranges : sequence of (int, bytes)
-        Offsets and bytes of the ranges that replace those of `reader`.
-
-    Attributes
-    ----------
-    nbytes : int
-        Size in bytes of the composed object.
-    version : object
-        Version of the shard as it is.
-    held_nbytes : int
-        Bytes of all ranges together.
+    - `nbytes`: size in bytes of the composed object: that of the shard before the change, or after
+      it.
+    - `ranges`: offsets and bytes of the ranges that replace those of `reader`.
+    - `nbytes`: size in bytes of the composed object.
     """
 
     def __init__(

@@ -71,8 +71,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["CONSUMES", "Checked", "Consumption", "Listed", "consumption_of"]
-
 CONSUMES = "consumes.json"
 """File in the directory of the run whose shards hold what was removed elsewhere."""
 
@@ -83,24 +81,12 @@ _NBYTES_PER_SHARD = 256
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Objects that an array had before the first of them was removed.
+    """Objects that an array had before the first of them was removed."""
 
-    Attributes
-    ----------
-    path : str
-        File that lists them.
-    """
-
-    path: str
+    path: str  # file that lists them
 
     def has(self, rank: int) -> bool:
-        """Whether the shard of a row-major rank had an object.
-
-        Raises
-        ------
-        StoreError
-            If the list cannot be read.
-        """
+        """Whether the shard of a row-major rank had an object."""
         return bool(_read(self.path)[1][rank])
 
     def missing(self, key: str) -> StoreError:
@@ -150,13 +136,7 @@ class Checked:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, JSON]) -> Checked:
-        """Parse a line.
-
-        Raises
-        ------
-        ValueError
-            If it is not about shards.
-        """
+        """Parse a line."""
         columns = [found.get(name) for name in ("shards", "nbytes", "crc", "chunks")]
         numbers = [
             tuple(n for n in column if isinstance(n, int)) if isinstance(column, list) else ()
@@ -168,17 +148,7 @@ class Checked:
 
 
 class Consumption:
-    """State of the consumption of an array, or of a group of a hierarchy that is consumed.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Directory of the array or group.
-    work : pathlib.Path
-        Directory of the work of this process; see `InPlace.work`.
-    state : pathlib.Path, optional
-        Directory of this state in it, by default `work` itself.
-    """
+    """State of the consumption of an array, or of a group of a hierarchy that is consumed."""
 
     def __init__(self, path: Path, work: Path, state: Path | None = None) -> None:
         self.path, self._moved_to = path, work
@@ -245,13 +215,7 @@ class Consumption:
                 fsync_directory(self.path)
 
     def check_whole(self) -> None:
-        """Refuse to give up if objects may have been removed.
-
-        Raises
-        ------
-        JournalError
-            If objects may have been removed.
-        """
+        """Refuse to give up if objects may have been removed."""
         n = sum(len(checked.shards) for checked in self.checked())
         if n:
             raise JournalError(
@@ -261,15 +225,7 @@ class Consumption:
             )
 
     def give_back(self) -> None:
-        """Move the documents back, unless objects may have been removed.
-
-        Raises
-        ------
-        JournalError
-            If objects may have been removed.
-        StoreError
-            If the storage refuses.
-        """
+        """Move the documents back, unless objects may have been removed."""
         self.check_whole()
         with as_store_error(str(self.path), "cannot put back the document of"):
             if self.aside is not None and not is_there(self.path):  # of an array without elements
@@ -290,18 +246,7 @@ class Consumption:
                         yield Checked.from_dict(line)
 
     def enter(self, checked: Checked) -> Proof:
-        """Sync a line about shards that are durable and were compared (step 3).
-
-        Returns
-        -------
-        Proof
-            The line, as a proof for `remove`; it has no keys yet.
-
-        Raises
-        ------
-        StoreError
-            If the line cannot be written or synced.
-        """
+        """Sync a line about shards that are durable and were compared (step 3)."""
         fields = checked.to_dict(uuid.uuid4().hex)
         with as_store_error(str(self.work), "cannot record what was compared in"):
             try:
@@ -315,13 +260,7 @@ class Consumption:
         return Proof(self._moved_to, fields)
 
     def again(self) -> Proof:
-        """Proof by a line that was synced before, for objects that a crash has left.
-
-        Raises
-        ------
-        JournalError
-            If there is no such line.
-        """
+        """Proof by a line that was synced before, for objects that a crash has left."""
         line = next(self.checked(), None)
         if line is None:
             raise JournalError(
@@ -345,17 +284,7 @@ class Consumption:
     def remove(self, line: Proof, keys: Sequence[str]) -> None:
         """Remove objects of which all shards were compared (step 4).
 
-        Parameters
-        ----------
-        line : Proof
-            A synced line, as `enter` returns it.
-        keys : sequence of str
-            Keys of the objects. Those that are gone already are no error.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses, or another process has taken over.
+        - `keys`: keys of the objects. Those that are gone already are no error.
         """
         known = frozenset(keys)
         proof = Proof(line.run_path, line.entry, lambda: known)
@@ -364,13 +293,7 @@ class Consumption:
                 remove_data(self.path, key, proof)
 
     def remove_rest(self, line: Proof) -> bool:
-        """Remove what is left of the array, but for files that are not its own (step 5).
-
-        Returns
-        -------
-        bool
-            Whether nothing is left.
-        """
+        """Remove what is left of the array, but for files that are not its own (step 5)."""
         self.close()
         if is_there(self.path):
             self.remove(line, [ATTRIBUTES_OF_V2, RECEIPT_NAME])
@@ -388,15 +311,8 @@ class Consumption:
 def consumption_of(path: Path, work: Path, name: str) -> Consumption:
     """State of a node of a hierarchy that is consumed, or of a single array.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Directory of the hierarchy, or of the single array.
-    work : pathlib.Path
-        Directory of the work of this process; see `InPlace.work`.
-    name : str
-        Path of the node in the hierarchy. That of a group ends with a slash. It is empty for a
-        single array.
+    - `name`: path of the node in the hierarchy. That of a group ends with a slash. It is empty for
+      a single array.
     """
     if not name:
         return Consumption(path, work)

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["deadline_text", "forget_deadline", "is_past", "now", "set_deadline"]
-
 _NBYTES = 32
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _deadlines: dict[str, float] = {}
@@ -37,14 +35,7 @@ def deadline_text(run_path: Path) -> bytes:
 def set_deadline(beside: Path, deadline: float, tokens: list[Path]) -> None:
     """Put off the deadline of all runs in a directory.
 
-    Parameters
-    ----------
-    beside : pathlib.Path
-        The directory of run state.
-    deadline : float
-        Time in seconds, by the clock of `now`.
-    tokens : list of pathlib.Path
-        The tokens that are there.
+    - `deadline`: time in seconds, by the clock of `now`.
     """
     _deadlines[str(beside)] = deadline
     for token in tokens:
@@ -62,13 +53,7 @@ def forget_deadline(beside: Path) -> None:
 
 
 def is_past(token: int) -> bool:
-    """Whether the deadline in a token has passed.
-
-    Parameters
-    ----------
-    token : int
-        Descriptor of the token.
-    """
+    """Whether the deadline in a token has passed."""
     text = os.read(token, _NBYTES)
     return bool(text) and now() > float(text)
 

@@ -41,22 +41,6 @@ from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import Target, document_of
 from shardwrite.stores import Capability, is_there, parse_document
 
-__all__ = [
-    "DocumentChange",
-    "alone_with",
-    "change_document",
-    "check_groups_above",
-    "consolidate",
-    "discard_ends",
-    "dump",
-    "enlarged",
-    "enter_above",
-    "has_consolidated",
-    "replace_document",
-    "wait_for_others",
-    "withdraw",
-]
-
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
 
@@ -71,19 +55,8 @@ _LISTING = "listing"  # begin of the names of temporaries
 def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
     """Document of an array, whose shape is enlarged if it is smaller than another one.
 
-    Parameters
-    ----------
-    to : sequence of int
-        Shape that the array has at least.
-    label : str
-        Text that names the array in errors.
-    document : dict
-        Document of the array.
-
-    Raises
-    ------
-    JournalError
-        If the array has another number of axes.
+    - `to`: shape that the array has at least.
+    - Raises JournalError if the array has another number of axes.
     """
     before = shape_of(document, label)
     if len(before) != len(to):
@@ -95,22 +68,9 @@ def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
 def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: Put) -> None:
     """Add the nodes of a tree to the consolidated metadata of each group above that has such.
 
-    Parameters
-    ----------
-    place : Place
-        Place of the tree, which may be an array.
-    nodes : callable
-        Returns the documents of the nodes by their paths in the tree. It is called if there is
-        such a group.
-    put : callable
-        Writes the document of a group; False if it is not the given one any more.
-
-    Raises
-    ------
-    SpecError
-        If consolidated metadata are not valid.
-    StoreError
-        If the storage refuses.
+    - `nodes`: returns the documents of the nodes by their paths in the tree. It is called if there
+      is such a group.
+    - `put`: writes the document of a group; False if it is not the given one any more.
     """
     known = cache(nodes)
 
@@ -133,17 +93,7 @@ def enter_above(
     durability: str = "full",
     run_dir: Path | None = None,
 ) -> None:
-    """Enter the nodes of a tree into the consolidated metadata of all groups above it.
-
-    Parameters
-    ----------
-    place, nodes
-        See `consolidate`.
-    durability : str
-        Durability level of the documents.
-    run_dir : path, optional
-        See `alone_in_store`.
-    """
+    """Enter the nodes of a tree into the consolidated metadata of all groups above it."""
 
     def put(group: Place, old: bytes | None, new: Document) -> bool:
         attempt = f"{_LISTING}.{uuid.uuid4().hex}"
@@ -159,22 +109,8 @@ def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) 
     It comes before the data of the node are replaced or removed. Readers of a group then find no
     such node, and never read new data by an old document.
 
-    Parameters
-    ----------
-    place : Place
-        Place of the node.
-    put : callable
-        See `consolidate`.
-    is_due : callable
-        Returns whether the node must be taken out. It is called after the document of a group was
-        read, and each time that another process has changed that document.
-
-    Raises
-    ------
-    SpecError
-        If consolidated metadata are not valid.
-    StoreError
-        If the storage refuses.
+    - `is_due`: returns whether the node must be taken out. It is called after the document of a
+      group was read, and each time that another process has changed that document.
     """
 
     def leave(group: Place, metadata: Document) -> bool:
@@ -203,14 +139,7 @@ def _change_above(place: Place, change: Callable[[Place, Document], bool], put: 
 
 
 def check_groups_above(place: Place) -> None:
-    """Check that the groups above can be changed that list what is written at a place.
-
-    Raises
-    ------
-    SpecError
-        If this user may not replace the document of one, or its consolidated metadata are not
-        valid.
-    """
+    """Check that the groups above can be changed that list what is written at a place."""
     if not isinstance(place, Directory):
         return  # only a request to put it can tell what this user may do in a bucket
     for group in place.groups_above():
@@ -257,22 +186,7 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
 
 
 def wait_for_others(place: Place, n_tries: int, leaf: str = DOCUMENT) -> None:
-    """Wait before a document is changed again that another process has just changed.
-
-    Parameters
-    ----------
-    place : Place
-        Where the document lies.
-    n_tries : int
-        Number of times that it was tried.
-    leaf : str
-        Name of the document.
-
-    Raises
-    ------
-    StoreError
-        If it was tried too many times.
-    """
+    """Wait before a document is changed again that another process has just changed."""
     if n_tries == _MAX_TRIES:
         raise StoreError(
             f"{place.label}/{leaf} is written by others all the time; make the same call again",
@@ -299,23 +213,9 @@ def replace_document(
 
     The document of a group is changed by one process at a time.
 
-    Parameters
-    ----------
-    place : Place
-        The node.
-    old : bytes or None
-        The document that the new one is made from; None if there was none.
-    new : Document
-        The new document.
-    durability, attempt : str
-        See :meth:`Place.write`.
-    check : callable
-        Raises if the document must not be written any more.
-
-    Returns
-    -------
-    bool
-        False if the document is not `old` any more; nothing is written then.
+    - `old`: the document that the new one is made from; None if there was none.
+    - `check`: raises if the document must not be written any more.
+    - Returns False if the document is not `old` any more; nothing is written then.
     """
     data = dump(new)
     is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
@@ -355,10 +255,7 @@ def _check_same(place: Place, old: bytes | None, new: bytes) -> None:
 def alone_with(group: Place) -> Iterator[Callable[[], None]]:
     """Keep other processes from changing the document of a group in a directory meanwhile.
 
-    Yields
-    ------
-    callable
-        Raises if another process has taken over, because this one showed no sign of life.
+    - Yields raises if another process has taken over, because this one showed no sign of life.
     """
     beside = _claim_of(group)
     if beside is None:
@@ -374,13 +271,6 @@ def alone_in_store(group: Place, run_dir: Path) -> AbstractContextManager[object
     """Keep other processes from changing the documents of groups in a store meanwhile.
 
     In a directory, and where the service of a bucket compares versions, there is nothing to do.
-
-    Parameters
-    ----------
-    group : Place
-        One of the groups.
-    run_dir : path
-        Directory for run state, which all processes share that write to the store.
     """
     if _claim_of(group) is not None or Capability.CONDITIONAL in group.store.capabilities:
         return contextlib.nullcontext()
@@ -392,21 +282,8 @@ def change_document(
 ) -> Document:
     """Change the document of a node, and return the new one; changes of others stay.
 
-    Parameters
-    ----------
-    place : Place
-        The node.
-    make : callable
-        Returns the new document, given the one that is there. It may be called more than once.
-    durability : str
-        Durability level of the document.
-    scope : str
-        Begin of the name of the temporary.
-
-    Raises
-    ------
-    StoreError
-        If the document is missing, or cannot be written.
+    - `make`: returns the new document, given the one that is there. It may be called more than
+      once.
     """
     for n_tries in itertools.count(1):
         before = place.read(DOCUMENT)
@@ -420,13 +297,7 @@ def change_document(
 
 
 def has_consolidated(metadata: Document, group: Place) -> bool:
-    """Whether the document of a group has consolidated metadata.
-
-    Raises
-    ------
-    SpecError
-        If it has, and they are not valid.
-    """
+    """Whether the document of a group has consolidated metadata."""
     try:
         return is_consolidated(metadata)
     except ValueError as error:

@@ -31,27 +31,17 @@ from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import NO_ROOM, Bounded, Capability, ObjectWriter, Proof, Store, needing
 
-__all__ = ["Rights", "clear_beyond"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a process may do to shards of a run.
+    """What a process may do to shards of a run."""
 
-    Attributes
-    ----------
-    proof : Proof
-        Proof that the shards may be removed, if nothing is left in them.
-    check : callable
-        Called right before a shard is changed, replaced or removed. If it raises, the shard stays
-        as it is.
-    in_place : bool
-        Whether the run has changed shards in place. Where a full disk has no room for a new object,
-        they are then changed in place, too.
-    """
-
-    proof: Proof
+    proof: Proof  # proof that the shards may be removed, if nothing is left in them
+    # Called right before a shard is changed, replaced or removed. If it raises, the shard stays as
+    # it is.
     check: Callable[[], None]
+    # Whether the run has changed shards in place. Where a full disk has no room for a new object,
+    # they are then changed in place, too.
     in_place: bool = False
 
 
@@ -68,32 +58,7 @@ def clear_beyond(
     Shards that are damaged stay as they are. What an earlier process of the same scope has left is
     removed first, so that it publishes nothing if it was only frozen.
 
-    Parameters
-    ----------
-    store : Store
-        Store of the array.
-    metadata : ArrayMetadata
-        Metadata of the array as it is.
-    shards : iterable of tuple of int
-        Positions of shards in the shard grid. Those that lie inside of the shape stay.
-    durability : str
-        See :meth:`Store.transaction`.
-    rights : Rights
-        What may be done to the shards.
-    scope : str
-        Name that temporary files of all processes that do this for one run have in common.
-
-    Returns
-    -------
-    list of tuple of int
-        Positions of the shards that were removed, because they hold only the fill value now.
-
-    Raises
-    ------
-    StoreError
-        If a shard cannot be read or written.
-    SpecError
-        If a shard is a file of HDF5, and the library is not installed.
+    - `shards`: positions of shards in the shard grid. Those that lie inside of the shape stay.
     """
     grid, removed = metadata.grid, []
     for index in shards:
@@ -253,11 +218,6 @@ def _dataset_in(shard: ExistingShard) -> str | None:
     """Name of the dataset in a shard that is a file of HDF5; None if it is a plain shard.
 
     A file that the library cannot read is a plain shard, too.
-
-    Raises
-    ------
-    SpecError
-        If it is such a file, and the library is not installed.
     """
     metadata = shard.metadata
     if not fits_hdf5(metadata) or not is_hdf5(metadata, shard.reader):

@@ -73,8 +73,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_place", "work_of"]
-
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
@@ -91,13 +89,6 @@ def find_in_place(path: Path) -> bool:
     """Whether a conversion of the tree at a path in its place was begun and has not ended.
 
     What one that has ended has left behind is removed.
-
-    Raises
-    ------
-    JournalError
-        If its record is damaged, or another user has begun it.
-    StoreError
-        If the storage refuses.
     """
     home = _home(path)
     if not is_there(home):
@@ -116,11 +107,6 @@ def new_tree_of(path: Path) -> Path | None:
     """Path of the new tree, while the tree at a path is converted in its place; None otherwise.
 
     Nothing is changed. The path may be gone a moment later, if another process takes over.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
     """
     works = listed(_home(path), WORK_PREFIX)
     found = (work / "new" / path.name for work in works if is_there(work / _RECORD))
@@ -143,13 +129,7 @@ def layout_of(path: Path) -> Mapping[str, str]:
 
 
 def refuse_in_place(path: Path) -> None:
-    """Refuse to write to an array that is being converted in its place, or lies in such a tree.
-
-    Raises
-    ------
-    JournalError
-        If there is such a conversion. The message says how it is finished or given up.
-    """
+    """Refuse to write to an array that is being converted in its place, or lies in such a tree."""
     for tree in (path, *path.parents):
         if tree.name and is_there(_home(tree) / _RECORD):
             raise JournalError(
@@ -173,16 +153,7 @@ def _inode(path: Path) -> int | None:
 class InPlace:
     """A conversion in place that this process works on. Make one with :meth:`begun`.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The tree that is converted.
-    record : Record
-        The record.
-    token : str
-        Token of this process.
-    new_inode : int or None
-        Inode number of the new tree, once it is complete.
+    - `new_inode`: inode number of the new tree, once it is complete.
     """
 
     def __init__(self, path: Path, record: Record, token: str, new_inode: int | None) -> None:
@@ -194,22 +165,9 @@ class InPlace:
     def begun(cls, path: Path, layout: Mapping[str, str] | None) -> Iterator[InPlace]:
         """Begin a conversion in place, or take over one that was interrupted.
 
-        Parameters
-        ----------
-        path : pathlib.Path
-            The tree that is converted.
-        layout : mapping of str to str or None
-            Digest of what each array becomes, by the path of the array. None takes over a
-            conversion whatever it was begun with.
-
-        Raises
-        ------
-        JournalError
-            If another process is at it, or it was begun with another layout.
-        UntrustedStateError
-            If another user has begun it.
-        StoreError
-            If the storage refuses.
+        - `layout`: digest of what each array becomes, by the path of the array. None takes over a
+          conversion whatever it was begun with.
+        - Raises UntrustedStateError if another user has begun it.
         """
         for _ in range(_MAX_TRIES):
             token = uuid.uuid4().hex
@@ -267,23 +225,14 @@ class InPlace:
     def check_current(self) -> None:
         """Refuse to go on if another process has taken this work over.
 
-        Raises
-        ------
-        RunEndedError
-            If it has.
+        - Raises RunEndedError if it has.
         """
         if self.is_lost:
             raise RunEndedError("another process has taken over", path=str(self.work))
 
     @property
     def is_new(self) -> bool:
-        """Whether the exchange was begun, so that only the rest is left to do.
-
-        Raises
-        ------
-        JournalError
-            If neither the old tree nor the new one stands where it should.
-        """
+        """Whether the exchange was begun, so that only the rest is left to do."""
         here, there = _inode(self.path), _inode(self.new)
         old, new = self._record.old, self._new_inode
         if here == old:
@@ -310,19 +259,7 @@ class InPlace:
     def exchange(self, withdraw: Callable[[], None]) -> None:
         """Give the name of the old tree to the new one (steps 3 and 4).
 
-        Parameters
-        ----------
-        withdraw : callable
-            Takes the tree out of the consolidated metadata of all groups above it.
-
-        Raises
-        ------
-        JournalError
-            If the old tree is not at its place any more.
-        StoreError
-            If the storage refuses.
-        RunEndedError
-            If another process has taken over.
+        - Raises RunEndedError if another process has taken over.
         """
         if self.is_new:
             return
@@ -359,25 +296,13 @@ class InPlace:
                 fsync_directory(directory)
 
     def finish(self) -> None:
-        """Remove the old tree, and then the record (steps 5 and 6); `settle` comes first.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses.
-        """
+        """Remove the old tree, and then the record (steps 5 and 6); `settle` comes first."""
         with as_store_error(str(self.path), "cannot delete the old tree of"):
             self._remove_data()
         self._end()
 
     def give_up(self) -> None:
-        """Remove the new tree and the record. The old tree stays as it is.
-
-        Raises
-        ------
-        StoreError
-            If the storage refuses.
-        """
+        """Remove the new tree and the record. The old tree stays as it is."""
         with as_store_error(str(self.work), "cannot give up"):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.new.parent, self.work / f"array-{uuid.uuid4().hex}")
@@ -522,15 +447,7 @@ def _works(home: Path, record: Record) -> list[Path]:
 def _take_over(path: Path, record: Record, made: Path) -> bool:
     """Rename the work of a process that is gone, or of one that has just begun, to `made`.
 
-    Returns
-    -------
-    bool
-        False if there is none, because the conversion has ended.
-
-    Raises
-    ------
-    JournalError
-        If the process is alive, or other processes take over all the time.
+    - Returns False if there is none, because the conversion has ended.
     """
     home = _home(path)
     for _ in range(_MAX_TRIES):

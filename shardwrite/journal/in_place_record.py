@@ -8,29 +8,15 @@ from dataclasses import dataclass
 
 from shardwrite.stores import parse_json
 
-__all__ = ["Record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a conversion in place was begun with.
+    """What a conversion in place was begun with."""
 
-    Attributes
-    ----------
-    first : str
-        Token of the process that began it.
-    leaf : str
-        Name of the tree.
-    old : int
-        Inode number of the old tree.
-    layout : mapping of str to str
-        Digest of what each array becomes, by the path of the array.
-    """
-
-    first: str
-    leaf: str
-    old: int
-    layout: Mapping[str, str]
+    first: str  # token of the process that began it
+    leaf: str  # name of the tree
+    old: int  # inode number of the old tree
+    layout: Mapping[str, str]  # digest of what each array becomes, by the path of the array
 
     def to_json(self) -> bytes:
         """The record as JSON text."""
@@ -46,13 +32,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:
-        """Parse a record.
-
-        Raises
-        ------
-        ValueError
-            If it is torn, or of a later version.
-        """
+        """Parse a record."""
         found = parse_json(data)
         if not isinstance(found, dict) or found.get("version") != 1:
             raise ValueError("no record of a version that is known here")

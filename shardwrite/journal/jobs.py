@@ -16,8 +16,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.host.resources import job_id
 from shardwrite.stores import as_store_error, is_there
 
-__all__ = ["JOBS_PREFIX", "note_job", "write_note"]
-
 JOBS_PREFIX = "jobs-"
 
 
@@ -26,18 +24,6 @@ def note_job(run_path: str | os.PathLike[str]) -> None:
 
     Nothing is noted outside of a batch job. An interactive job is left to the user who started it.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-
-    Raises
-    ------
-    StoreError
-        If the note cannot be written.
-
-    Notes
-    -----
     Where the environment variable ``SHARDWRITE_JOB`` is set, its number is noted instead. It names
     a job array whose tasks all work on this run.
     """
@@ -55,11 +41,6 @@ def write_note(path: Path, facts: Mapping[str, JSON]) -> None:
     """Write a small JSON file that appears whole.
 
     The file is not synced, so it is only for facts that may be lost in a power cut.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     draft.write_text(json.dumps(facts))

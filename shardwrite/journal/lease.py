@@ -52,22 +52,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "CLOCK",
-    "Lease",
-    "is_abandoned",
-    "is_alive",
-    "is_left_behind",
-    "is_this_process",
-    "lease_times",
-    "live_holders",
-    "lives",
-    "note_failed",
-    "release_all",
-    "signature",
-    "this_process",
-]
-
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0
@@ -81,11 +65,8 @@ def lease_times() -> tuple[float, float]:
 
     The settings are ``shardwrite.lease.heartbeat`` and ``shardwrite.lease.ttl``.
 
-    Raises
-    ------
-    SpecError
-        If a setting is not a positive number, or if the lifetime is not more than twice the
-        heartbeat, because a living process could then count as dead.
+    - Raises SpecError if a setting is not a positive number, or if the lifetime is not more than
+      twice the heartbeat, because a living process could then count as dead.
     """
     heartbeat, ttl = value_of(HEARTBEAT), value_of(TTL)
     if ttl <= 2 * heartbeat:
@@ -146,13 +127,7 @@ def _since_its_start(pid: int) -> tuple[str, str]:
 
 
 def this_process() -> Process:
-    """Identity of this process, with all fields but the token of a claim.
-
-    Raises
-    ------
-    SpecError
-        If dask's configuration holds an invalid setting for leases.
-    """
+    """Identity of this process, with all fields but the token of a claim."""
     job = next((f"{name}={os.environ[name]}" for name in _JOBS if name in os.environ), "")
     user = ""
     with contextlib.suppress(KeyError, OSError):  # in a container, the user may have no name
@@ -176,21 +151,7 @@ class Lease:
 
     A thread touches the lease until the block ends. Then the lease is removed.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    driver : str
-        Name of the process in this run.
-
-    Raises
-    ------
-    SpecError
-        If dask's configuration holds an invalid setting for leases.
-    RunEndedError
-        On entry, if the run's directory is gone.
-    StoreError
-        On entry, if the lease cannot be written.
+    - Raises RunEndedError on entry, if the run's directory is gone.
     """
 
     def __init__(self, run_path: str | os.PathLike[str], driver: str) -> None:
@@ -256,24 +217,9 @@ def release_all() -> None:
 def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[Holder]:
     """Holders of a run's leases that are alive, or may be.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    looking : bool
-        Whether nothing may be written there. Ages are then measured by this host's clock. If that
-        clock is wrong by more than a lease's lifetime, a process on another host can be reported
-        as alive or dead by mistake. So only messages to people may depend on the result.
-
-    Returns
-    -------
-    list of Holder
-        The holders, by the names of their leases.
-
-    Raises
-    ------
-    StoreError
-        If the leases cannot be read.
+    - `looking`: whether nothing may be written there. Ages are then measured by this host's clock.
+      If that clock is wrong by more than a lease's lifetime, a process on another host can be
+      reported as alive or dead by mistake. So only messages to people may depend on the result.
     """
     leases = listed(run_path, "lease-", ".json")
     found, ahead = [], {}
@@ -332,18 +278,6 @@ def is_alive(path: Path, data: bytes) -> bool:
 
     A holder counts as dead once its file has not been touched for the time that the file states.
     Such files appear whole. So a torn one was left by a power cut, and has no holder.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    data : bytes
-        Its content.
-
-    Raises
-    ------
-    StoreError
-        If the age of the file cannot be determined.
     """
     holder = process_in(data)
     if holder is None:
@@ -404,11 +338,6 @@ def is_left_behind(path: Path) -> bool:
     The name of the directory, or the plan in it, identifies the process. A process on another host
     counts as gone once nothing was created, renamed or removed in the directory for the lifetime
     of a lease.
-
-    Raises
-    ------
-    StoreError
-        If the directory cannot be looked at.
     """
     age = _age(path)
     if path in _failed:
@@ -422,11 +351,6 @@ def is_abandoned(path: Path) -> bool:
     Nobody touches a temporary while a value is made that will be written to it. So the age counts
     only if the process cannot be looked at, because it is on another host, and is then a day. The
     clocks of hosts agree well enough for that.
-
-    Raises
-    ------
-    OSError
-        If the temporary cannot be looked at.
     """
     maker = _signed_by(path.name.removesuffix(TEMPORARY_SUFFIX))
     if maker is None:
@@ -486,11 +410,6 @@ def file_system_time(directory: Path) -> float:
 
     A file is created there for a moment. Where a full disk has no room for it, the directory is
     touched, which the creation of a file does, too.
-
-    Raises
-    ------
-    OSError
-        If no file can be created.
     """
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY

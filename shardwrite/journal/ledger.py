@@ -11,28 +11,14 @@ import numpy.typing as npt
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.records import Entry
 
-__all__ = ["Ledger", "as_runs", "elements_in_shards", "from_runs"]
-
 
 class Ledger:
     """Facts about every shard of a grid, in arrays that are indexed by row-major rank.
 
-    Parameters
-    ----------
-    grid : ShardGrid
-        The array's grid.
-
-    Attributes
-    ----------
-    is_done : numpy.ndarray of bool, shape (n_shards,)
-        Whether a shard is done: committed, or empty by design.
-    nbytes, n_chunks : numpy.ndarray of int64, shape (n_shards,)
-        Bytes of a shard's object, and number of its inner chunks that hold data; 0 where there is
-        no object.
-    index_crcs : numpy.ndarray of uint32, shape (n_shards,)
-        crc32c of a shard's index table.
-    peaks : dict of str to int
-        Peak of the memory that the run took in each process, in bytes; see `host.memory`.
+    - `is_done`: bool, shape (n_shards,). Whether a shard is done: committed, or empty by design.
+    - `nbytes`, `n_chunks`: int64, shape (n_shards,). Bytes of a shard's object, and number of its
+      inner chunks that hold data; 0 where there is no object.
+    - `index_crcs`: uint32, shape (n_shards,). crc32c of a shard's index table.
     """
 
     def __init__(self, grid: ShardGrid) -> None:
@@ -47,12 +33,8 @@ class Ledger:
     def enter(self, entry: Entry, process: str = "") -> None:
         """Enter the shards that a task committed; a later entry replaces an earlier one.
 
-        Parameters
-        ----------
-        entry : Entry
-            The shards, and the facts about them.
-        process : str
-            Name of the process that ran the task. If it is given, its peak memory is kept, too.
+        - `process`: name of the process that ran the task. If it is given, its peak memory is kept,
+          too.
         """
         ranks = list(entry.shards)
         self.is_done[ranks] = True
@@ -104,15 +86,8 @@ class Ledger:
     def left_in_groups(self, group_edges: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
         """Number of shards in each group that are not done yet.
 
-        Parameters
-        ----------
-        group_edges : sequence of sequence of int
-            Edges of the groups along each axis, in elements. They never cut a shard.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n_groups,)
-            The groups are in row-major order.
+        - `group_edges`: edges of the groups along each axis, in elements. They never cut a shard.
+        - Returns the groups are in row-major order.
         """
         left = (~self.is_done).astype(np.int64).reshape(self.grid.counts)
         for axis, (edges, shard) in enumerate(zip(group_edges, self.grid.shards, strict=True)):
@@ -123,13 +98,7 @@ class Ledger:
         return left.ravel()
 
     def done_within(self, box: Box) -> frozenset[tuple[int, ...]]:
-        """Positions in the shard grid of the shards that overlap a box and are done.
-
-        Parameters
-        ----------
-        box : Box
-            The box, in elements of the array.
-        """
+        """Positions in the shard grid of the shards that overlap a box and are done."""
         start = [a // s for a, s in zip(box.start, self.grid.shards, strict=True)]
         stop = [-(-b // s) for b, s in zip(box.stop, self.grid.shards, strict=True)]
         inside = self.is_done.reshape(self.grid.counts)[
@@ -142,13 +111,7 @@ class Ledger:
         )
 
     def totals(self, itemsize: int) -> dict[str, int]:
-        """Sums over the shards that are done, named like the fields of a result.
-
-        Parameters
-        ----------
-        itemsize : int
-            Bytes of an element.
-        """
+        """Sums over the shards that are done, named like the fields of a result."""
         n_stored = int(self.n_chunks.sum())
         n_all = int(chunks_in_shards(self.grid)[self.is_done].sum())
         return {
@@ -201,10 +164,7 @@ def _per_shard(axes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 def as_runs(ranks: npt.NDArray[np.int64]) -> list[list[int]]:
     """Ranks as a list of ``[first, count]``, one for each run of consecutive ranks.
 
-    Parameters
-    ----------
-    ranks : numpy.ndarray of int64
-        The ranks, sorted.
+    - `ranks`: the ranks, sorted.
     """
     if not len(ranks):
         return []
@@ -215,21 +175,7 @@ def as_runs(ranks: npt.NDArray[np.int64]) -> list[list[int]]:
 
 
 def from_runs(runs: Any, n_shards: int) -> npt.NDArray[np.int64]:
-    """Ranks that `as_runs` has turned into runs.
-
-    Parameters
-    ----------
-    runs : list of [int, int]
-        First rank and count of each run.
-    n_shards : int
-        Number of shards of the grid.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `runs` is not a list of pairs of integers, a count is less than 1, or a rank does not lie
-        in the grid.
-    """
+    """Ranks that `as_runs` has turned into runs."""
     table = [[int(first), int(count)] for first, count in runs]
     if (
         any(first < 0 or count < 1 or first + count > n_shards for first, count in table)

@@ -19,24 +19,11 @@ from shardwrite.journal.lease import lives, this_process
 from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import as_store_error, is_there, listed
 
-__all__ = ["begin_private"]
-
 _OWNER = "process.json"
 
 
 def begin_private(directory: Path) -> None:
-    """Begin to use the private directory of this process, which may be in use already.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The directory, which has one of the names of such directories.
-
-    Raises
-    ------
-    StoreError
-        If it cannot be written to.
-    """
+    """Begin to use the private directory of this process, which may be in use already."""
     owner = directory / _OWNER
     if is_there(owner):
         return

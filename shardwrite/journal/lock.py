@@ -65,18 +65,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "FENCED",
-    "UNDO",
-    "VOID",
-    "Claim",
-    "alone_beside",
-    "discard_claims",
-    "drop_claim",
-    "exclusive",
-    "make_void",
-]
-
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
 """Bytes in place of a record's checksum that make the record void: there is nothing to undo."""
@@ -91,16 +79,7 @@ _lock = threading.Lock()
 class Claim:
     """A claim that this process holds.
 
-    Parameters
-    ----------
-    path : path
-        Directory of the claim.
-    fd : int
-        Descriptor of that directory. The claim closes it.
-    generation : int
-        Number of the holder's owner file.
-    token : str
-        Unique name of the holder.
+    - `fd`: descriptor of that directory. The claim closes it.
     """
 
     def __init__(self, path: Path, fd: int, generation: int, token: str) -> None:
@@ -116,11 +95,8 @@ class Claim:
     def check(self) -> None:
         """Refuse to go on if another process has taken the claim over.
 
-        Raises
-        ------
-        StoreError
-            With the number ``ESTALE`` if it has. The caller can try again from the present state.
-            With another number if the claim cannot be looked at.
+        - Raises StoreError with the number ``ESTALE`` if it has. The caller can try again from the
+          present state. With another number if the claim cannot be looked at.
         """
         with self._telling("cannot look at a claim"):
             os.close(
@@ -130,18 +106,8 @@ class Claim:
     def record(self, pieces: Iterable[Buffer], *, is_durable: bool) -> None:
         """Write the record that undoes the change that is about to begin.
 
-        Parameters
-        ----------
-        pieces : iterable of buffer
-            The record, piece by piece.
-        is_durable : bool
-            Sync the record, the claim and the directory that holds the claim.
-
-        Raises
-        ------
-        StoreError
-            If the record cannot be written. The caller must not change anything then. The number
-            is ``ESTALE`` if another process has taken the claim over.
+        - Raises StoreError if the record cannot be written. The caller must not change anything
+          then. The number is ``ESTALE`` if another process has taken the claim over.
         """
         with self._telling("cannot record a change"):
             self._record_fd = opened(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
@@ -161,11 +127,8 @@ class Claim:
     def recorded(self) -> bytes:
         """Read the record of the change in progress.
 
-        Raises
-        ------
-        StoreError
-            With the number ``ESTALE`` if another process has taken the change back. With another
-            number if the record cannot be read.
+        - Raises StoreError with the number ``ESTALE`` if another process has taken the change back.
+          With another number if the record cannot be read.
         """
         with self._telling("cannot read the record of a change"):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -181,11 +144,8 @@ class Claim:
         The record is made void before it is removed, because a power cut can bring a removed file
         back.
 
-        Raises
-        ------
-        StoreError
-            With the number ``ESTALE`` if another process has taken the change back. With another
-            number if the record cannot be removed.
+        - Raises StoreError with the number ``ESTALE`` if another process has taken the change back.
+          With another number if the record cannot be removed.
         """
         with self._telling("cannot end a change"):
             make_void(self._record_fd, is_durable=self._is_durable)
@@ -220,11 +180,6 @@ class Claim:
         """Give the claim back.
 
         If a change is left to undo, the claim stays, and the next process takes it over at once.
-
-        Raises
-        ------
-        StoreError
-            If the claim cannot be given back, for a reason other than a successor that holds it.
         """
         try:
             names = os.listdir(self._fd)
@@ -271,21 +226,9 @@ class Claim:
 def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
     """Hold a claim while the block runs, after waiting until no other process holds it.
 
-    Parameters
-    ----------
-    path : path
-        Directory of the claim. Its parent must exist.
-    run_path : path
-        Directory of the run. Drafts that a killed process leaves lie there, and are removed with
-        the run.
-
-    Raises
-    ------
-    JournalError
-        If the claim was not given back within ``shardwrite.lease.claim-wait``. The message
-        names the holder.
-    StoreError
-        If the claim cannot be taken or given back.
+    - `path`: directory of the claim. Its parent must exist.
+    - `run_path`: directory of the run. Drafts that a killed process leaves lie there, and are
+      removed with the run.
     """
     claim = _wait(path, run_path)
     try:
@@ -301,11 +244,6 @@ def drop_claim(path: Path) -> None:
     """Remove a claim that a dead process holds, unless a change is left to undo.
 
     A power cut can bring back a claim that was given back.
-
-    Raises
-    ------
-    StoreError
-        If the claim cannot be looked at or removed.
     """
     if not is_there(path):
         return
@@ -320,11 +258,6 @@ def alone_beside(beside: Path, durability: str = "none") -> Iterator[Claim]:
     """Hold the claim on a document, in a directory that is made for it and removed again.
 
     What a process has left there that was killed is removed.
-
-    Raises
-    ------
-    JournalError, StoreError
-        See `exclusive`.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_empty, beside)
@@ -424,13 +357,7 @@ def _draft(run_path: Path, token: str) -> Path:
 
 
 def discard_claims(run_path: Path) -> None:
-    """Remove the drafts of claims that dead processes have left in a directory.
-
-    Raises
-    ------
-    StoreError
-        If the directory cannot be looked at, or a draft cannot be removed.
-    """
+    """Remove the drafts of claims that dead processes have left in a directory."""
     for draft in listed(run_path, "draft-"):
         if is_left_behind(draft):
             remove_state(draft)
@@ -479,15 +406,7 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
 
 
 def _is_held(path: Path, fd: int) -> bool:
-    """Whether the owner that a file names is alive, or may be, and still holds the claim.
-
-    Parameters
-    ----------
-    path : path
-        The owner file.
-    fd : int
-        Descriptor of the claim's directory.
-    """
+    """Whether the owner that a file names is alive, or may be, and still holds the claim."""
     try:
         owner = opened(
             path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
@@ -527,20 +446,7 @@ def _me(token: str) -> bytes:
 
 
 def make_void(fd: int, *, is_durable: bool) -> None:
-    """Overwrite the checksum at the beginning of a record, so that there is nothing to undo.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of the record, open for writing.
-    is_durable : bool
-        Sync the record.
-
-    Raises
-    ------
-    OSError
-        If the record cannot be written.
-    """
+    """Overwrite the checksum at the beginning of a record, so that there is nothing to undo."""
     os.pwrite(fd, VOID, 0)
     if is_durable:
         os.fdatasync(fd)

@@ -10,8 +10,6 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.directory import Directory
 from shardwrite.stores import listed
 
-__all__ = ["begun_with", "has_lost_array"]
-
 
 def has_lost_array(run: RunDirectory) -> bool:
     """Whether the array of a run was removed. Another one may stand there.
@@ -19,15 +17,7 @@ def has_lost_array(run: RunDirectory) -> bool:
     An array counts as another one if its number of axes, data type, shards, chunks or codecs are
     others. It is not compared with a run that replaces an array.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        A run that has not ended.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
+    - `run`: A run that has not ended.
     """
     place = run.target.place
     kind = place.kind()

@@ -27,8 +27,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.chunk_table import stored_coords_here
 from shardwrite.stores import Store
 
-__all__ = ["all_listed", "list_before", "present_listed"]
-
 
 def list_before(
     run: RunDirectory, part: ArrayMetadata, region: Box, durability: str, driver: str
@@ -38,25 +36,7 @@ def list_before(
     Chunks outside of the array are left out; those that the run adds to it are listed as soon as
     the shape of the array has them. Nothing is done if the array keeps no manifest.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    part : ArrayMetadata
-        Metadata of the array, or of the part that the run writes.
-    region : Box
-        What the run writes, in coordinates of the array.
-    durability : str
-        Durability level of the documents.
-    driver : str
-        Name of the driver that does it.
-
-    Raises
-    ------
-    RunEndedError
-        If the run has ended meanwhile.
-    StoreError
-        If the storage refuses.
+    - Raises RunEndedError if the run has ended meanwhile.
     """
     if not has_manifest(part.document):
         return
@@ -65,17 +45,7 @@ def list_before(
 
 
 def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
-    """Document whose manifest also lists all chunks that a region touches inside the array.
-
-    Parameters
-    ----------
-    part : ArrayMetadata
-        Metadata of the array, or of a part of it.
-    region : Box
-        The region, in coordinates of the array.
-    document : dict
-        Document of the array.
-    """
+    """Document whose manifest also lists all chunks that a region touches inside the array."""
     return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
 
 
@@ -84,25 +54,9 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
 
     No other run may write the shards of the part until the document was changed.
 
-    Parameters
-    ----------
-    part : ArrayMetadata
-        Metadata of the array, or of the part that a run writes.
-    store : Store
-        Store of the array.
-
-    Returns
-    -------
-    callable
-        Makes a document whose manifest lists exactly these chunks of the part. It does nothing if
-        the array keeps no manifest, and then no index is read.
-
-    Raises
-    ------
-    CorruptShardError
-        If the index of a shard is not valid.
-    StoreError
-        If the storage refuses.
+    - Returns makes a document whose manifest lists exactly these chunks of the part. It does
+      nothing if the array keeps no manifest, and then no index is read.
+    - Raises CorruptShardError if the index of a shard is not valid.
     """
     if not has_manifest(part.document):
         return _same

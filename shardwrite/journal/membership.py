@@ -13,8 +13,6 @@ from shardwrite.journal.lease import Lease
 from shardwrite.journal.writer import admit, close_journals
 from shardwrite.stores import as_store_error
 
-__all__ = ["begun_at", "taking_part"]
-
 _drivers: set[str] = set()  # of this process, that take part in a run now
 
 
@@ -26,21 +24,7 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
     this driver and of drivers that have gone before are closed. Then the lease is removed. The
     token stays.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    driver : str
-        Unique name of this process in the run.
-
-    Raises
-    ------
-    SpecError
-        If dask's configuration holds an invalid setting for leases.
-    RunEndedError
-        If the run's directory is gone.
-    StoreError
-        If the run's directory cannot be written to.
+    - Raises RunEndedError if the run's directory is gone.
     """
     path = Path(run_path)
     with Lease(path, driver):
@@ -57,12 +41,7 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
 def begun_at(run_path: str | os.PathLike[str]) -> int:
     """Time in nanoseconds at which a run began, by the clock of the file system with its state.
 
-    Raises
-    ------
-    RunEndedError
-        If another process has ended the run.
-    StoreError
-        If it cannot be looked at.
+    - Raises RunEndedError if another process has ended the run.
     """
     path = Path(run_path) / "plan.json"
     with as_store_error(str(path), "cannot look at"):

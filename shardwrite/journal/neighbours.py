@@ -28,20 +28,6 @@ from shardwrite.plan import ShardWindow
 from shardwrite.plan.identity import Bounds
 from shardwrite.stores import as_store_error, is_there
 
-__all__ = [
-    "Beside",
-    "begin_beside",
-    "give_up",
-    "give_up_passing",
-    "look_beside",
-    "make_way",
-    "neighbours",
-    "tidied_neighbours",
-    "tidy",
-    "unfinished",
-    "unfinished_append",
-]
-
 _MAX_TRIES = 3
 
 
@@ -50,12 +36,7 @@ def neighbours(target: Target) -> Iterator[RunDirectory]:
 
     Nothing on disk is changed.
 
-    Raises
-    ------
-    JournalError
-        If a ``plan.json`` is torn, or is not a plan that this package wrote.
-    UntrustedStateError
-        If the run state beside the array is not trusted.
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     require_trusted(target)
     for other in target.others:
@@ -79,13 +60,6 @@ def tidy(target: Target) -> None:
 
     Removals of runs that were interrupted are finished, and drafts of runs that never began are
     removed.
-
-    Raises
-    ------
-    JournalError, UntrustedStateError
-        See `neighbours`.
-    StoreError
-        If the storage refuses.
     """
     require_trusted(target)
     whole = replace(target, update="")
@@ -98,26 +72,17 @@ def tidy(target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Runs beside an array, as a command that only reads sees them.
+    """Runs beside an array, as a command that only reads sees them."""
 
-    Attributes
-    ----------
-    run : RunDirectory or None
-        The run on the target itself, if it has not ended.
-    updates : tuple of RunDirectory
-        Other runs on the array that have not ended: updates of it, where the target is the array
-        as a whole.
-    warnings : tuple of str
-        Messages for a reader, about removals that were interrupted and about state that is not
-        trusted.
-    untrusted : UntrustedStateError or None
-        The error that says why the state beside the array is not trusted. The runs above are then
-        not given.
-    """
-
-    run: RunDirectory | None = None
+    run: RunDirectory | None = None  # the run on the target itself, if it has not ended
+    # Other runs on the array that have not ended: updates of it, where the target is the array as a
+    # whole
     updates: tuple[RunDirectory, ...] = ()
+    # Messages for a reader, about removals that were interrupted and about state that is not
+    # trusted
     warnings: tuple[str, ...] = ()
+    # The error that says why the state beside the array is not trusted. The runs above are then not
+    # given.
     untrusted: UntrustedStateError | None = None
 
 
@@ -125,11 +90,6 @@ def look_beside(target: Target) -> Beside:
     """Look for runs beside an array, without changing anything on disk.
 
     State that is not trusted is reported in the result, and not followed.
-
-    Raises
-    ------
-    JournalError
-        If a ``plan.json`` is torn, or is not a plan that this package wrote.
     """
     try:
         seen = require_trusted(target)
@@ -149,20 +109,8 @@ def make_way(target: Target, intent: Intent, *, restart: bool) -> None:
 
     Streams and salvages whose processes are dead are given up, because nobody can resume them.
 
-    Parameters
-    ----------
-    target : Target
-        Target of the new run.
-    intent : Intent
-        What the new run will write.
-    restart : bool
-        Give up updates of dead processes that are in the way. A run that makes the array is never
-        given up here.
-
-    Raises
-    ------
-    JournalError
-        If a run is in the way. The message names it, and the process that works on it.
+    - `restart`: give up updates of dead processes that are in the way. A run that makes the array
+      is never given up here.
     """
     for other in tidied_neighbours(target):
         shared = _shared(intent.shards_from, other.record.shards_from)
@@ -192,14 +140,7 @@ def unfinished(
 ) -> JournalError:
     """Error for a run that no process works on, with the ways to finish it or to give it up.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        The run that is in the way.
-    shared : int, optional
-        Number of shards that the new run writes, too.
-    is_replaced : bool
-        Whether the new run replaces the array.
+    - `shared`: number of shards that the new run writes, too.
     """
     path = run.target.label
     if run.can_put_back:
@@ -262,12 +203,7 @@ def _is_passing(run: RunDirectory) -> bool:
 def give_up_passing(target: Target) -> None:
     """Give up the streams and salvages on an array whose processes are dead.
 
-    Raises
-    ------
-    JournalError
-        If a ``plan.json`` is torn, or is not a plan that this package wrote.
-    UntrustedStateError
-        If the run state beside the array is not trusted.
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for other in tidied_neighbours(target):
         if _is_passing(other) and not live_holders(other.path):
@@ -283,26 +219,8 @@ def begin_beside(
     own run back, and tries again after a random pause. Then check that no other process has
     replaced the array since a new update of it was planned. From here on, none can.
 
-    Parameters
-    ----------
-    target : Target
-        Target of the run.
-    begin : callable
-        Begins the run, or joins it. It returns the run and whether the run is new, as `begin_run`
-        does.
-
-    Returns
-    -------
-    directory : RunDirectory
-        The run.
-    is_new : bool
-        Whether the run has just begun.
-
-    Raises
-    ------
-    JournalError
-        If another run stays in the way, or if it is in the way of a run that was joined. Also if
-        the array to update is gone, or is another one. The run is then taken back if it is new.
+    - `begin`: begins the run, or joins it. It returns the run and whether the run is new, as
+      `begin_run` does.
     """
     for attempt in itertools.count():
         directory, is_new = begin()
@@ -335,11 +253,6 @@ def _check_same(run: RunDirectory, planned: Document) -> None:
     """Refuse to update an array that is not the one for which the update was planned.
 
     Its shards would be encoded, or found, as those of the other array.
-
-    Raises
-    ------
-    JournalError
-        If the array is gone, or has another layout.
     """
     label, found = run.target.label, run.target.document_if_there
     since = (
@@ -366,11 +279,6 @@ def give_up(run: RunDirectory) -> None:
 
     The shards of an update stay, except those of an append that lie beyond the array's shape, which
     was not yet enlarged. An array that was to be replaced is put back.
-
-    Raises
-    ------
-    JournalError
-        If a process works on the run, or if the run makes an array where none was.
     """
     refuse_consuming(run)
     if run.makes_array and not run.can_put_back:
@@ -385,10 +293,7 @@ def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
     It is None, which stands for all, where one of the windows is the whole array or the windows
     differ in their number of axes.
 
-    Parameters
-    ----------
-    mine, theirs : ShardWindow or None
-        The windows; None for the whole array.
+    - `mine`, `theirs`: the windows; None for the whole array.
     """
     if mine is None or theirs is None or len(mine.first) != len(theirs.first):
         return None
@@ -401,24 +306,8 @@ def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
 def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     """Region of an append of the same source that has not ended, or whose end was interrupted.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    source : str
-        Identity of the source.
-    axis : int
-        Axis along which the source is appended.
-
-    Returns
-    -------
-    tuple of (int, int) or None
-        Start and stop along each axis, in elements, or None where there is no such append.
-
-    Raises
-    ------
-    UntrustedStateError
-        If the run state beside the array is not trusted.
+    - Returns start and stop along each axis, in elements, or None where there is no such append.
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for other in target.others:
         record = record_of(other) if other.update else None

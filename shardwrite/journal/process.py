@@ -9,49 +9,27 @@ from typing import TypeGuard
 from shardwrite.codecs.documents import JSON
 from shardwrite.stores import parse_json
 
-__all__ = ["Holder", "Process", "is_duration", "process_in"]
-
 _LATEST = 2.0**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Identity of a process. A field is None where it is not known.
+    """Identity of a process. A field is None where it is not known."""
 
-    Attributes
-    ----------
-    host : str, optional
-        Name of the host.
-    pid : int, optional
-        Number of the process.
-    boot : str, optional
-        Identifier of the host's boot; empty where the host has none.
-    machine : str, optional
-        Digest of the machine's identifier, which stays when it starts anew; empty where it has
-        none. It distinguishes the machine from others of the same host name.
-    pids : str, optional
-        Name of the pid namespace; empty where it cannot be read.
-    started : str, optional
-        Time at which the process started, in clock ticks since boot. `boot`, `pids` and `started`
-        distinguish the process from others with the same pid.
-    ttl : float, optional
-        Age in seconds at which its leases and claims count as dead.
-    job, user : str, optional
-        Batch job and user, which are only shown to people.
-    token : str, optional
-        Unique name of a claim's holder.
-    """
-
-    host: str | None = None
-    pid: int | None = None
-    boot: str | None = None
+    host: str | None = None  # name of the host
+    pid: int | None = None  # number of the process
+    boot: str | None = None  # identifier of the host's boot; empty where the host has none
+    # Digest of the machine's identifier, which stays when it starts anew; empty where it has none.
+    # It distinguishes the machine from others of the same host name.
     machine: str | None = None
-    pids: str | None = None
+    pids: str | None = None  # name of the pid namespace; empty where it cannot be read
+    # Time at which the process started, in clock ticks since boot. `boot`, `pids` and `started`
+    # distinguish the process from others with the same pid.
     started: str | None = None
-    ttl: float | None = None
-    job: str | None = None
-    user: str | None = None
-    token: str | None = None
+    ttl: float | None = None  # age in seconds at which its leases and claims count as dead
+    job: str | None = None  # batch job and user, which are only shown to people
+    user: str | None = None  # batch job and user, which are only shown to people
+    token: str | None = None  # unique name of a claim's holder
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the known fields as values that JSON can hold."""
@@ -95,21 +73,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds a lease.
+    """A process that holds a lease."""
 
-    Attributes
-    ----------
-    process : Process
-        Its identity; nothing is known if the lease is torn.
-    driver : str
-        Its name in the run.
-    age_seconds : float
-        Age of its lease.
-    """
-
-    process: Process
-    driver: str
-    age_seconds: float
+    process: Process  # its identity; nothing is known if the lease is torn
+    driver: str  # its name in the run
+    age_seconds: float  # age of its lease
 
     def to_dict(self) -> dict[str, JSON]:
         """Return all that is known, as the field `holder` of an error."""

@@ -27,8 +27,6 @@ from shardwrite.plan.identity import Bounds
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt", "receipt_at"]
-
 FORMAT = 1
 _MAX_UPDATES = 100
 _MAX_APPENDS = 10_000
@@ -38,32 +36,23 @@ _DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has gi
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the objects of an array should be.
+    """What the objects of an array should be."""
 
-    Attributes
-    ----------
-    empty : list of [int, int], optional
-        Shards that are empty by design and have no object, as the first rank and the count of
-        each sequence of consecutive ranks. None if they are not known, because another program
-        wrote the array, or because the array has more than `MAX_SHARDS` shards.
-    sizes : str, optional
-        Sizes of the objects of all shards, as `pack_sizes` gives them: 0 for a shard that is empty
-        by design, and -1 where it is not known. None if no size is known, because an earlier
-        version wrote the receipt or the array has more than `MAX_SIZES` shards.
-    """
-
+    # Shards that are empty by design and have no object, as the first rank and the count of each
+    # sequence of consecutive ranks. None if they are not known, because another program wrote the
+    # array, or because the array has more than `MAX_SHARDS` shards.
     empty: list[list[int]] | None = None
+    # Sizes of the objects of all shards, as `pack_sizes` gives them: 0 for a shard that is empty by
+    # design, and -1 where it is not known. None if no size is known, because an earlier version
+    # wrote the receipt or the array has more than `MAX_SIZES` shards.
     sizes: str | None = None
 
     @classmethod
     def of(cls, nbytes: npt.NDArray[np.int64]) -> Contents:
         """Contents of an array.
 
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64
-            Size of each shard's object, by row-major rank: 0 where there is none by design, and
-            -1 where it is not known.
+        - `nbytes`: size of each shard's object, by row-major rank: 0 where there is none by design,
+          and -1 where it is not known.
         """
         if len(nbytes) > MAX_SHARDS:
             return cls()
@@ -71,13 +60,7 @@ class Contents:
         return cls(as_runs(np.flatnonzero(nbytes == 0)), sizes)
 
     def nbytes(self, n_shards: int) -> npt.NDArray[np.int64]:
-        """Size of each shard's object, as `of` takes them.
-
-        Raises
-        ------
-        ArithmeticError, LookupError, TypeError, ValueError
-            If they are not the contents of so many shards.
-        """
+        """Size of each shard's object, as `of` takes them."""
         if n_shards > MAX_SHARDS:
             raise ValueError("more shards than one can look at")
         found = np.full(n_shards, -1, dtype=np.int64)
@@ -91,34 +74,19 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class UpdateEntry:
-    """Record of an update in the receipt of its array.
+    """Record of an update in the receipt of its array."""
 
-    Attributes
-    ----------
-    digest : str
-        Digest of the update's plan.
-    identity : Identity
-        What the digest covers, without the metadata.
-    run, finished : str, optional
-        Name of the run, and the time at which it finished.
-    result : mapping, optional
-        Fields of the run's result.
-    replaced : bool
-        Whether a later run has changed elements of the update's region. Then the array may no
-        longer hold what the update wrote.
-    given_up : bool
-        Whether the update was given up. It may have written some of its shards.
-    others : mapping
-        Fields that this version does not know.
-    """
-
-    digest: str
-    identity: Identity
-    run: str | None = None
-    finished: str | None = None
-    result: Mapping[str, JSON] | None = None
+    digest: str  # digest of the update's plan
+    identity: Identity  # what the digest covers, without the metadata
+    run: str | None = None  # name of the run, and the time at which it finished
+    finished: str | None = None  # name of the run, and the time at which it finished
+    result: Mapping[str, JSON] | None = None  # fields of the run's result
+    # Whether a later run has changed elements of the update's region. Then the array may no longer
+    # hold what the update wrote.
     replaced: bool = False
+    # Whether the update was given up. It may have written some of its shards.
     given_up: bool = False
+    # Fields that this version does not know
     others: Mapping[str, JSON] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, JSON]:
@@ -155,13 +123,7 @@ class UpdateEntry:
 
     @classmethod
     def from_json(cls, found: JSON) -> UpdateEntry:
-        """Parse and check the value that `to_dict` returns.
-
-        Raises
-        ------
-        ValueError
-            If a field is missing or has a wrong type.
-        """
+        """Parse and check the value that `to_dict` returns."""
         update = found if isinstance(found, Mapping) else {}
         digest, identity = update.get("digest"), update.get("identity")
         run, finished, result = (update.get(name) for name in ("run", "finished", "result"))
@@ -186,45 +148,21 @@ class UpdateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Record that an array was written completely.
+    """Record that an array was written completely."""
 
-    Attributes
-    ----------
-    digest : str
-        Digest of the plan.
-    run : str
-        Name of the run.
-    identity : Identity
-        What the digest covers: metadata, strategy and source.
-    durability : str
-        Durability level at which every shard was committed.
-    finished : str
-        Time at which the run finished, in UTC and ISO 8601 format.
-    version : str
-        Version of shardwrite that wrote the array.
-    result : mapping
-        Fields of the run's result.
-    contents : Contents
-        The objects of the array.
-    updates : tuple of UpdateEntry
-        The updates of the array since then, in the order in which they ended; of many, the most
-        recent ones, and all appends whose source has an identifier.
-    shape : list of int, optional
-        Shape of the array after the last update.
-    accepted : dict, optional
-        Metadata document of the array when the user last accepted it as it was.
-    """
-
-    digest: str
-    run: str
-    identity: Identity
-    durability: str
-    finished: str
-    version: str
-    result: Mapping[str, JSON]
-    contents: Contents
+    digest: str  # digest of the plan
+    run: str  # name of the run
+    identity: Identity  # what the digest covers: metadata, strategy and source
+    durability: str  # durability level at which every shard was committed
+    finished: str  # time at which the run finished, in UTC and ISO 8601 format
+    version: str  # version of shardwrite that wrote the array
+    result: Mapping[str, JSON]  # fields of the run's result
+    contents: Contents  # the objects of the array
+    # The updates of the array since then, in the order in which they ended; of many, the most
+    # recent ones, and all appends whose source has an identifier
     updates: tuple[UpdateEntry, ...] = ()
-    shape: list[int] | None = None
+    shape: list[int] | None = None  # shape of the array after the last update
+    # Metadata document of the array when the user last accepted it as it was
     accepted: Document | None = None
 
     def encode(self) -> bytes:
@@ -255,14 +193,8 @@ class Receipt:
     def decode(cls, data: bytes) -> Receipt:
         """Parse the content of a receipt file.
 
-        Raises
-        ------
-        LaterFormatError
-            If only a later version of this package can read the content.
-        ValueError
-            If the content is not a receipt, or a field has a wrong type.
-        KeyError
-            If a field is missing.
+        - Raises LaterFormatError if only a later version of this package can read the content.
+        - Raises KeyError if a field is missing.
         """
         found = parse_json(data)
         number = found.get("format") if isinstance(found, Mapping) else None
@@ -303,13 +235,8 @@ class Receipt:
     def update(self, digest: str, identity: Identity) -> UpdateEntry | None:
         """The last finished update that wrote the same, or None.
 
-        Parameters
-        ----------
-        digest : str
-            Digest of the update's plan.
-        identity : Identity
-            What the digest covers. It may differ from that of a finished update in the part of the
-            array that was planned, because the array may have grown since.
+        - `identity`: what the digest covers. It may differ from that of a finished update in the
+          part of the array that was planned, because the array may have grown since.
         """
         what = _written_by(identity)
         return next(
@@ -325,13 +252,8 @@ class Receipt:
     def with_update(self, entry: UpdateEntry, *, changes: Bounds | None) -> Receipt:
         """The receipt after another update.
 
-        Parameters
-        ----------
-        entry : UpdateEntry
-            The update.
-        changes : tuple of (int, int) or None
-            Region whose values the update may have changed: start and stop along each axis, in
-            elements. None if it has changed no values.
+        - `changes`: region whose values the update may have changed: start and stop along each
+          axis, in elements. None if it has changed no values.
         """
         before = [kept for kept in self.updates if kept.digest != entry.digest]
         if changes is not None:
@@ -368,12 +290,7 @@ class Receipt:
     def is_of(self, digest: str, run: str | None = None) -> bool:
         """Whether the receipt covers a plan, as its first write or as an update.
 
-        Parameters
-        ----------
-        digest : str
-            Digest of the plan.
-        run : str, optional
-            Name of a run of that plan. By default, any run of it counts.
+        - `run`: name of a run of that plan. By default, any run of it counts.
         """
         runs = [self.run] if self.digest == digest else []
         runs += [str(e.run) for e in self.updates if e.digest == digest and not e.given_up]
@@ -389,22 +306,9 @@ class Receipt:
         Another program may have changed the shape since then. Shards by which the array has grown
         count as empty.
 
-        Parameters
-        ----------
-        grid : ShardGrid
-            Grid of the array as it is now.
-
-        Returns
-        -------
-        numpy.ndarray of int64, of the shard grid's shape, or None
-            0 for a shard that is empty by design, and -1 for one that has an object of unknown
-            size. None if the receipt does not tell which shards are empty, or if the array has now
-            more shards than can be looked at.
-
-        Raises
-        ------
-        SpecError
-            If the receipt does not fit the array.
+        - Returns 0 for a shard that is empty by design, and -1 for one that has an object of
+          unknown size. None if the receipt does not tell which shards are empty, or if the array
+          has now more shards than can be looked at.
         """
         if self.contents.empty is None or math.prod(grid.counts) > MAX_SHARDS:
             return None
@@ -436,17 +340,8 @@ class Receipt:
         grown were never written, so they count as empty. If it is not known which shards are
         empty, or the receipt does not fit the array, that stays so.
 
-        Parameters
-        ----------
-        grid : ShardGrid
-            Grid of the array as it is now.
-        first : tuple of int
-            Position of the update's first shard in the shard grid.
-        nbytes : numpy.ndarray of int64
-            Size of the object of each of the update's shards, one axis for each axis of the array:
-            0 where it is empty by design. Shards that lie beyond the array are ignored.
-        is_known : numpy.ndarray of bool
-            Mask of the update's shards that it has written.
+        - `nbytes`: size of the object of each of the update's shards, one axis for each axis of the
+          array: 0 where it is empty by design. Shards that lie beyond the array are ignored.
         """
         contents, shape = Contents(), list(grid.shape)
         # A receipt that does not fit is replaced by one that does.
@@ -497,15 +392,7 @@ def _check_runs(runs: JSON) -> None:
 
 
 def read_receipt(target: Target) -> Receipt | None:
-    """The receipt of an array, or None if the array has none.
-
-    Raises
-    ------
-    JournalError
-        If the receipt file is not valid.
-    StoreError
-        If the file cannot be read.
-    """
+    """The receipt of an array, or None if the array has none."""
     return receipt_at(target.place)
 
 
@@ -540,22 +427,9 @@ def changed_region(
 ) -> Bounds | None:
     """Region whose values an update may have changed.
 
-    Parameters
-    ----------
-    identity : Identity
-        Identity of the update.
-    grid : ShardGrid
-        Grid of the part of the array that the update writes.
-    first : tuple of int
-        Position of the part's first shard in the shard grid of the array.
-    is_touched : numpy.ndarray of bool, shape (n_shards,)
-        Mask of the shards of the part that were written.
-
-    Returns
-    -------
-    tuple of (int, int) or None
-        Start and stop along each axis, in elements of the array: the smallest box that holds the
-        shards, and no more than the region of the update. None if there are no such shards.
+    - `is_touched`: bool, shape (n_shards,). Mask of the shards of the part that were written.
+    - Returns start and stop along each axis, in elements of the array: the smallest box that holds
+      the shards, and no more than the region of the update. None if there are no such shards.
     """
     at = np.argwhere(is_touched.reshape(grid.counts))
     if not len(at):

@@ -17,8 +17,6 @@ from shardwrite.journal.process import Process
 from shardwrite.plan import Cuts, Identity, ShardWindow
 from shardwrite.stores import DURABILITIES, parse_json
 
-__all__ = ["Intent", "LaterFormatError", "RunRecord", "StrategyFacts", "sealed"]
-
 FORMAT = 1
 _SEAL = "crc32c"
 
@@ -39,13 +37,7 @@ class StrategyFacts:
 
     @classmethod
     def from_json(cls, found: JSON) -> StrategyFacts:
-        """Parse the facts from a record.
-
-        Raises
-        ------
-        ValueError
-            If the name or the configuration is missing.
-        """
+        """Parse the facts from a record."""
         name = found.get("name") if isinstance(found, Mapping) else None
         configuration = found.get("configuration") if isinstance(found, Mapping) else None
         if not isinstance(name, str) or not isinstance(configuration, Mapping):
@@ -55,38 +47,23 @@ class StrategyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What a run will write, before it has begun.
+    """What a run will write, before it has begun."""
 
-    Attributes
-    ----------
-    digest : str
-        Digest of the plan. That of a stream or a salvage is a random name.
-    mode : {"w-", "w", "r+"}
-        ``"r+"`` if the run changes an array that exists, otherwise as in
-        :func:`shardwrite.to_sharded_zarr`.
-    identity : Identity
-        What the digest covers.
-    shards_from : ShardWindow, optional
-        Shards that the run writes; None for all shards of the array.
-    strategy : StrategyFacts, optional
-        The write strategy, for processes that read the plan back.
-    partition : Cuts, optional
-        Groups and blocks of the plan, for processes that write parts of it.
-    copies : bool
-        Whether encoded chunks of another array are copied. Processes that write parts copy them,
-        too.
-    figures : mapping
-        Figures of the plan, which are only shown to people, and fields that this version does not
-        know.
-    """
-
-    digest: str
+    digest: str  # digest of the plan. That of a stream or a salvage is a random name.
+    # ``"r+"`` if the run changes an array that exists, otherwise as in
+    # :func:`shardwrite.to_sharded_zarr`
     mode: str
-    identity: Identity
+    identity: Identity  # what the digest covers
+    # Shards that the run writes; None for all shards of the array
     shards_from: ShardWindow | None = None
+    # The write strategy, for processes that read the plan back
     strategy: StrategyFacts | None = None
+    # Groups and blocks of the plan, for processes that write parts of it
     partition: Cuts | None = None
+    # Whether encoded chunks of another array are copied. Processes that write parts copy them, too.
     copies: bool = False
+    # Figures of the plan, which are only shown to people, and fields that this version does not
+    # know
     figures: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
@@ -123,32 +100,16 @@ class Intent:
 class RunRecord(Intent):
     """What a run writes, and by whom and how it was begun.
 
-    Attributes
-    ----------
-    run : str
-        Name of the run.
-    replaces : bool
-        Whether an array stood there, which the run replaces.
-    durability : str
-        Durability level of the run.
-    begun_by : Process, optional
-        The process that began the run.
-    document_crc32c : int, optional
-        crc32c of the metadata document with which the run began. Older versions stored none.
-    array : str, optional
-        Name of the array's directory. Older versions stored none.
-
-    Notes
-    -----
     The fields of `Intent` come first.
     """
 
-    run: str
-    replaces: bool
-    durability: str
-    begun_by: Process | None = None
+    run: str  # name of the run
+    replaces: bool  # whether an array stood there, which the run replaces
+    durability: str  # durability level of the run
+    begun_by: Process | None = None  # the process that began the run
+    # crc32c of the metadata document with which the run began. Older versions stored none.
     document_crc32c: int | None = None
-    array: str | None = None
+    array: str | None = None  # name of the array's directory. Older versions stored none.
 
     @classmethod
     def begun(
@@ -161,15 +122,7 @@ class RunRecord(Intent):
         document_crc32c: int,
         array: str,
     ) -> RunRecord:
-        """Make the record of a run that begins, under a name of its own.
-
-        Parameters
-        ----------
-        intent : Intent
-            What the run will write.
-        replaces, durability, begun_by, document_crc32c, array
-            The other fields of the record.
-        """
+        """Make the record of a run that begins, under a name of its own."""
         return cls(
             **{each.name: getattr(intent, each.name) for each in fields(Intent)},
             run=uuid.uuid4().hex[:12],
@@ -201,19 +154,8 @@ class RunRecord(Intent):
     def from_json(cls, data: bytes, *, is_update: bool) -> RunRecord:
         """Parse and check the content of a ``plan.json``.
 
-        Parameters
-        ----------
-        data : bytes
-            Content of the file. A file of an older version has no checksum, and is accepted.
-        is_update : bool
-            Whether the file lies in a directory for an update of an array.
-
-        Raises
-        ------
-        LaterFormatError
-            If only a later version of this package can read the file.
-        ValueError
-            If the file is torn, does not match its checksum, or holds facts that no run has.
+        - `data`: content of the file. A file of an older version has no checksum, and is accepted.
+        - Raises LaterFormatError if only a later version of this package can read the file.
         """
         found = parse_json(data)
         if not isinstance(found, dict):

@@ -29,32 +29,19 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.journal.process import Process
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Beginning", "Entry", "Head", "cause_of", "encode_line", "parse_lines", "time_in"]
-
 _LARGEST = 2**63
 _LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """First line of a journal file.
+    """First line of a journal file."""
 
-    Attributes
-    ----------
-    writer : Process
-        The process that writes the file.
-    driver : str
-        Name of the driver on whose behalf it writes.
-    durability : str
-        Durability level of the commits.
-    begun : float, optional
-        Time of the first line by the clock of the process's host, in seconds since 1970. None if
-        the file does not tell a plausible one.
-    """
-
-    writer: Process
-    driver: str
-    durability: str
+    writer: Process  # the process that writes the file
+    driver: str  # name of the driver on whose behalf it writes
+    durability: str  # durability level of the commits
+    # Time of the first line by the clock of the process's host, in seconds since 1970. None if the
+    # file does not tell a plausible one.
     begun: float | None
 
     def to_dict(self) -> dict[str, JSON]:
@@ -81,42 +68,25 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Shards that a task has committed: all of them, or those since its previous entry.
+    """Shards that a task has committed: all of them, or those since its previous entry."""
 
-    Attributes
-    ----------
-    attempt : str
-        Name of the attempt, which is part of the names of its temporary files.
-    shards : tuple of int
-        Row-major ranks of the shards in the shard grid.
-    nbytes : tuple of int
-        Size of each shard's object in bytes; 0 if the shard is empty by design and has no object.
-    index_crcs : tuple of int
-        crc32c of each shard's index table, as little-endian pairs of uint64; 0 if the shard has no
-        index.
-    n_chunks : tuple of int
-        Number of inner chunks that hold data, for each shard.
-    seconds : float
-        Time since the start of the task, in seconds.
-    peak_nbytes : int
-        Peak of the memory that the run has taken in the process so far, in bytes above what the
-        process had when the run began; see `host.memory`.
-    more : bool
-        Whether the task goes on, so that its temporary files may exist. A line without this field
-        ends its task.
-    cpu_seconds : float, optional
-        Time for which the task's thread was computing since the start of the task, in seconds.
-        None if an older version has written the line.
-    """
-
-    attempt: str
-    shards: tuple[int, ...]
+    attempt: str  # name of the attempt, which is part of the names of its temporary files
+    shards: tuple[int, ...]  # row-major ranks of the shards in the shard grid
+    # Size of each shard's object in bytes; 0 if the shard is empty by design and has no object
     nbytes: tuple[int, ...]
+    # crc32c of each shard's index table, as little-endian pairs of uint64; 0 if the shard has no
+    # index
     index_crcs: tuple[int, ...]
-    n_chunks: tuple[int, ...]
-    seconds: float
+    n_chunks: tuple[int, ...]  # number of inner chunks that hold data, for each shard
+    seconds: float  # time since the start of the task, in seconds
+    # Peak of the memory that the run has taken in the process so far, in bytes above what the
+    # process had when the run began; see `host.memory`
     peak_nbytes: int
+    # Whether the task goes on, so that its temporary files may exist. A line without this field
+    # ends its task.
     more: bool = False
+    # Time for which the task's thread was computing since the start of the task, in seconds. None
+    # if an older version has written the line.
     cpu_seconds: float | None = None
 
     def to_dict(self) -> dict[str, JSON]:
@@ -133,17 +103,7 @@ class Entry:
     def from_dict(cls, found: Mapping[str, JSON], n_shards: int) -> Entry:
         """Parse and check the fields of a journal line.
 
-        Parameters
-        ----------
-        found : mapping
-            Fields of the line.
-        n_shards : int
-            Number of shards in the grid; every rank must be below it.
-
-        Raises
-        ------
-        ValueError
-            If a column is missing, or a field has an impossible value.
+        - `n_shards`: number of shards in the grid; every rank must be below it.
         """
         columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
         lists: list[list[int]] = [
@@ -180,19 +140,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Note that a task is about to commit shards.
+    """Note that a task is about to commit shards."""
 
-    Attributes
-    ----------
-    attempt : str
-        Name of the attempt.
-    start, stop : tuple of int
-        Half-open box of the task's shards, as positions in the shard grid.
-    """
-
-    attempt: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
+    attempt: str  # name of the attempt
+    start: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
+    stop: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
 
     def to_dict(self) -> dict[str, JSON]:
         """Fields of the journal line."""
@@ -200,13 +152,7 @@ class Beginning:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, JSON]) -> Beginning:
-        """Parse and check the fields of a journal line.
-
-        Raises
-        ------
-        ValueError
-            If a field is missing or has an impossible value.
-        """
+        """Parse and check the fields of a journal line."""
         attempt, corners = found.get("attempt"), found.get("begins")
         # The name becomes part of a path.
         if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
@@ -228,13 +174,7 @@ def _are_positions(found: JSON) -> bool:
 
 
 def time_in(line: Mapping[str, JSON]) -> float | None:
-    """Seconds from the first line of a journal to another line; None if the line does not tell.
-
-    Parameters
-    ----------
-    line : mapping
-        Fields of the line.
-    """
+    """Seconds from the first line of a journal to another line; None if the line does not tell."""
     return _duration(line.get("at"))
 
 
@@ -269,16 +209,8 @@ def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, JSON] | None]:
 
     A lost line only means that some shards are written again; no shard is lost.
 
-    Parameters
-    ----------
-    blocks : iterable of bytes
-        Content of the file, in blocks of any size.
-
-    Yields
-    ------
-    dict or None
-        Fields of the line. None if the line is torn, its checksum differs, or it is not a JSON
-        object.
+    - Yields fields of the line. None if the line is torn, its checksum differs, or it is not a JSON
+      object.
     """
     for line in _lines(blocks):
         try:

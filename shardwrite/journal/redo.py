@@ -18,40 +18,22 @@ from shardwrite.errors import JournalError
 from shardwrite.journal.composed import Composed, parse_record, ranges_of, shard_of
 from shardwrite.stores import ObjectReader, Store, listed, read_file
 
-__all__ = ["Redo", "old_records"]
-
 _RECORD, _LOCK, _LOCK_SUFFIX = "redo-", "lock-", ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """An interrupted change in place by the first version.
+    """An interrupted change in place by the first version."""
 
-    Attributes
-    ----------
-    path : pathlib.Path
-        File of the record or lock; to be removed once the shard is whole.
-    key : str
-        Key of the shard.
-    nbytes : int
-        Size of the shard before the change, in bytes. Negative if the shard is kept as it is.
-    writes : list of (int, bytes)
-        Offsets and bytes of the interrupted overwrite; empty for an append.
-    """
-
-    path: Path
-    key: str
+    path: Path  # file of the record or lock; to be removed once the shard is whole
+    key: str  # key of the shard
+    # Size of the shard before the change, in bytes. Negative if the shard is kept as it is.
     nbytes: int
+    # Offsets and bytes of the interrupted overwrite; empty for an append
     writes: list[tuple[int, bytes]]
 
     def compose(self, reader: ObjectReader) -> ObjectReader:
-        """The recovered shard, as an object to read.
-
-        Parameters
-        ----------
-        reader : ObjectReader
-            The shard as it is now.
-        """
+        """The recovered shard, as an object to read."""
         if self.nbytes < 0:
             return reader
         ends = [
@@ -66,28 +48,7 @@ def old_records(
 ) -> Iterator[tuple[Path, Redo | None]]:
     """Records and locks that the first version left in a run's directory.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    store : Store
-        Store of the array.
-    limit_nbytes : int
-        Largest size of a record, in bytes.
-
-    Yields
-    ------
-    path : pathlib.Path
-        The record or lock.
-    change : Redo or None
-        The interrupted change. None if the file can be removed.
-
-    Raises
-    ------
-    JournalError
-        If a record is whole but not valid.
-    StoreError
-        If a record cannot be read, or is larger than `limit_nbytes`.
+    - Yields the interrupted change. None if the file can be removed.
     """
     recorded = set()
     for path in listed(run_path, _RECORD):

@@ -30,21 +30,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "History",
-    "Replay",
-    "begun",
-    "discard",
-    "drivers_on",
-    "histories",
-    "journals_of",
-    "lines_of",
-    "replay",
-    "shards_of",
-    "sweep",
-    "unended",
-]
-
 # Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
 # it may run more than once.
 _NBYTES_PER_SHARD = 4096
@@ -52,35 +37,22 @@ _NBYTES_PER_SHARD = 4096
 
 @dataclass(slots=True)
 class Replay:
-    """Content of all journals of a run.
+    """Content of all journals of a run."""
 
-    Attributes
-    ----------
-    ledger : Ledger
-        Committed shards.
-    untrusted : set of int
-        Ranks of committed shards that a power cut may have destroyed: they were committed at level
-        ``"none"``, on another host or before this host was last started.
-    unended : list of Beginning
-        Tasks of dead processes that did not end. Their temporary files may still exist.
-    n_bad_lines : int
-        Number of lines that are torn, do not match their checksum, or are not valid.
-    n_journals : int
-        Number of journal files.
-    n_redone : int
-        Number of times that a line commits a shard which an earlier line has committed.
-    lost_boot : bool
-        Whether lines may be lost: the run began on another host or before this host was last
-        started, or a dead process wrote its journal there or then. Or its journals come from a
-        bucket, where the last lines may be missing.
-    """
-
-    ledger: Ledger
+    ledger: Ledger  # committed shards
+    # Ranks of committed shards that a power cut may have destroyed: they were committed at level
+    # ``"none"``, on another host or before this host was last started
     untrusted: set[int] = field(default_factory=set)
+    # Tasks of dead processes that did not end. Their temporary files may still exist.
     unended: list[Beginning] = field(default_factory=list)
+    # Number of lines that are torn, do not match their checksum, or are not valid
     n_bad_lines: int = 0
-    n_journals: int = 0
+    n_journals: int = 0  # number of journal files
+    # Number of times that a line commits a shard which an earlier line has committed
     n_redone: int = 0
+    # Whether lines may be lost: the run began on another host or before this host was last started,
+    # or a dead process wrote its journal there or then. Or its journals come from a bucket, where
+    # the last lines may be missing.
     lost_boot: bool = False
 
 
@@ -104,24 +76,7 @@ class _File:
 def replay(
     run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False
 ) -> Replay:
-    """Read the journals of a run.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    metadata : ArrayMetadata
-        Metadata of the array, or of the part of it that the run writes.
-    driver : str
-        Name of the driver whose journals are read; all journals, by default.
-    looking : bool
-        Whether nothing may be written into the run's directory; see `live_holders`.
-
-    Raises
-    ------
-    StoreError
-        If a journal or a lease cannot be read.
-    """
+    """Read the journals of a run."""
     grid = metadata.grid
     found = Replay(Ledger(grid))
     files = list(_parsed(journals_of(run, driver), grid.n_shards))
@@ -202,44 +157,21 @@ def _parse(path: Path, n_shards: int) -> _File:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Work of one process on a run, as its journal tells it.
+    """Work of one process on a run, as its journal tells it."""
 
-    Attributes
-    ----------
-    driver : str
-        Name of the driver on whose behalf the process works.
-    process : str
-        Host and pid of the process, separated by a colon.
-    job : str
-        Job of the batch system, as text to display; empty if there is none.
-    shards : list of int
-        Ranks of the shards in the order in which they were committed.
-    seconds : float
-        Time from the first line to the last, in seconds. The first time is taken from the clock of
-        the process's host, the last from that of the file system.
-    failures : list of str
-        Errors that ended its work; see `cause_of`.
-    n_unended : int
-        Number of tasks that it began to commit and did not end.
-    """
-
-    driver: str
-    process: str
-    job: str
-    shards: list[int]
+    driver: str  # name of the driver on whose behalf the process works
+    process: str  # host and pid of the process, separated by a colon
+    job: str  # job of the batch system, as text to display; empty if there is none
+    shards: list[int]  # ranks of the shards in the order in which they were committed
+    # Time from the first line to the last, in seconds. The first time is taken from the clock of
+    # the process's host, the last from that of the file system.
     seconds: float
-    failures: list[str]
-    n_unended: int
+    failures: list[str]  # errors that ended its work; see `cause_of`
+    n_unended: int  # number of tasks that it began to commit and did not end
 
 
 def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
-    """Work of each process that has a journal, alive or not.
-
-    Raises
-    ------
-    StoreError
-        If a journal cannot be read.
-    """
+    """Work of each process that has a journal, alive or not."""
     found = []
     for file in _parsed(journals_of(run), metadata.grid.n_shards):
         shards = [rank for entry in file.entries for rank in entry.shards]
@@ -264,27 +196,8 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     Temporary files are removed by name. The array is listed only if journals may have lost names,
     after a power cut or where another host has written.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    metadata : ArrayMetadata
-        Metadata of the array, or of the part of it that the run writes.
-    found : Replay
-        Content of the run's journals.
-    may_list : bool
-        Whether the array may be listed. The processes of a job array, which write one part each,
-        never list it, because there can be many of them.
-
-    Returns
-    -------
-    int
-        Number of temporary files that were removed; part files are not counted.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be listed or removed.
+    - `may_list`: whether the array may be listed. The processes of a job array, which write one
+      part each, never list it, because there can be many of them.
     """
     all_parts = listed(run.path, "parts-")
     drivers = drivers_in(run.path)
@@ -300,17 +213,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
 
 
 def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
-    """Tasks that have begun and not ended.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    metadata : ArrayMetadata
-        Metadata of the array, or of the part of it that the run writes.
-    own_journals : str
-        Prefix of the names of journals that are left out; none, by default.
-    """
+    """Tasks that have begun and not ended."""
     others = [
         path
         for path in journals_of(run)
@@ -326,11 +229,6 @@ def begun(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
 
     No other shards were touched, unless a power cut or a torn line has lost names; see
     `Replay.lost_boot` and `Replay.n_bad_lines`.
-
-    Raises
-    ------
-    StoreError
-        If a journal cannot be read.
     """
     found = []
     for path in journals_of(run):

@@ -81,17 +81,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "RunDirectory",
-    "discard_drafts",
-    "held",
-    "later_version",
-    "proof_in",
-    "refuse_later",
-    "remove_empty",
-    "run_in",
-]
-
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
 _CLAIM_OF_END = "claim-end"
@@ -100,21 +89,12 @@ _CLAIM_OF_END = "claim-end"
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """A run on one array, and its directory.
+    """A run on one array, and its directory."""
 
-    Attributes
-    ----------
-    target : Target
-        The array, or the update of it, that the run writes.
-    record : RunRecord
-        Content of ``plan.json``.
-    state : {"run", "ended", "taken"}
-        Prefix of the directory's name: ``"run"`` while the run goes on, ``"ended"`` after it has
-        finished, ``"taken"`` after it was given up or another run has taken its place.
-    """
-
-    target: Target
-    record: RunRecord
+    target: Target  # the array, or the update of it, that the run writes
+    record: RunRecord  # content of ``plan.json``
+    # Prefix of the directory's name: ``"run"`` while the run goes on, ``"ended"`` after it has
+    # finished, ``"taken"`` after it was given up or another run has taken its place
     state: str = "run"
 
     @property
@@ -172,15 +152,7 @@ class RunDirectory:
 
     @property
     def document(self) -> Document:
-        """Metadata document of the array, as it was when the run began.
-
-        Raises
-        ------
-        JournalError
-            If the document is not the one with which the run began; it would be published.
-        StoreError
-            If the document is missing or cannot be read.
-        """
+        """Metadata document of the array, as it was when the run began."""
         path = self.document_path
         data, seal = read_there(path), self.record.document_crc32c
         found = parse_document(data, path)
@@ -211,18 +183,7 @@ class RunDirectory:
         return self.path / f"parts-{driver}"
 
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
-        """Proof of which data are the run's own and may be removed; see `proof_in`.
-
-        Parameters
-        ----------
-        keys : callable
-            Returns the keys of the shards that may be removed; none, by default.
-
-        Raises
-        ------
-        StoreError
-            If a plan cannot be read.
-        """
+        """Proof of which data are the run's own and may be removed; see `proof_in`."""
         return proof_in(self.path, self.target, self.run, keys)
 
     def make_room(self, durability: str, driver: str) -> None:
@@ -230,21 +191,7 @@ class RunDirectory:
 
         Any number of processes may do this, in any order; see :meth:`Place.make_room`.
 
-        Parameters
-        ----------
-        durability : str
-            Durability level of the array's directories.
-        driver : str
-            Name of the driver that does it.
-
-        Raises
-        ------
-        RunEndedError
-            If another process has taken the run over.
-        JournalError
-            If another run writes there, or somebody has removed what this run has written.
-        SpecError
-            If a group above has consolidated metadata that are not valid.
+        - Raises RunEndedError if another process has taken the run over.
         """
         if self.makes_array:
             with self._told_of_takeover():
@@ -282,12 +229,7 @@ class RunDirectory:
     def check_mark(self) -> None:
         """Verify that what stands at the target is still what this run has written.
 
-        Raises
-        ------
-        RunEndedError
-            If another process has taken the run over, which may have removed it.
-        JournalError
-            If somebody else has removed or replaced it.
+        - Raises RunEndedError if another process has taken the run over, which may have removed it.
         """
         with self._told_of_takeover():
             self.target.place.check_mark(self)
@@ -306,21 +248,7 @@ class RunDirectory:
     ) -> None:
         """Take step 5: publish the array's metadata, and make the groups above that are missing.
 
-        Parameters
-        ----------
-        durability : str
-            Durability level of the documents.
-        driver : str
-            Name of the driver that does it.
-        listed : callable
-            Fills in the manifest of the document, if the array keeps one.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        SpecError
-            If a group above has consolidated metadata that are not valid.
+        - Raises RunEndedError if the run has ended meanwhile.
         """
         document = listed(self.document)
         place = self.target.place
@@ -364,21 +292,9 @@ class RunDirectory:
 
         Changes that others make meanwhile are kept. The caller holds the claim of `ending`.
 
-        Parameters
-        ----------
-        make : callable
-            Returns the new document, given the one that is there. It may be called more than once.
-        durability : str
-            Durability level of the documents.
-        driver : str
-            Name of the driver that does it.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
-        StoreError
-            If the document cannot be written.
+        - `make`: returns the new document, given the one that is there. It may be called more than
+          once.
+        - Raises RunEndedError if the run has ended meanwhile.
         """
         place = self.target.place
         for n_tries in itertools.count(1):
@@ -425,21 +341,8 @@ class RunDirectory:
     ) -> bool:
         """Write a document of a group, unless another process has changed it.
 
-        Parameters
-        ----------
-        place : Place
-            The group.
-        old : bytes or None
-            The document that the new one is made from; None if there was none.
-        new : Document
-            The new document.
-        durability, driver : str
-            As for `_write`.
-
-        Returns
-        -------
-        bool
-            False if the document is not `old` any more; nothing is written then.
+        - `old`: the document that the new one is made from; None if there was none.
+        - Returns False if the document is not `old` any more; nothing is written then.
         """
         check = partial(self._check_current, driver)
         with alone_in_store(place, self.target.beside.parent):
@@ -450,21 +353,7 @@ class RunDirectory:
     ) -> None:
         """Take the first part of step 6: write the receipt, and a report of the run before it.
 
-        Parameters
-        ----------
-        receipt : Receipt
-            The receipt.
-        durability : str
-            Durability level of the receipt.
-        driver : str
-            Name of the driver that does it.
-        report : bytes, optional
-            Content of the report; none is written by default.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended meanwhile.
+        - Raises RunEndedError if the run has ended meanwhile.
         """
         if report is not None:
             self._write(self.target.place, REPORT_NAME, report, durability, driver)
@@ -478,22 +367,6 @@ def proof_in(
 
     The plan is looked for in the run's directory, and in its place beside that directory. Without
     a whole plan of this run, the proof covers nothing.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Directory of the run.
-    target : Target
-        The array, or the update of it, that the run writes.
-    run : str
-        Name of the run.
-    keys : callable
-        Returns the keys of the shards that may be removed; none, by default.
-
-    Raises
-    ------
-    StoreError
-        If a plan cannot be read.
     """
     for plan in (
         path / "plan.json",
@@ -542,13 +415,7 @@ def later_version(target: Target, plan: Path, error: LaterFormatError) -> Journa
 
 
 def refuse_later(target: Target, path: Path) -> None:
-    """Refuse to remove the directory of a run that only a later version of this package knows.
-
-    Raises
-    ------
-    JournalError
-        If a plan in the directory has a later format.
-    """
+    """Refuse to remove the directory of a run that only a later version of this package knows."""
     for plan in (path / "plan.json", path / "plan-moved.json"):
         try:
             RunRecord.from_json(read_file(plan) or b"", is_update=bool(target.update))
@@ -567,13 +434,7 @@ def run_in(plan: Path) -> str:
 
 
 def remove_empty(target: Target) -> None:
-    """Remove the directory beside an array, if no run is left in it.
-
-    Raises
-    ------
-    StoreError
-        If a claim that a power cut has brought back cannot be removed.
-    """
+    """Remove the directory beside an array, if no run is left in it."""
     beside = target.beside
     drop_claim(beside / _CLAIM_OF_END)
     for emptied in (target.run_path, beside / UPDATES, beside):
@@ -588,15 +449,7 @@ def drivers_in(directory: Path) -> list[str]:
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:
-    """Error that says which process works on a run.
-
-    Parameters
-    ----------
-    found : RunDirectory
-        The run.
-    holder : Holder
-        One of the holders that `live_holders` gives.
-    """
+    """Error that says which process works on a run."""
     job = f", job {holder.process.job}" if holder.process.job else ""
     return JournalError(
         f"{found.target.label} is being written by another plan: {holder.process.name}{job}; last "

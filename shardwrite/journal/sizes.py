@@ -8,8 +8,6 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_SIZES", "pack_sizes", "unpack_sizes"]
-
 MAX_SIZES = 2**20
 """Number of objects up to which sizes are kept; an update writes all of them anew."""
 
@@ -20,30 +18,14 @@ def pack_sizes(sizes: npt.NDArray[np.int64]) -> str:
     The first bytes of all numbers come first, then the second bytes, and so on. Most of the last
     ones are zero, so a size of some megabytes takes about four characters.
 
-    Parameters
-    ----------
-    sizes : numpy.ndarray of int64
-        The sizes in bytes; -1 stands for one that is not known.
+    - `sizes`: the sizes in bytes; -1 stands for one that is not known.
     """
     planes = np.ascontiguousarray(sizes, dtype="<i8").view(np.uint8).reshape(-1, 8).T
     return base64.b64encode(zlib.compress(planes.tobytes(), 1)).decode()
 
 
 def unpack_sizes(text: str, n: int) -> npt.NDArray[np.int64]:
-    """Sizes from the text that `pack_sizes` has made.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    n : int
-        Number of sizes.
-
-    Raises
-    ------
-    ValueError
-        If the text does not hold so many sizes, or one is less than -1.
-    """
+    """Sizes from the text that `pack_sizes` has made."""
     if n > MAX_SIZES:
         raise ValueError("more sizes than a receipt holds")
     unpacker = zlib.decompressobj()

@@ -90,31 +90,14 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = [
-    "end_run",
-    "forget",
-    "make_end",
-    "metadata_of",
-    "refuse_consuming",
-    "remove_orphans",
-    "settle",
-    "take_away",
-    "take_back",
-]
-
 ENDED, TAKEN = "ended", "taken"
 
 
 def end_run(run: RunDirectory, own_journals: str = "") -> None:
     """End a run whose array is complete.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    own_journals : str
-        Prefix of the names of this process's journals. All tasks in them have ended, so these
-        journals need not be read; by default, all journals are read.
+    - `own_journals`: prefix of the names of this process's journals. All tasks in them have ended,
+      so these journals need not be read; by default, all journals are read.
     """
     over = replace(run, state=ENDED)
     with contextlib.suppress(FileNotFoundError):  # another process was first
@@ -126,13 +109,6 @@ def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
     """End a run that has changed nothing yet.
 
     Errors of the system are ignored, since they would hide the error for which the run is ended.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    is_claimed : bool
-        Whether ``plan.json`` names the run, so that other processes may have joined it.
     """
     with contextlib.suppress(OSError):
         if is_claimed:
@@ -147,13 +123,6 @@ def take_away(run: RunDirectory) -> None:
 
     If the run is an update, the array and all of its shards stay; each shard is whole, either old
     or new. An array in a directory that the run was to replace stays, or is put back.
-
-    Raises
-    ------
-    JournalError
-        If a process works on the run.
-    StoreError
-        If something cannot be renamed or removed.
     """
     holders = live_holders(run.path)
     if holders:
@@ -165,13 +134,7 @@ def take_away(run: RunDirectory) -> None:
 
 
 def refuse_consuming(run: RunDirectory) -> None:
-    """Refuse to take away shards that hold what was removed elsewhere.
-
-    Raises
-    ------
-    JournalError
-        If the run has removed objects of its source.
-    """
+    """Refuse to take away shards that hold what was removed elsewhere."""
     if is_there(run.path / CONSUMES):
         raise JournalError(
             f"shards of {run.target.label} hold data that a conversion with consume=True has "
@@ -182,13 +145,7 @@ def refuse_consuming(run: RunDirectory) -> None:
 
 
 def forget(run: RunDirectory) -> None:
-    """Remove a run whose array is gone. What stands in its place now is not touched.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be renamed or removed.
-    """
+    """Remove a run whose array is gone. What stands in its place now is not touched."""
     over = replace(run, state=TAKEN)
     with as_store_error(str(run.path), "cannot remove"):
         with contextlib.suppress(FileNotFoundError):
@@ -202,17 +159,7 @@ def forget(run: RunDirectory) -> None:
 def settle(over: RunDirectory, own_journals: str = "") -> None:
     """Finish the end of a run that is over; see the steps in the module's docstring.
 
-    Parameters
-    ----------
-    over : RunDirectory
-        The run, in the state ``"ended"`` or ``"taken"``.
-    own_journals : str
-        Prefix of the names of journals that need not be read; see :func:`end_run`.
-
-    Raises
-    ------
-    StoreError, RunEndedError
-        If a step fails, and no other process has settled the run meanwhile.
+    - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
     """
     try:
         _settle(over, own_journals)
@@ -262,13 +209,7 @@ def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:
 
 
 def remove_orphans(target: Target) -> None:
-    """Remove directories of settled runs that a crash has left behind.
-
-    Raises
-    ------
-    JournalError
-        If a later version of this package has left one.
-    """
+    """Remove directories of settled runs that a crash has left behind."""
     for state in (ENDED, TAKEN):
         for path in listed(target.run_path, f"{state}-"):
             with as_store_error(str(path), "cannot remove"):
@@ -535,13 +476,7 @@ def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
 
 
 def metadata_of(run: RunDirectory) -> ArrayMetadata:
-    """Metadata of the array, or of the part of it whose shards an update writes.
-
-    Raises
-    ------
-    JournalError
-        If the shards of the update are not in the array of the document.
-    """
+    """Metadata of the array, or of the part of it whose shards an update writes."""
     metadata = parse_metadata(json.dumps(run.document))
     if run.makes_array:
         return metadata

@@ -24,8 +24,6 @@ from shardwrite.journal.replay import drivers_of, journals_of, lines_of
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.stores import as_store_error
 
-__all__ = ["Commits", "OpenTask", "Timeline", "Worker", "timeline_of"]
-
 _COLUMNS = ("worker", "start", "stop", "n_shards", "raw_nbytes", "stored_nbytes", "cpu_seconds")
 _MAX_FAILURES = 20
 _LARGEST = 2**62
@@ -33,76 +31,48 @@ _LARGEST = 2**62
 
 @dataclass(slots=True)
 class Worker:
-    """A process that has committed shards, or has begun to.
+    """A process that has committed shards, or has begun to."""
 
-    Attributes
-    ----------
-    name : str
-        Host and pid.
-    job : str
-        Batch job, as text to display; empty if there is none.
-    is_alive : bool
-        Whether the driver for which it works holds a lease.
-    begun, last : float or None
-        Times of its first line and of its last commit, in seconds since 1970. None if they are
-        not known.
-    peak_nbytes : int
-        Peak of the memory that the run took in it, in bytes.
-    failures : list of str
-        Errors that ended its work.
-    """
-
-    name: str
-    job: str
-    is_alive: bool
+    name: str  # host and pid
+    job: str  # batch job, as text to display; empty if there is none
+    is_alive: bool  # whether the driver for which it works holds a lease
+    # Times of its first line and of its last commit, in seconds since 1970. None if they are not
+    # known.
     begun: float | None
+    # Times of its first line and of its last commit, in seconds since 1970. None if they are not
+    # known.
     last: float | None
-    peak_nbytes: int = 0
-    failures: list[str] = field(default_factory=list)
+    peak_nbytes: int = 0  # peak of the memory that the run took in it, in bytes
+    failures: list[str] = field(default_factory=list)  # errors that ended its work
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTask:
-    """A task that has begun and not ended.
+    """A task that has begun and not ended."""
 
-    Attributes
-    ----------
-    worker : int
-        Position of its process in `Timeline.workers`.
-    start : float
-        Time at which it began, in seconds since 1970.
-    n_shards : int
-        Number of shards that it is about to commit.
-    """
-
-    worker: int
-    start: float
-    n_shards: int
+    worker: int  # position of its process in `Timeline.workers`
+    start: float  # time at which it began, in seconds since 1970
+    n_shards: int  # number of shards that it is about to commit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Commits:
-    """Commits whose times are known, one element of each column for an entry of a journal.
+    """Commits whose times are known, one element of each column for an entry of a journal."""
 
-    Attributes
-    ----------
-    worker : numpy.ndarray of int64
-        Position of the process in `Timeline.workers`.
-    start, stop : numpy.ndarray of float64
-        Time of the previous entry of the task, or of its beginning, and time of this entry, in
-        seconds since 1970.
-    n_shards, raw_nbytes, stored_nbytes : numpy.ndarray of int64
-        Number of shards, their decoded bytes inside the array, and the bytes of their objects.
-    cpu_seconds : numpy.ndarray of float64
-        Time for which the thread was computing between `start` and `stop`; NaN if it is not known.
-    """
-
-    worker: npt.NDArray[np.int64]
+    worker: npt.NDArray[np.int64]  # position of the process in `Timeline.workers`
+    # Time of the previous entry of the task, or of its beginning, and time of this entry, in
+    # seconds since 1970
     start: npt.NDArray[np.float64]
+    # Time of the previous entry of the task, or of its beginning, and time of this entry, in
+    # seconds since 1970
     stop: npt.NDArray[np.float64]
+    # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     n_shards: npt.NDArray[np.int64]
+    # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     raw_nbytes: npt.NDArray[np.int64]
+    # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     stored_nbytes: npt.NDArray[np.int64]
+    # Time for which the thread was computing between `start` and `stop`; NaN if it is not known
     cpu_seconds: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -111,53 +81,21 @@ class Commits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """What the journals of a run tell of its course.
+    """What the journals of a run tell of its course."""
 
-    Attributes
-    ----------
-    ledger : Ledger
-        The shards that are committed.
-    raw_nbytes : numpy.ndarray of int64, shape (n_shards,)
-        Decoded bytes of each shard inside the array.
-    workers : list of Worker
-        The processes, by the time at which they began.
-    commits : Commits
-        The commits whose times are known.
-    open_tasks : list of OpenTask
-        Tasks that have begun and not ended, and whose times are known.
-    n_again : int
-        Number of times that a task began although a task for the same shards had begun before.
-    n_redone : int
-        Number of times that a shard was committed although it was committed already.
-    n_untimed : int
-        Number of commits without a time, as older versions have entered them.
-    """
-
-    ledger: Ledger
-    raw_nbytes: npt.NDArray[np.int64]
-    workers: list[Worker]
-    commits: Commits
-    open_tasks: list[OpenTask]
+    ledger: Ledger  # the shards that are committed
+    raw_nbytes: npt.NDArray[np.int64]  # decoded bytes of each shard inside the array
+    workers: list[Worker]  # the processes, by the time at which they began
+    commits: Commits  # the commits whose times are known
+    open_tasks: list[OpenTask]  # tasks that have begun and not ended, and whose times are known
+    # Number of times that a task began although a task for the same shards had begun before
     n_again: int
-    n_redone: int
-    n_untimed: int
+    n_redone: int  # number of times that a shard was committed although it was committed already
+    n_untimed: int  # number of commits without a time, as older versions have entered them
 
 
 def timeline_of(run: RunDirectory, metadata: ArrayMetadata) -> Timeline:
-    """Read the timeline of a run from its journals. Nothing is written.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    metadata : ArrayMetadata
-        Metadata of the array, or of the part of it that the run writes.
-
-    Raises
-    ------
-    StoreError
-        If a journal or a lease cannot be read.
-    """
+    """Read the timeline of a run from its journals. Nothing is written."""
     reader = _Reader(metadata)
     for path in journals_of(run):
         # A journal disappears if the run ends meanwhile.
@@ -269,13 +207,7 @@ class _Reader:
         return math.prod(max(0, min(b, n) - max(0, a)) for a, b, n in corners)
 
     def timeline(self, alive: set[str]) -> Timeline:
-        """The timeline, with processes in the order in which they began.
-
-        Parameters
-        ----------
-        alive : set of str
-            Names of the drivers that hold a lease.
-        """
+        """The timeline, with processes in the order in which they began."""
         for worker, driver in zip(self._workers, self._drivers, strict=True):
             worker.is_alive = driver in alive
         order = sorted(range(len(self._workers)), key=lambda k: self._workers[k].begun or 0.0)

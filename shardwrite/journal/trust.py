@@ -37,8 +37,6 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 
-__all__ = ["check_name", "require_trusted", "require_trusted_copies"]
-
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
 _WRITE = 2
@@ -54,15 +52,7 @@ class _Circle:
     groups: frozenset[int]
 
     def holds(self, found: os.stat_result, around: os.stat_result) -> bool:
-        """Whether the owner of a file or directory belongs to the circle.
-
-        Parameters
-        ----------
-        found : os.stat_result
-            Status of the file or directory.
-        around : os.stat_result
-            Status of the directory that contains it.
-        """
+        """Whether the owner of a file or directory belongs to the circle."""
         if found.st_uid in self.users:
             return True
         is_proof = found.st_gid in self.groups and not around.st_mode & stat.S_IWOTH
@@ -72,17 +62,8 @@ class _Circle:
 def require_trusted(target: Target) -> frozenset[Path]:
     """Check that the run state beside an array is trusted.
 
-    Returns
-    -------
-    frozenset of pathlib.Path
-        All paths that were checked. A caller that follows no other paths need not check again.
-
-    Raises
-    ------
-    UntrustedStateError
-        If something is not trusted. The message names its path, its owner and the remedy.
-    StoreError
-        If the file system reports an error.
+    - Raises UntrustedStateError if something is not trusted. The message names its path, its owner
+      and the remedy.
     """
     beside = target.beside
     seen: set[Path] = set()
@@ -101,12 +82,8 @@ def require_trusted(target: Target) -> frozenset[Path]:
 def require_trusted_copies(directory: Path) -> None:
     """Check that a directory for copies of shards is trusted, as run state must be.
 
-    Raises
-    ------
-    UntrustedStateError
-        If it is a link, or belongs to a user who could not replace the array.
-    StoreError
-        If the file system reports an error.
+    - Raises UntrustedStateError if it is a link, or belongs to a user who could not replace the
+      array.
     """
     with as_store_error(str(directory), "cannot look at"):
         above = os.stat(directory.parent)
@@ -127,17 +104,7 @@ def check_name(target: Target, name: str | None) -> None:
     Plans of older versions, which name no array, are accepted. In a store, so are those of calls
     that have divided the same place otherwise into store and name.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    name : str or None
-        Name of the array that ``plan.json`` holds, if any.
-
-    Raises
-    ------
-    UntrustedStateError
-        If the plan names another array.
+    - Raises UntrustedStateError if the plan names another array.
     """
     if name not in (None, target.place.array_name) and not _ends_with(target.place, name):
         path = target.run_path / "plan.json"
@@ -159,25 +126,8 @@ def _doubts(
 ) -> Iterator[tuple[Path, str, OSError | None]]:
     """Find what is not trusted in a directory of run state.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The directory; its subdirectories are checked, too, but not data and part files.
-    around : os.stat_result
-        Status of the directory.
-    circle : _Circle
-        Trusted users and groups.
-    seen : set of pathlib.Path
-        All existing paths are added to it.
-
-    Yields
-    ------
-    path : pathlib.Path
-        Path that is not trusted.
-    reason : str
-        Why it is not trusted.
-    cause : OSError or None
-        Error of the system, if there is one.
+    - `directory`: the directory; its subdirectories are checked, too, but not data and part files.
+    - Yields error of the system, if there is one.
     """
     try:
         names = sorted(os.listdir(directory))
@@ -225,13 +175,6 @@ def _circle(above: Path, found: os.stat_result) -> _Circle:
     """Users and groups who could replace the contents of a directory.
 
     They follow from the directory's owner, mode and access control list.
-
-    Parameters
-    ----------
-    above : pathlib.Path
-        The directory.
-    found : os.stat_result
-        Status of the directory.
     """
     users = {os.geteuid(), 0, found.st_uid}
     groups: set[int] = set()

@@ -75,15 +75,6 @@ from shardwrite.stores import (
     read_file,
 )
 
-__all__ = [
-    "Change",
-    "OldBytes",
-    "change_in_place",
-    "recover_changes",
-    "recover_shard",
-    "shard_claim",
-]
-
 _FORMAT = 1
 _CLAIM = "claim-"
 _COPY_NBYTES = 2**22
@@ -92,27 +83,15 @@ _RECOVERY = "recovery-"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a shard in place, with the old bytes that undo it.
+    """A change of a shard in place, with the old bytes that undo it."""
 
-    Attributes
-    ----------
-    key : str
-        Key of the shard.
-    old_nbytes : int
-        Size of the shard before the change, in bytes.
-    writes : iterable of (int, buffer)
-        Offsets and data, in the order in which they are written.
-    saved : sequence of (int, bytes), or OldBytes
-        Offsets and old bytes of all that the old shard needs and the change overwrites: inner
-        chunks to which the old index refers, and the index itself.
-    spans : sequence of (int, int)
-        Where the ranges begin and end that are written, in bytes.
-    """
-
-    key: str
-    old_nbytes: int
-    writes: Iterable[tuple[int, Buffer]]
+    key: str  # key of the shard
+    old_nbytes: int  # size of the shard before the change, in bytes
+    writes: Iterable[tuple[int, Buffer]]  # offsets and data, in the order in which they are written
+    # Offsets and old bytes of all that the old shard needs and the change overwrites: inner chunks
+    # to which the old index refers, and the index itself
     saved: Sequence[tuple[int, bytes]] | OldBytes
+    # Where the ranges begin and end that are written, in bytes
     spans: Sequence[tuple[int, int]] = ()
 
     def record(self) -> Iterator[Buffer]:
@@ -120,10 +99,8 @@ class Change:
 
         What is saved is gone through twice, since its checksum stands before it.
 
-        Raises
-        ------
-        StoreError
-            With the number ``ESTALE``, if another program has changed it in between.
+        - Raises StoreError with the number ``ESTALE``, if another program has changed it in
+          between.
         """
         pairs: list[JSON] = []
         checksum = again = 0
@@ -150,13 +127,7 @@ class Change:
         yield b"".join(held)
 
     def undone(self, reader: ObjectReader) -> ObjectReader:
-        """The shard as it was before the change, as an object to read.
-
-        Parameters
-        ----------
-        reader : ObjectReader
-            The shard as it is now.
-        """
+        """The shard as it was before the change, as an object to read."""
         return Composed(reader, self.old_nbytes, list(self.saved))
 
 
@@ -165,17 +136,10 @@ class OldBytes:
     """Byte ranges of an object and their offsets, which are read again each time.
 
     Together they may be half of a large shard, so they are not kept in memory.
-
-    Parameters
-    ----------
-    reader : ObjectReader
-        The object.
-    spans : sequence of (int, int)
-        Where the ranges begin and end, in bytes.
     """
 
     reader: ObjectReader
-    spans: Sequence[tuple[int, int]]
+    spans: Sequence[tuple[int, int]]  # where the ranges begin and end, in bytes
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for start, stop in self.spans:
@@ -184,13 +148,7 @@ class OldBytes:
 
 
 def _decode(data: bytes, path: str) -> Change | None:
-    """Parse a record; None if it is torn, since the shard was not changed in that case.
-
-    Raises
-    ------
-    JournalError
-        If the record is whole, and this version cannot read it.
-    """
+    """Parse a record; None if it is torn, since the shard was not changed in that case."""
     try:
         parsed = parse_record(data)
         if parsed is None:
@@ -219,18 +177,6 @@ def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Cl
     """Hold the claim of a shard that may be changed in place.
 
     The claim is needed because dask may run the same task twice at the same time.
-
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    key : str
-        Key of the shard.
-
-    Raises
-    ------
-    JournalError, StoreError
-        If the claim cannot be taken; see :func:`shardwrite.journal.lock.exclusive`.
     """
     return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
 
@@ -245,26 +191,10 @@ def change_in_place(
 ) -> None:
     """Change a shard in place, while holding its claim.
 
-    Parameters
-    ----------
-    claim : Claim
-        Claim of the shard.
-    store : Store
-        Store of the array.
-    change : Change
-        The change.
-    durability : str
-        Durability level. With ``"none"``, nothing is synced.
-    version : object
-        Version of the shard for which the change was made.
-    guard : callable
-        Called right before the shard is written to. If it raises, the shard stays as it is.
-
-    Raises
-    ------
-    StoreError
-        If a read or write fails. Its `errno` is ``ESTALE`` if another writer has replaced the
-        shard, or another process has taken the claim over.
+    - `durability`: durability level. With ``"none"``, nothing is synced.
+    - `guard`: called right before the shard is written to. If it raises, the shard stays as it is.
+    - Raises StoreError if a read or write fails. Its `errno` is ``ESTALE`` if another writer has
+      replaced the shard, or another process has taken the claim over.
     """
     is_durable = durability != "none"
     claim.record(change.record(), is_durable=is_durable)
@@ -295,10 +225,7 @@ def _put_back(
 
     Where that fails, too, the record stays for the next process.
 
-    Raises
-    ------
-    StoreError
-        If it fails. The number is that of `error`, if it has one.
+    - Raises StoreError if it fails. The number is that of `error`, if it has one.
     """
     try:
         claim.check()
@@ -327,23 +254,7 @@ def _overwrite(editor: ObjectEditor, change: Change) -> None:
 def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
     """Undo all interrupted changes in place of a run.
 
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    store : Store
-        Store of the array.
-    metadata : ArrayMetadata
-        Metadata of the array, or of a part of it.
-
-    Raises
-    ------
-    CorruptShardError
-        If the recovered shard has no valid index.
-    JournalError
-        If a record is not valid or does not fit its shard, or a claim is not given back in time.
-    StoreError
-        If something cannot be read or written.
+    - Raises CorruptShardError if the recovered shard has no valid index.
     """
     for path in listed(run_path, _CLAIM):
         if stat.S_ISDIR(mode_of(path, follow=False)):
@@ -356,22 +267,7 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
 
 
 def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
-    """Undo an interrupted change in place of one shard, while holding its claim.
-
-    Parameters
-    ----------
-    claim : Claim
-        Claim of the shard.
-    store : Store
-        Store of the array.
-    metadata : ArrayMetadata
-        Metadata of the array, or of a part of it.
-
-    Raises
-    ------
-    CorruptShardError, JournalError, StoreError
-        As for :func:`recover_changes`.
-    """
+    """Undo an interrupted change in place of one shard, while holding its claim."""
     for path in [*listed(claim.path, UNDO), *listed(claim.path, FENCED)]:
         fenced = path.with_name(FENCED + path.name.removeprefix(UNDO).removeprefix(FENCED))
         if path != fenced:
@@ -437,20 +333,7 @@ def _restore(
     of its readers. The record stays until the next process finds room, because one that was frozen
     amid the change may yet go on.
 
-    Parameters
-    ----------
-    store : Store
-        Store of the array.
-    metadata : ArrayMetadata
-        Metadata of the array, or of a part of it.
-    key : str
-        Key of the shard.
-    compose : callable
-        Gives the old shard as an object to read, from the shard as it is now.
-    record : pathlib.Path
-        The record.
-    change : Change, optional
-        The change that is undone; None for one of the first version.
+    - `change`: the change that is undone; None for one of the first version.
     """
 
     def check() -> None:

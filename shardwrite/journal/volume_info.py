@@ -32,8 +32,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["change_info", "read_volume", "replace_info"]
-
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
 
 Change = Callable[[Any], Document]
@@ -41,15 +39,7 @@ Replace = Callable[[bytes | None], bytes | None]
 
 
 def read_volume(place: Place) -> Any:
-    """The parsed ``info`` at a place; None if there is none.
-
-    Raises
-    ------
-    SpecError
-        If it is no JSON.
-    StoreError
-        If it cannot be read.
-    """
+    """The parsed ``info`` at a place; None if there is none."""
     return _parsed(place.read(INFO), place)
 
 
@@ -73,21 +63,7 @@ def _parsed(data: bytes | None, place: Place) -> Any:
 def change_info(volume: Target, change: Change, durability: str) -> None:
     """Write a new ``info``, made from the one that stands there, while no other process does so.
 
-    Parameters
-    ----------
-    volume : Target
-        Place of the volume, and of the run state of what is written there.
-    change : callable
-        Makes the new document of the old one, or of None. It may be called several times.
-    durability : str
-        Durability level of the document.
-
-    Raises
-    ------
-    JournalError
-        If another process does not finish its change.
-    StoreError
-        If the document cannot be written.
+    - `change`: makes the new document of the old one, or of None. It may be called several times.
     """
     place = volume.place
 
@@ -102,22 +78,8 @@ def change_info(volume: Target, change: Change, durability: str) -> None:
 def replace_info(volume: Target, replace: Replace, durability: str) -> None:
     """Put other bytes as the ``info``, while no other process does so.
 
-    Parameters
-    ----------
-    volume : Target
-        Place of the volume, and of the run state of what is written there.
-    replace : callable
-        Makes the new document of the one that stands there, or of None. It may be called several
-        times. If it returns None, what stands there stays.
-    durability : str
-        Durability level of the document.
-
-    Raises
-    ------
-    JournalError
-        If another process does not finish its change.
-    StoreError
-        If the document cannot be written.
+    - `replace`: makes the new document of the one that stands there, or of None. It may be called
+      several times. If it returns None, what stands there stays.
     """
     place = volume.place
     if isinstance(place, Directory):

@@ -25,17 +25,6 @@ from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
 from shardwrite.stores.descriptors import opened
 
-__all__ = [
-    "TOKEN",
-    "FarJournal",
-    "JournalWriter",
-    "admit",
-    "close_journals",
-    "ensure_current",
-    "journal_for",
-    "own_journals",
-]
-
 TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
 _MAX_OPEN = 64
 _writers: dict[tuple[str, str, Process | None], JournalWriter] = {}
@@ -46,18 +35,6 @@ def admit(run_path: Path, driver: str) -> None:
     """Write the token that allows a driver, and the processes that work for it, to commit.
 
     The token is a file in the run's directory, and is removed when the run ends.
-
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    driver : str
-        Name of the driver.
-
-    Raises
-    ------
-    StoreError
-        If the token cannot be written.
     """
     path = run_path / f"{TOKEN}{driver}"
     with as_store_error(str(path), "cannot take part in the run"):
@@ -75,19 +52,7 @@ def ensure_current(run_path: str, driver: str) -> None:
     `stat` may be answered from a cache. No ages or clocks are compared, unless the token holds a
     deadline; see :mod:`shardwrite.journal.deadline`.
 
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    driver : str
-        Name of the driver.
-
-    Raises
-    ------
-    RunEndedError
-        If the token is gone.
-    StoreError
-        If the token cannot be opened for another reason, or its deadline has passed.
+    - Raises RunEndedError if the token is gone.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -124,21 +89,8 @@ def own_journals(driver: str) -> str:
 class JournalWriter:
     """Journal of one process for one run. Its file is made when the first line is written.
 
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    driver : str
-        Name of the driver on whose behalf lines are written.
-    durability : str
-        Durability level of the recorded commits.
-    author : Process, optional
-        Process whose commits are recorded; by default this one.
-
-    Attributes
-    ----------
-    begun : float
-        Time at which this process began to work on the run, in seconds of `time.perf_counter`.
+    - `begun`: time at which this process began to work on the run, in seconds of
+      `time.perf_counter`.
     """
 
     def __init__(
@@ -154,17 +106,7 @@ class JournalWriter:
     def append(self, fields: Mapping[str, JSON]) -> None:
         """Write a line, with the time since the first line of the file in seconds as ``at``.
 
-        Parameters
-        ----------
-        fields : mapping
-            Fields of the line.
-
-        Raises
-        ------
-        RunEndedError
-            If the run's directory is gone.
-        StoreError
-            If the line cannot be written. The next line then goes to a new file.
+        - Raises RunEndedError if the run's directory is gone.
         """
         with self._lock:
             try:
@@ -216,10 +158,7 @@ class FarJournal:
 
     The reports of its tasks say what they committed, and the driver writes that into a journal.
 
-    Attributes
-    ----------
-    begun : float
-        Time at which the task began, in seconds of `time.perf_counter`.
+    - `begun`: time at which the task began, in seconds of `time.perf_counter`.
     """
 
     def __init__(self) -> None:
@@ -236,16 +175,7 @@ def journal_for(
 
     At most `_MAX_OPEN` journals are kept open; the oldest is closed to make room for a new one.
 
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    driver : str
-        Name of the driver.
-    durability : str
-        Durability level of the commits; used only if the journal is new.
-    author : Process, optional
-        Process on another host whose commits this process records, in a journal of their own.
+    - `durability`: durability level of the commits; used only if the journal is new.
     """
     key = (run_path, driver, author)
     with _lock:

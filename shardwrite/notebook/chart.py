@@ -6,61 +6,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Chart", "Label", "Line", "Rect", "Scale", "Tick", "scale_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A tick of an axis.
+    """A tick of an axis."""
 
-    Attributes
-    ----------
-    at : float
-        Position in pixels.
-    text : str
-        Its label.
-    """
-
-    at: float
-    text: str
+    at: float  # position in pixels
+    text: str  # its label
 
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """A rectangle in pixels.
+    """A rectangle in pixels."""
 
-    Attributes
-    ----------
-    x, y, width, height : float
-        Position and size.
-    kind : str
-        Its role, which decides the colour.
-    title : str
-        Text that is shown under the mouse pointer.
-    """
-
-    x: float
-    y: float
-    width: float
-    height: float
-    kind: str
-    title: str = ""
+    x: float  # position and size
+    y: float  # position and size
+    width: float  # position and size
+    height: float  # position and size
+    kind: str  # its role, which decides the colour
+    title: str = ""  # text that is shown under the mouse pointer
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points in pixels.
-
-    Attributes
-    ----------
-    points : sequence of (float, float)
-        The points.
-    kind : str
-        Its role, which decides the colour.
-    """
+    """A line through points in pixels."""
 
     points: Sequence[tuple[float, float]]
-    kind: str
+    kind: str  # its role, which decides the colour
 
     @property
     def text(self) -> str:
@@ -70,82 +42,44 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text at a position in pixels.
+    """A text at a position in pixels."""
 
-    Attributes
-    ----------
-    x, y : float
-        Position of the baseline.
-    text : str
-        The text.
-    anchor : {"start", "middle", "end"}
-        Which part of the text lies at the position.
-    kind : str
-        Its role, which decides the colour.
-    """
-
-    x: float
-    y: float
+    x: float  # position of the baseline
+    y: float  # position of the baseline
     text: str
-    anchor: str = "start"
-    kind: str = ""
+    anchor: str = "start"  # which part of the text lies at the position
+    kind: str = ""  # its role, which decides the colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart; the template draws the axes around its plot area.
+    """A chart; the template draws the axes around its plot area."""
 
-    Attributes
-    ----------
-    title, caption : str
-        Heading above the chart, and explanation below it.
-    width, height : float
-        Size of the whole chart in pixels.
-    left, top, right, bottom : float
-        Edges of the plot area in pixels.
-    x_name, y_name : str
-        Names of the axes, with units.
-    x_ticks, y_ticks : sequence of Tick
-        Ticks of the axes.
-    rects, lines, labels : sequence
-        Marks, in the order in which they are drawn.
-    """
-
-    title: str
-    caption: str
-    width: float
-    height: float
-    left: float
-    top: float
-    right: float
-    bottom: float
-    x_name: str
-    y_name: str
-    x_ticks: Sequence[Tick] = ()
-    y_ticks: Sequence[Tick] = ()
-    rects: Sequence[Rect] = ()
-    lines: Sequence[Line] = ()
-    labels: Sequence[Label] = ()
+    title: str  # heading above the chart, and explanation below it
+    caption: str  # heading above the chart, and explanation below it
+    width: float  # size of the whole chart in pixels
+    height: float  # size of the whole chart in pixels
+    left: float  # edges of the plot area in pixels
+    top: float  # edges of the plot area in pixels
+    right: float  # edges of the plot area in pixels
+    bottom: float  # edges of the plot area in pixels
+    x_name: str  # names of the axes, with units
+    y_name: str  # names of the axes, with units
+    x_ticks: Sequence[Tick] = ()  # ticks of the axes
+    y_ticks: Sequence[Tick] = ()  # ticks of the axes
+    rects: Sequence[Rect] = ()  # marks, in the order in which they are drawn
+    lines: Sequence[Line] = ()  # marks, in the order in which they are drawn
+    labels: Sequence[Label] = ()  # marks, in the order in which they are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Map from values of an axis to pixels.
+    """Map from values of an axis to pixels."""
 
-    Attributes
-    ----------
-    last : float
-        Value at the end of the axis, which begins at 0.
-    first_px, last_px : float
-        Positions of 0 and of `last` in pixels.
-    step : float
-        Distance of ticks: 1, 2 or 5 times a power of ten.
-    """
-
-    last: float
-    first_px: float
-    last_px: float
-    step: float
+    last: float  # value at the end of the axis, which begins at 0
+    first_px: float  # positions of 0 and of `last` in pixels
+    last_px: float  # positions of 0 and of `last` in pixels
+    step: float  # distance of ticks: 1, 2 or 5 times a power of ten
 
     def at(self, value: float) -> float:
         """Position of a value, in pixels."""
@@ -161,15 +95,6 @@ class Scale:
 
 def scale_of(largest: float, first_px: float, last_px: float, n_ticks: int = 5) -> Scale:
     """Make the scale of an axis from 0 to a value.
-
-    Parameters
-    ----------
-    largest : float
-        The largest value.
-    first_px, last_px : float
-        Ends of the axis in pixels.
-    n_ticks : int
-        Number of ticks to aim at.
 
     Examples
     --------

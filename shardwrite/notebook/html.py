@@ -17,84 +17,42 @@ from shardwrite.notebook.chart import Chart
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["Axis", "Bar", "Card", "Rows", "bar_html", "card_html", "chart_html", "page_html"]
-
 Rows = Sequence[tuple[str, str]]
 """Pairs of a name and a text, which may have several lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of an array, in elements.
+    """An axis of an array, in elements."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the axis.
-    extent : int
-        Extent of the array.
-    shard, chunk : int
-        Extent of a shard and of an inner chunk.
-    n_shards : int
-        Number of shards along the axis.
-    """
-
-    name: str
-    extent: int
-    shard: int
-    chunk: int
-    n_shards: int
+    name: str  # name of the axis
+    extent: int  # extent of the array
+    shard: int  # extent of a shard and of an inner chunk
+    chunk: int  # extent of a shard and of an inner chunk
+    n_shards: int  # number of shards along the axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Facts that a notebook shows about one object.
+    """Facts that a notebook shows about one object."""
 
-    Attributes
-    ----------
-    title : str
-        Name of the kind of object, such as ``plan``.
-    subject : str
-        Name of the object itself, such as the path of an array.
-    headline : sequence of (str, str)
-        The most important numbers, each with the words that follow it.
-    axes : sequence of Axis
-        Axes of the array.
-    problems, notes : sequence of (str, str)
-        Faults, which are shown in red, and remarks; each has a name and a text.
-    rows : sequence of (str, str)
-        Rows of the table of all other facts.
-    drawing : str
-        HTML to show below the table. It is not escaped.
-    """
-
-    title: str
-    subject: str = ""
-    headline: Rows = ()
-    axes: Sequence[Axis] = ()
-    problems: Rows = ()
-    notes: Rows = ()
-    rows: Rows = ()
-    drawing: str = ""
+    title: str  # name of the kind of object, such as ``plan``
+    subject: str = ""  # name of the object itself, such as the path of an array
+    headline: Rows = ()  # the most important numbers, each with the words that follow it
+    axes: Sequence[Axis] = ()  # axes of the array
+    problems: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
+    notes: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
+    rows: Rows = ()  # rows of the table of all other facts
+    drawing: str = ""  # HTML to show below the table. It is not escaped.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """State of a run, as a bar with a text beside it.
+    """State of a run, as a bar with a text beside it."""
 
-    Attributes
-    ----------
-    share : float
-        Share of the work that is done, from 0 to 1.
-    text : str
-        The text beside the bar.
-    state : {"running", "done", "stopped"}
-        Whether the run goes on, has ended, or was stopped by an error.
-    """
-
-    share: float
-    text: str
-    state: str = "running"
+    share: float  # share of the work that is done, from 0 to 1
+    text: str  # the text beside the bar
+    state: str = "running"  # whether the run goes on, has ended, or was stopped by an error
 
 
 @cache
@@ -129,14 +87,8 @@ def chart_html(chart: Chart) -> str:
 def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
     """Make a page of its own.
 
-    Parameters
-    ----------
-    title : str
-        Title of the page.
-    body : str
-        HTML of the page. It is not escaped.
-    reload_seconds : int
-        Time after which a browser loads the page again; 0 for never.
+    - `body`: HTML of the page. It is not escaped.
+    - `reload_seconds`: time after which a browser loads the page again; 0 for never.
     """
     page = _templates().get_template("page.html.j2")
     return printable(page.render(title=title, body=body, reload_seconds=reload_seconds))

@@ -41,29 +41,11 @@ from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.receipts import updated_receipt
 from shardwrite.stores import as_store_error
 
-__all__ = ["accept_as_it_is"]
-
 
 def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str, str]]) -> None:
     """Make the receipt of an array say that its objects and its metadata are right as they are.
 
-    Parameters
-    ----------
-    target : Target
-        Place of the array.
-    array : ShardedArray
-        The array, as it was verified.
-    bad : sequence of (str, str)
-        Key and message of each bad shard that was found.
-
-    Raises
-    ------
-    CorruptShardError
-        If there is a bad shard.
-    JournalError
-        If a run on the array has not ended, or its metadata have changed meanwhile.
-    StoreError
-        If the storage refuses.
+    - Raises CorruptShardError if there is a bad shard.
     """
     if bad:
         key, message = bad[0]

@@ -21,8 +21,6 @@ from shardwrite.operations.converting import Progress
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import is_there, local_path
 
-__all__ = ["adopt", "preview_adopt"]
-
 AnyPath = str | os.PathLike[str]
 
 
@@ -149,13 +147,7 @@ def preview_adopt(
     how: str,
     strategy: Any = None,
 ) -> Adopted:
-    """What :func:`adopt` would do. It raises what that would raise before it changes anything.
-
-    Parameters
-    ----------
-    files, array, dataset, axis, grid, how, strategy
-        See :func:`adopt`.
-    """
+    """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
     call = _call_of(files, dataset, _arrangement(axis, grid), how)
     target = resolve_target(array, None)
     if how == "copy":

@@ -11,8 +11,6 @@ from shardwrite.grid import ceil_div
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 
-__all__ = ["Adopted"]
-
 _HOW = {
     "move": "moved into the array",
     "link": "linked into the array",

@@ -52,17 +52,6 @@ from shardwrite.plan.limits import check_indexes, check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, is_there, make_directories, mode_of, mount_of
 
-__all__ = [
-    "ELSEWHERE",
-    "Call",
-    "Found",
-    "adopt_files",
-    "check_fits",
-    "inspect",
-    "look",
-    "refuse_patterns",
-]
-
 ELSEWHERE = "give another path, or remove it yourself"
 """Remedy where an array exists."""
 
@@ -77,24 +66,13 @@ _INDEX_NBYTES = 64  # memory for a chunk's entry while an index is made
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a call of :func:`shardwrite.adopt` asks for.
+    """What a call of :func:`shardwrite.adopt` asks for."""
 
-    Attributes
-    ----------
-    files : tuple of str
-        Absolute paths of the files, in their order.
-    dataset : str, optional
-        Name of the dataset in each file.
-    arrangement : int or tuple of int
-        The axis along which the files follow one another, or the number of files along each axis.
-    how : {"move", "link", "copy"}
-        What becomes of the files.
-    """
-
-    files: tuple[str, ...]
-    dataset: str | None
+    files: tuple[str, ...]  # absolute paths of the files, in their order
+    dataset: str | None  # name of the dataset in each file
+    # The axis along which the files follow one another, or the number of files along each axis
     arrangement: int | Shape
-    how: str
+    how: str  # what becomes of the files
 
     @property
     def digest(self) -> str:
@@ -115,24 +93,12 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Files that were looked at and fit.
+    """Files that were looked at and fit."""
 
-    Attributes
-    ----------
-    joined : Joined
-        The array that they make.
-    metadata : ArrayMetadata
-        The same with shards.
-    dataset : str
-        Name of the dataset.
-    files : sequence of AdoptedFile
-        The files, with the keys of their shards.
-    """
-
-    joined: Joined
-    metadata: ArrayMetadata
-    dataset: str
-    files: Sequence[AdoptedFile]
+    joined: Joined  # the array that they make
+    metadata: ArrayMetadata  # the same with shards
+    dataset: str  # name of the dataset
+    files: Sequence[AdoptedFile]  # the files, with the keys of their shards
 
     def told(self, path: str, how: str) -> Adopted:
         """The files as a result that says what would be done."""
@@ -153,17 +119,7 @@ class Found:
 
 
 def inspect(call: Call) -> Found:
-    """Look at all files, which are to become shards as they are. Nothing is changed.
-
-    Raises
-    ------
-    SpecError
-        If a file cannot become a shard, or does not fit the others.
-    PlanError
-        If its index does not fit into memory.
-    StoreError
-        If a file cannot be read.
-    """
+    """Look at all files, which are to become shards as they are. Nothing is changed."""
     refuse_patterns(call)
     seen: list[_Seen] = []
     inodes: dict[int, str] = {}
@@ -207,13 +163,7 @@ def inspect(call: Call) -> Found:
 
 
 def refuse_patterns(call: Call) -> None:
-    """Refuse names with which a shell would find files, if there is no file of that name.
-
-    Raises
-    ------
-    SpecError
-        If there is such a name.
-    """
+    """Refuse names with which a shell would find files, if there is no file of that name."""
     pattern = next((name for name in call.files if "*" in name and not is_there(name)), None)
     if pattern is not None:
         raise SpecError(
@@ -241,13 +191,7 @@ def _check_indexes(joined: Joined, files: Sequence[str], nbytes: int) -> None:
 
 
 def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
-    """Refuse an array whose shards :class:`Hdf5` could not write, and say what can be done.
-
-    Raises
-    ------
-    SpecError
-        If it is such an array.
-    """
+    """Refuse an array whose shards :class:`Hdf5` could not write, and say what can be done."""
     try:
         describe(metadata, Hdf5(dataset=dataset))
     except SpecError as error:
@@ -261,15 +205,7 @@ def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
 
 
 def look(call: Call, target: Target) -> Found:
-    """Check the place of the new array, and look at all files; see `inspect`.
-
-    Raises
-    ------
-    SpecError
-        If something stands there, or the files do not lie in the same file system.
-    JournalError
-        If a run works there.
-    """
+    """Check the place of the new array, and look at all files; see `inspect`."""
     path = target.directory.path
     check_surroundings(target)
     check_target(target, "w-", ELSEWHERE)
@@ -318,23 +254,7 @@ def _check_place(path: str) -> None:
 def adopt_files(call: Call, target: Target, *, restart: bool = False) -> Adopted:
     """Make files the shards of a new array, without copying them.
 
-    Parameters
-    ----------
-    call : Call
-        The call.
-    target : Target
-        Place of the new array, a directory.
-    restart : bool
-        Whether an adoption that was interrupted is given up before.
-
-    Raises
-    ------
-    SpecError
-        Before anything is changed, if the files or the place do not fit.
-    JournalError
-        If another process is at it, or something else was begun there.
-    StoreError
-        If the storage refuses, or another program has changed a file meanwhile.
+    - `restart`: whether an adoption that was interrupted is given up before.
     """
     path = target.directory.path
     last = work_of(path)

@@ -32,8 +32,6 @@ from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE, refusing
 from shardwrite.sources.hdf5_store import as_array
 from shardwrite.stores import as_store_error
 
-__all__ = ["Copies", "Copying", "copy_files", "look_for_copies"]
-
 
 @dataclass(frozen=True, slots=True)
 class Copying:
@@ -48,25 +46,13 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Files that were looked at, and whose chunks can be copied.
+    """Files that were looked at, and whose chunks can be copied."""
 
-    Attributes
-    ----------
-    joined : Joined
-        The array that they make.
-    store : JoinedStore
-        Their chunks.
-    dataset : str
-        Name of the dataset.
-    n_files, nbytes : int
-        Number of the files, and their size in bytes.
-    """
-
-    joined: Joined
-    store: JoinedStore
-    dataset: str
-    n_files: int
-    nbytes: int
+    joined: Joined  # the array that they make
+    store: JoinedStore  # their chunks
+    dataset: str  # name of the dataset
+    n_files: int  # number of the files, and their size in bytes
+    nbytes: int  # number of the files, and their size in bytes
 
     def told(self, path: str, index_location: str) -> Adopted:
         """The files as a result that says what would be done."""
@@ -88,24 +74,7 @@ class Copies:
     def converting(
         self, strategy: Any, memory_limit: int | str | None, target: Target, engine: Engine
     ) -> Converting:
-        """Plan the copies.
-
-        Parameters
-        ----------
-        strategy, memory_limit
-            See :func:`shardwrite.adopt`.
-        target : Target
-            Where the new array goes.
-        engine : Engine
-            The engine that runs the tasks.
-
-        Raises
-        ------
-        SpecError
-            If the strategy cannot write them.
-        PlanError
-            If the plan does not fit into the memory.
-        """
+        """Plan the copies."""
         if strategy is None:
             check_fits(self.joined.sharded("end"), self.dataset)
         chosen = Hdf5() if strategy is None else as_strategy(strategy)
@@ -118,15 +87,7 @@ class Copies:
 
 
 def look_for_copies(call: Call) -> Copies:
-    """Look at files whose chunks are to be copied.
-
-    Raises
-    ------
-    SpecError
-        If a file has no chunks that can be copied, or does not fit the others.
-    StoreError
-        If a file cannot be read.
-    """
+    """Look at files whose chunks are to be copied."""
     refuse_patterns(call)
     files, names, sizes = [], [], []
 
@@ -158,24 +119,7 @@ def look_for_copies(call: Call) -> Copies:
 
 
 def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adopted:
-    """Write the shards of a new array with the encoded chunks of files.
-
-    Parameters
-    ----------
-    call : Call
-        The call.
-    target : Target
-        Where the new array goes.
-    how : Copying
-        How the shards are written.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Raises
-    ------
-    SpecError
-        If a file has no chunks that can be copied, or the files do not fit each other.
-    """
+    """Write the shards of a new array with the encoded chunks of files."""
     found = look_for_copies(call)
     made = found.converting(how.strategy, how.memory_limit, target, engine)
     run = for_new_array(

@@ -17,8 +17,6 @@ from shardwrite.plan.render import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import is_session
 
-__all__ = ["committing"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -45,11 +43,8 @@ def committing(function: Callable[_P, _R]) -> Callable[_P, _R]:
     The function writes into each session, and then each is committed, with the keyword `message`.
     If the function raises, the sessions are left as they were before.
 
-    Parameters
-    ----------
-    function : callable
-        The function. It returns a `WriteResult`, or a list of them, one for each store. It has a
-        parameter `store` or `stores`, and does not get the `message`.
+    - `function`: the function. It returns a `WriteResult`, or a list of them, one for each store.
+      It has a parameter `store` or `stores`, and does not get the `message`.
     """
     names = list(signature(function).parameters)
     word = "stores" if "stores" in names else "store"
@@ -87,13 +82,7 @@ def committing(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _check(keywords: Mapping[str, object], message: Any) -> None:
-    """Refuse what does not go with a session.
-
-    Raises
-    ------
-    SpecError
-        If a keyword does not. The error names the first.
-    """
+    """Refuse what does not go with a session."""
     if message is not None and not (isinstance(message, str) and message.strip()):
         remedy = "give a text, or leave it out"
         raise SpecError("no message", field="message", value=message, remedy=remedy)
@@ -135,12 +124,7 @@ def _commit(
 ) -> list[WriteResult]:
     """Commit each session once, and enter its snapshot into the results.
 
-    Raises
-    ------
-    ConflictError
-        If another writer has moved the branch.
-    StoreError
-        If Icechunk cannot commit.
+    - Raises ConflictError if another writer has moved the branch.
     """
     from shardwrite.stores.session_store import SessionStore
 

@@ -36,8 +36,6 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["Compaction", "compact", "looked_at", "unused"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
@@ -254,12 +252,7 @@ def looked_at(
 ) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
     """Facts about all shards, and a mask of those with too many unused bytes.
 
-    Raises
-    ------
-    SpecError
-        If one of these is a file of HDF5, or the first or the last shard of the array is.
-    CorruptShardError
-        If a shard is bad.
+    - Raises CorruptShardError if a shard is bad.
     """
     metadata = array.metadata
     table = _inspected(target, array, np.arange(metadata.grid.n_shards))

@@ -37,25 +37,10 @@ from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
 from shardwrite.runs.conversion import Converting, convert_array
 from shardwrite.stores import Store
 
-__all__ = ["consume_into", "convert_and_consume"]
-
 
 def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[ConvertedArray, int]:
     """Convert an array, and remove its objects as soon as what is made of them is durable.
 
-    Parameters
-    ----------
-    place, call, engine
-        See `consume_into`.
-
-    Returns
-    -------
-    array : ConvertedArray
-    n_removed : int
-        Number of objects that this call has removed.
-
-    Notes
-    -----
     Errors are those of `consume_into`.
     """
 
@@ -75,33 +60,10 @@ def consume_into(
 ) -> tuple[ConvertedArray, int]:
     """Make an array of one that is consumed.
 
-    Parameters
-    ----------
-    place : Place
-        Place of the array that is consumed.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-    plan : callable
-        Plans what is made of the array in a store. Its chunks or objects are copied as they are.
-
-    Returns
-    -------
-    array : ConvertedArray
-    n_removed : int
-        Number of objects that this call has removed.
-
-    Raises
-    ------
-    SpecError
-        Before anything is written, if the array cannot be consumed.
-    JournalError
-        If a run on the array has not ended, or another conversion of it was begun.
-    CorruptShardError
-        If a new shard is not what it should be. What it was made of is not removed.
-    StoreError
-        If the storage refuses, or an object of the array is missing that was there.
+    - `plan`: plans what is made of the array in a store. Its chunks or objects are copied as they
+      are.
+    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
+      removed.
     """
     path = consumed_path(place, call)
     target = resolve_target(call.dst, None, call.run_dir)

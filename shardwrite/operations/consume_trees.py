@@ -50,8 +50,6 @@ from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.progress import reporting
 from shardwrite.stores import CONVERSION_SUFFIX, as_store_error, listed, make_directories
 
-__all__ = ["consume_tree", "is_tree"]
-
 Consumed = tuple[tuple[ConvertedArray, ...], int]
 
 
@@ -70,31 +68,8 @@ def is_tree(place: Place, call: Call) -> bool:
 def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     """Convert a hierarchy, and remove its objects as soon as what is made of them is durable.
 
-    Parameters
-    ----------
-    place : Place
-        Place of the hierarchy.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Returns
-    -------
-    arrays : tuple of ConvertedArray
-    n_removed : int
-        Number of objects that this call has removed.
-
-    Raises
-    ------
-    SpecError
-        Before anything is written, if the hierarchy cannot be consumed.
-    JournalError
-        If a run on an array has not ended, or another conversion of the hierarchy was begun.
-    CorruptShardError
-        If a new shard is not what it should be. What it was made of is not removed.
-    StoreError
-        If the storage refuses, or an object of an array is missing that was there.
+    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
+      removed.
     """
     path = consumed_path(place, call)
     if not has_document(place) and work_of(path) is None:

@@ -34,19 +34,6 @@ from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.runs.whole_objects import WholeObjects
 from shardwrite.stores import is_there
 
-__all__ = [
-    "check_copied",
-    "check_target",
-    "consume_one",
-    "consumed_path",
-    "digest_of",
-    "finished",
-    "has_document",
-    "known",
-    "refuse_scale",
-    "refused",
-]
-
 _GONE = "its source was consumed, and this was finished before"
 
 
@@ -58,13 +45,7 @@ def refused(why: str, remedy: str) -> SpecError:
 
 
 def consumed_path(place: Place, call: Call) -> Path:
-    """Directory of a source that can be consumed, as far as is known without a look inside.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be consumed.
-    """
+    """Directory of a source that can be consumed, as far as is known without a look inside."""
     if call.dst is None:
         raise refused(
             "without a second path, the source is converted in its place",
@@ -96,13 +77,7 @@ def consumed_path(place: Place, call: Call) -> Path:
 
 
 def check_target(target: Target, call: Call) -> None:
-    """Refuse a target on which no source can be consumed.
-
-    Raises
-    ------
-    SpecError
-        If what is written there would not be durable.
-    """
+    """Refuse a target on which no source can be consumed."""
     if target.durability(call.run.durability) == "none":
         raise refused(
             "what is made of it would not be durable", 'give durability="full" or "batch"'
@@ -110,26 +85,14 @@ def check_target(target: Target, call: Call) -> None:
 
 
 def refuse_scale(source: StoredArray) -> None:
-    """Refuse to consume a scale of a volume of Neuroglancer.
-
-    Raises
-    ------
-    SpecError
-        If the array is one.
-    """
+    """Refuse to consume a scale of a volume of Neuroglancer."""
     why = why_kept(source.array.metadata.document)
     if why:
         raise refused(why, "leave consume out")
 
 
 def check_copied(one: One) -> None:
-    """Refuse a conversion that cannot copy the encoded chunks of an array as they are.
-
-    Raises
-    ------
-    SpecError
-        If they must be decoded.
-    """
+    """Refuse a conversion that cannot copy the encoded chunks of an array as they are."""
     if one.planned.passage is None:
         whose, why = one.name and f"the chunks of {one.name!r}", ", ".join(one.planned.reasons)
         raise refused(
@@ -147,15 +110,6 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
     """An array whose objects may be listed, and its documents moved aside.
 
     What was listed is known under the identity that it had then.
-
-    Parameters
-    ----------
-    found : StoredArray
-        The array as its documents tell of it, wherever they are.
-    place : Place
-        Its place.
-    state : Consumption
-        State of the consumption.
     """
     if not state.is_listed:
         return found
@@ -175,18 +129,7 @@ def consume_one(
 ) -> tuple[ConvertedArray, int]:
     """Write an array, and consume what it is made of; see `convert_and_consume`.
 
-    Parameters
-    ----------
-    one : One
-        The planned conversion.
-    call : Call
-        The call. Its mode and durability are those of this array.
-    target : Target
-        Where the new array goes.
-    engine : Engine
-        The engine that runs the tasks.
-    state : Consumption
-        State of the consumption.
+    - `call`: the call. Its mode and durability are those of this array.
     """
     made = one.planned
     if not state.is_listed:
@@ -207,17 +150,7 @@ def consume_one(
 
 
 def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
-    """The result for an array that is gone, if a conversion has consumed it and ended.
-
-    Parameters
-    ----------
-    name : str
-        Its path in the hierarchy.
-    place : Place
-        Its place.
-    target : Target
-        Place of the new array.
-    """
+    """The result for an array that is gone, if a conversion has consumed it and ended."""
     receipt = read_receipt(target)
     made_of = "" if receipt is None else receipt.identity.source or ""
     if not made_of.startswith(f"stored:{place.store.token}:"):

@@ -12,60 +12,45 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.runs.result import WriteResult, told_of_rereads
 
-__all__ = ["Conversion", "ConversionPlan", "ConvertedArray", "PlannedArray"]
-
 _MAX_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedArray:
-    """How one array will be converted.
+    """How one array will be converted."""
 
-    Attributes
-    ----------
-    name : str
-        Path of the array in its hierarchy; empty for the array itself.
-    shape, old_shards, shards, old_chunks, chunks : tuple of int or None
-        Shapes in elements: of the array, and of shards and inner chunks before and after. Shards
-        are None where there are none.
-    how : {"copied", "re-encoded", "skipped"}
-        Whether encoded inner chunks are copied, or decoded and re-encoded, or the array has the
-        layout already and nothing is done.
-    why : tuple of str
-        Why chunks are re-encoded, or the array is skipped.
-    change : str
-        What becomes of the bytes of a chunk that is copied.
-    n_chunks_copied, n_chunks_encoded : int
-        Number of stored inner chunks that are copied, and that are decoded and re-encoded.
-    n_files_before, n_files_after : int
-        Number of objects before, and at most after.
-    nbytes : int
-        Size of all objects before, in bytes.
-    is_estimate : bool
-        Whether `nbytes` and the numbers of chunks are estimated from a sample of the objects.
-    memory_nbytes : int
-        Estimated memory of a worker process, in bytes.
-    notes : tuple of str
-        Explanations of what was chosen.
-    """
-
-    name: str
+    name: str  # path of the array in its hierarchy; empty for the array itself
+    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
+    # None where there are none.
     shape: tuple[int, ...]
+    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
+    # None where there are none.
     old_shards: tuple[int, ...] | None
+    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
+    # None where there are none.
     shards: tuple[int, ...] | None
+    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
+    # None where there are none.
     old_chunks: tuple[int, ...]
+    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
+    # None where there are none.
     chunks: tuple[int, ...]
+    # Whether encoded inner chunks are copied, or decoded and re-encoded, or the array has the
+    # layout already and nothing is done
     how: str
-    why: tuple[str, ...]
-    change: str
+    why: tuple[str, ...]  # why chunks are re-encoded, or the array is skipped
+    change: str  # what becomes of the bytes of a chunk that is copied
+    # Number of stored inner chunks that are copied, and that are decoded and re-encoded
     n_chunks_copied: int
+    # Number of stored inner chunks that are copied, and that are decoded and re-encoded
     n_chunks_encoded: int
-    n_files_before: int
-    n_files_after: int
-    nbytes: int
+    n_files_before: int  # number of objects before, and at most after
+    n_files_after: int  # number of objects before, and at most after
+    nbytes: int  # size of all objects before, in bytes
+    # Whether `nbytes` and the numbers of chunks are estimated from a sample of the objects
     is_estimate: bool
-    memory_nbytes: int
-    notes: tuple[str, ...]
+    memory_nbytes: int  # estimated memory of a worker process, in bytes
+    notes: tuple[str, ...]  # explanations of what was chosen
 
     @property
     def _odd(self) -> tuple[str, ...]:
@@ -192,32 +177,16 @@ class ConversionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedArray:
-    """What became of one array.
+    """What became of one array."""
 
-    Attributes
-    ----------
-    name : str
-        Path of the array in its hierarchy; empty for the array itself.
-    path : str
-        Path of the new array.
-    how : {"copied", "re-encoded", "skipped"}
-        Whether encoded inner chunks were copied, or decoded and re-encoded, or nothing was done.
-    why : tuple of str
-        Why chunks were re-encoded, or the array was skipped.
-    result : WriteResult, optional
-        Result of the run; None if there was none.
-    n_odd : int
-        Number of chunks that were re-encoded although all others were copied.
-    n_left : int
-        Number of shards that were left alone, because chunks may still come into them.
-    """
-
-    name: str
-    path: str
+    name: str  # path of the array in its hierarchy; empty for the array itself
+    path: str  # path of the new array
+    # Whether encoded inner chunks were copied, or decoded and re-encoded, or nothing was done
     how: str
-    why: tuple[str, ...] = ()
-    result: WriteResult | None = None
-    n_odd: int = 0
+    why: tuple[str, ...] = ()  # why chunks were re-encoded, or the array was skipped
+    result: WriteResult | None = None  # result of the run; None if there was none
+    n_odd: int = 0  # number of chunks that were re-encoded although all others were copied
+    # Number of shards that were left alone, because chunks may still come into them
     n_left: int = 0
 
     @property

@@ -19,8 +19,6 @@ from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import InsideStore
 from shardwrite.write.donor import Check
 
-__all__ = ["plan_reshard", "reshard", "shard", "unshard"]
-
 
 @public
 def shard(

@@ -49,14 +49,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 from shardwrite.sources.volume_arrays import open_tree
 
-__all__ = [
-    "PlannedParts",
-    "convert_part",
-    "finalize_conversion",
-    "plan_parts",
-    "prepare_conversion",
-]
-
 _OF_THE_BEGIN = ("mode", "durability", "restart")
 _MAX_NAMED, _MAX_MISSING = 8, 1000
 _PUBLISHED = "it is published already"
@@ -65,20 +57,10 @@ _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
 @dataclass(frozen=True, slots=True)
 class PlannedParts:
-    """A conversion that is cut into parts, planned.
+    """A conversion that is cut into parts, planned."""
 
-    Attributes
-    ----------
-    tree : Hierarchy
-        The source.
-    made : tuple of One
-        The planned conversions of its arrays.
-    call : Call
-        The call.
-    """
-
-    tree: Hierarchy
-    made: tuple[One, ...]
+    tree: Hierarchy  # the source
+    made: tuple[One, ...]  # the planned conversions of its arrays
     call: Call
 
     @property
@@ -127,22 +109,7 @@ class PlannedParts:
 
 
 def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
-    """Plan a conversion that is cut into parts. Nothing is written.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        The source.
-    call : Call
-        The call.
-    engine : Engine
-        The engine of a process that converts a part.
-
-    Raises
-    ------
-    SpecError, PlanError
-        If an argument does not fit.
-    """
+    """Plan a conversion that is cut into parts. Nothing is written."""
     if call.dst is None:
         raise SpecError(
             "parts need another place",
@@ -389,13 +356,7 @@ def _is_of(one: One, receipt: Receipt) -> bool:
 
 
 def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
-    """The plan of a run that was begun, with the source of this process.
-
-    Raises
-    ------
-    JournalError
-        If the run makes something else.
-    """
+    """The plan of a run that was begun, with the source of this process."""
     planned = one.planned.plan
     if accepts_source():
         what = run.record.identity.source

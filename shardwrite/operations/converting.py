@@ -31,42 +31,19 @@ from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Check
 
-__all__ = [
-    "HAS_LAYOUT",
-    "Call",
-    "One",
-    "Progress",
-    "Wanted",
-    "call_of",
-    "convert_all",
-    "plan_all",
-    "planned",
-    "refuse_loss_of",
-]
-
 Progress = bool | Callable[[GroupReport], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call makes of which arrays.
+    """What a call makes of which arrays."""
 
-    Attributes
-    ----------
-    options : ConversionOptions
-        What an array becomes.
-    patterns : Patterns
-        Which arrays of a hierarchy are wanted.
-    min_chunks : int
-        Arrays of a hierarchy that have fewer inner chunks keep the shards that they have.
-    is_store : bool
-        Whether the root tells of the shards, and arrays that have another number of dimensions
-        than a shard keep the shards that they have.
-    """
-
-    options: ConversionOptions
-    patterns: Patterns
+    options: ConversionOptions  # what an array becomes
+    patterns: Patterns  # which arrays of a hierarchy are wanted
+    # Arrays of a hierarchy that have fewer inner chunks keep the shards that they have
     min_chunks: int
+    # Whether the root tells of the shards, and arrays that have another number of dimensions than a
+    # shard keep the shards that they have
     is_store: bool = False
 
     @property
@@ -145,13 +122,7 @@ def call_of(
     drop_hdf5: bool = False,
     progress: Progress = False,
 ) -> Call:
-    """Check the keywords of :func:`shardwrite.reshard`, and make one value of them.
-
-    Raises
-    ------
-    SpecError
-        If a keyword has a value that it cannot have.
-    """
+    """Check the keywords of :func:`shardwrite.reshard`, and make one value of them."""
     if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
         raise SpecError(
             "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
@@ -199,21 +170,11 @@ def call_of(
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """The conversion of one array of a hierarchy.
+    """The conversion of one array of a hierarchy."""
 
-    Attributes
-    ----------
-    name : str
-        Its path in the hierarchy.
-    planned : Converting
-        The conversion.
-    kept : str
-        Why its shards stay as they are; empty if they are as asked for.
-    """
-
-    name: str
+    name: str  # its path in the hierarchy
     planned: Converting
-    kept: str = ""
+    kept: str = ""  # why its shards stay as they are; empty if they are as asked for
 
     @property
     def how(self) -> str:
@@ -241,19 +202,7 @@ class One:
 def plan_all(
     tree: Hierarchy, call: Call, engine: Engine, begun: Mapping[str, str] | None = None
 ) -> list[One]:
-    """Plan the conversion of each array, before anything is written.
-
-    Parameters
-    ----------
-    tree : Hierarchy
-        The arrays.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-    begun : mapping of str to str, optional
-        What the same conversion was begun with, by the path of each array, if it consumes them.
-    """
+    """Plan the conversion of each array, before anything is written."""
     wanted = call.wanted
     into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
     if not tree.arrays and tree.left_out:
@@ -338,21 +287,7 @@ HAS_LAYOUT = "it has this layout already"
 def convert_all(
     tree: Hierarchy, made: Sequence[One], dst: Any, call: Call, engine: Engine
 ) -> tuple[ConvertedArray, ...]:
-    """Run the conversions one after the other.
-
-    Parameters
-    ----------
-    tree : Hierarchy
-        The source.
-    made : sequence of One
-        The planned conversions of its arrays.
-    dst : str, path, or store or node of zarr-python
-        Place of the new array or group.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-    """
+    """Run the conversions one after the other."""
     names = [one.name for one in made]
 
     def is_wanted(group: Group) -> bool:

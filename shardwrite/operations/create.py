@@ -25,8 +25,6 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.source import NoChunks
 
-__all__ = ["create"]
-
 _OWN = ["name", "mode", "durability", "run_dir", "restart"]
 
 

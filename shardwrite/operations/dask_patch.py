@@ -24,8 +24,6 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.runs.stored_array import empty_after
 
-__all__ = ["DaskPatch", "patch_dask"]
-
 _LOCK = threading.Lock()
 _live: set[DaskPatch] = set()
 # For each module and name: the function of dask, and the one of this module.
@@ -147,36 +145,19 @@ def _uninstall() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of `dask.array.to_zarr`, of any version of dask.
+    """A call of `dask.array.to_zarr`, of any version of dask."""
 
-    Attributes
-    ----------
-    x : dask.array.Array
-        The array to write.
-    url : object
-        Where to write it.
-    given : mapping
-        The parameters that dask names, such as `component` and `region`, as far as they were given.
-    keywords : mapping
-        All other keywords, which dask hands on to zarr.
-    """
-
-    x: Any
-    url: Any
+    x: Any  # the array to write
+    url: Any  # where to write it
+    # The parameters that dask names, such as `component` and `region`, as far as they were given
     given: Mapping[str, Any]
-    keywords: Mapping[str, Any]
+    keywords: Mapping[str, Any]  # all other keywords, which dask hands on to zarr
 
     @classmethod
     def of(
         cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Call:
-        """Name the arguments of a call as the installed version of dask does.
-
-        Raises
-        ------
-        TypeError
-            If dask does not take them.
-        """
+        """Name the arguments of a call as the installed version of dask does."""
         given = dict(signature.bind(*arguments, **keywords).arguments)
         others: dict[str, Any] = {}
         for name, parameter in signature.parameters.items():
@@ -194,13 +175,7 @@ class Call:
         return self.keywords.get("shards") is not None
 
     def write(self) -> Any:
-        """Make the call by `to_sharded_zarr`.
-
-        Raises
-        ------
-        SpecError
-            If a keyword has no meaning there.
-        """
+        """Make the call by `to_sharded_zarr`."""
         known = inspect.signature(to_sharded_zarr).parameters
         of_array = {field.name for field in fields(ArrayOptions)}
         ours = {name: self.keywords[name] for name in self.keywords if name in known}
@@ -259,34 +234,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """A call of `dask.array.store`.
+    """A call of `dask.array.store`."""
 
-    Attributes
-    ----------
-    sources, targets : sequence
-        The arrays, and where they go.
-    given : mapping
-        The other parameters that dask names, as far as they were given.
-    keywords : mapping
-        All other keywords, which dask hands on to `dask.compute`.
-    """
-
-    sources: Sequence[Any]
-    targets: Sequence[Any]
-    given: Mapping[str, Any]
-    keywords: Mapping[str, Any]
+    sources: Sequence[Any]  # the arrays, and where they go
+    targets: Sequence[Any]  # the arrays, and where they go
+    given: Mapping[str, Any]  # the other parameters that dask names, as far as they were given
+    keywords: Mapping[str, Any]  # all other keywords, which dask hands on to `dask.compute`
 
     @classmethod
     def of(
         cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> StoreCall:
-        """Name the arguments of a call as the installed version of dask does.
-
-        Raises
-        ------
-        TypeError
-            If dask does not take them.
-        """
+        """Name the arguments of a call as the installed version of dask does."""
         given = dict(signature.bind(*arguments, **keywords).arguments)
         others = given.pop("kwargs", {})
         sources, targets = given.pop("sources"), given.pop("targets")
@@ -296,13 +255,7 @@ class StoreCall:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the call writes shards.
-
-        Raises
-        ------
-        SpecError
-            If only some of the targets have shards.
-        """
+        """Whether the call writes shards."""
         are = [_has_shards(target) for target in self.targets]
         if any(are) and not all(are):
             raise SpecError(
@@ -314,13 +267,7 @@ class StoreCall:
         return any(are)
 
     def write(self) -> Any:
-        """Make the call by `shardwrite.store`.
-
-        Raises
-        ------
-        SpecError, TypeError
-            If a keyword has no meaning there.
-        """
+        """Make the call by `shardwrite.store`."""
         compute = self.given.get("compute", True)
         return_stored = self.given.get("return_stored", False)
         regions = self.given.get("regions")

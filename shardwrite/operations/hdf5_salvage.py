@@ -25,30 +25,17 @@ from shardwrite.runs.hdf5_kept import KnownShards
 from shardwrite.sources.hdf5_shard import DatasetFile, look_into
 from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store, mode_of
 
-__all__ = ["Reindexed", "index_again"]
-
 _NO_SHARD = "cannot become a shard as it is: "
 
 
 @dataclass(frozen=True, slots=True)
 class Reindexed:
-    """A file of HDF5 with a new index, as an object to read.
+    """A file of HDF5 with a new index, as an object to read."""
 
-    Attributes
-    ----------
-    source : Ranges
-        The file as it is.
-    nbytes : int
-        Size of the file with the new index.
-    dataset : str
-        Name of the dataset that the index is of.
-    changes : tuple of (int, bytes)
-        Offsets and bytes that differ, ascending. The last ones may follow the end of the file.
-    """
-
-    source: Ranges
-    nbytes: int
-    dataset: str
+    source: Ranges  # the file as it is
+    nbytes: int  # size of the file with the new index
+    dataset: str  # name of the dataset that the index is of
+    # Offsets and bytes that differ, ascending. The last ones may follow the end of the file.
     changes: tuple[tuple[int, bytes], ...]
 
     def read(self, offset: int, nbytes: int) -> Buffer:
@@ -75,24 +62,9 @@ def index_again(
 ) -> Reindexed | str | None:
     """Make the index of a shard that is a file of HDF5 again.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array, or a part of it.
-    store : Store
-        Its store.
-    index : tuple of int
-        Position of the shard in the shard grid of that part.
-    source : Ranges
-        The shard, which starts as a file of HDF5.
-    known : KnownShards
-        What is known of the shards of the whole array.
-
-    Returns
-    -------
-    Reindexed, str or None
-        The file with its new index. A text says why there can be none. None if index and file are
-        as they should be.
+    - `source`: the shard, which starts as a file of HDF5.
+    - Returns the file with its new index. A text says why there can be none. None if index and file
+      are as they should be.
     """
     key, root = metadata.shard_key(index), store.local_root
     path = None if root is None else Path(root, key)

@@ -21,8 +21,6 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 
-__all__ = ["named", "refuse_loss", "with_name"]
-
 _N_THREADS = 16
 _AT_A_TIME = 1024
 _N_DIGITS = 64  # of a digest
@@ -31,19 +29,8 @@ _N_DIGITS = 64  # of a digest
 def with_name(source: StoredArray, options: PlanOptions, begun: str | None = None) -> PlanOptions:
     """Options of a conversion, with the name of the dataset in the files that it replaces.
 
-    Parameters
-    ----------
-    source : StoredArray
-        The array that is replaced or removed.
-    options : PlanOptions
-        The options that were asked for.
-    begun : str, optional
-        What `named` gave when the same conversion was begun. Files of the array may be gone since.
-
-    Raises
-    ------
-    SpecError
-        If no name is given, and the files have different ones.
+    - `begun`: what `named` gave when the same conversion was begun. Files of the array may be gone
+      since.
     """
     metadata, strategy = source.array.metadata, options.strategy
     if not isinstance(strategy, Hdf5) or strategy.dataset is not None or not fits_hdf5(metadata):
@@ -56,15 +43,7 @@ def with_name(source: StoredArray, options: PlanOptions, begun: str | None = Non
 
 
 def named(digest: str, asked: Strategy, kept: Strategy) -> str:
-    """A digest of a conversion, with the name of the dataset if it was taken from the files.
-
-    Parameters
-    ----------
-    digest : str
-        The digest.
-    asked, kept : Strategy
-        The strategy that was asked for, and the one of the conversion.
-    """
+    """A digest of a conversion, with the name of the dataset if it was taken from the files."""
     is_kept = isinstance(asked, Hdf5) and isinstance(kept, Hdf5) and asked.dataset != kept.dataset
     return f"{digest}{kept.label}" if is_kept else digest
 
@@ -72,24 +51,7 @@ def named(digest: str, asked: Strategy, kept: Strategy) -> str:
 def refuse_loss(
     sources: Sequence[StoredArray], options: PlanOptions, *, is_sharded: bool, is_consumed: bool
 ) -> None:
-    """Refuse a conversion after which files of HDF5 are gone that are shards of an array.
-
-    Parameters
-    ----------
-    sources : sequence of StoredArray
-        The arrays that are replaced or removed.
-    options : PlanOptions
-        Keywords that control the plan, with the strategy.
-    is_sharded : bool
-        Whether the new arrays have shards.
-    is_consumed : bool
-        Whether what is made of them lies in another place.
-
-    Raises
-    ------
-    SpecError
-        If a shard is such a file, and the strategy is not `Hdf5`.
-    """
+    """Refuse a conversion after which files of HDF5 are gone that are shards of an array."""
     if isinstance(options.strategy, Hdf5):
         return
     for source in sources:

@@ -19,36 +19,24 @@ from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.runs.conversion import Converting
 from shardwrite.stores import Capability, as_store_error, make_directories
 
-__all__ = ["Patterns", "consolidate", "make_groups", "put_document"]
-
 _SCOPE = "conversion"
 _LIST = "consolidated_metadata"
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Which arrays of a hierarchy are wanted, by their paths in it.
+    """Which arrays of a hierarchy are wanted, by their paths in it."""
 
-    Attributes
-    ----------
-    include, exclude : tuple of str
-        Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there
-        are none, and it fits none of the second. A pattern that fits a group fits all that it
-        holds.
-    """
-
+    # Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there are
+    # none, and it fits none of the second. A pattern that fits a group fits all that it holds.
     include: tuple[str, ...] = ()
+    # Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there are
+    # none, and it fits none of the second. A pattern that fits a group fits all that it holds.
     exclude: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, include: Any, exclude: Any) -> Patterns:
-        """Patterns from what a user gives: a text, or a sequence of texts.
-
-        Raises
-        ------
-        SpecError
-            If it is something else.
-        """
+        """Patterns from what a user gives: a text, or a sequence of texts."""
         return cls(_patterns(include, "include"), _patterns(exclude, "exclude"))
 
     def want(self, name: str) -> bool:
@@ -86,25 +74,7 @@ def make_groups(
 
     Groups that are there with the same documents stay as they are.
 
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy that exists.
-    wanted : callable
-        Function that says which groups are made.
-    dst : str, path, or store or node of zarr-python
-        The place of the new hierarchy.
-    mode : {"w-", "w"}
-        Whether the document of a group may be replaced.
-    durability : str, optional
-        Durability level of the documents.
-
-    Raises
-    ------
-    SpecError
-        If something else stands there.
-    StoreError
-        If the storage refuses.
+    - `mode`: whether the document of a group may be replaced.
     """
     groups = [group for group in tree.groups if wanted(group)]
     places = [resolve_place(dst, group.name or None) for group in groups]
@@ -147,18 +117,6 @@ def consolidate(
 
     Other nodes that stand there stay listed. What a process that was killed has left of a group's
     document is removed.
-
-    Parameters
-    ----------
-    tree, wanted, dst, durability
-        See `make_groups`.
-    made : sequence of (str, Converting)
-        The new arrays by their paths.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
     """
     groups = [group for group in tree.groups if wanted(group)]
     documents: dict[str, Document] = {group.name: group.document for group in groups}
@@ -202,24 +160,7 @@ def _plain(document: Document) -> Document:
 
 
 def put_document(place: Place, data: bytes, durability: str | None, leaf: str = DOCUMENT) -> None:
-    """Write the document of a group, and make its directory if it lies in one.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the group.
-    data : bytes
-        The document.
-    durability : str, optional
-        Durability level of the document.
-    leaf : str
-        Name of the document.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    """
+    """Write the document of a group, and make its directory if it lies in one."""
     place.store.discard_scope(leaf, _SCOPE)  # of a call that was killed
     root = place.store.local_root
     level = _level(place, durability)

@@ -69,17 +69,6 @@ from shardwrite.stores import (
     read_file,
 )
 
-__all__ = [
-    "INTO",
-    "abandon_in_place",
-    "convert_in_place",
-    "converted_path",
-    "finish_adoption",
-    "finish_in_place",
-    "give_back",
-    "taken_over",
-]
-
 INTO = "consumed into"
 """Key in the layout of a conversion that consumes a tree, which names the new array."""
 
@@ -96,25 +85,7 @@ _MAX_SHOWN = 3
 
 
 def finish_in_place(place: Place) -> bool:
-    """Finish a conversion in place of which only the rest is left: the removal of the old tree.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the tree.
-
-    Returns
-    -------
-    bool
-        Whether there was such a conversion.
-
-    Raises
-    ------
-    JournalError
-        If another process is at it, or something else stands in the place of the tree.
-    StoreError
-        If the storage refuses.
-    """
+    """Finish a conversion in place of which only the rest is left: the removal of the old tree."""
     path = converted_path(place)
     if path is None or not find_in_place(path):
         return False
@@ -139,20 +110,7 @@ def finish_in_place(place: Place) -> bool:
 
 
 def finish_adoption(work: InPlace, state: Adoption) -> None:
-    """Publish an array whose shards are files that were adopted, once all of them are in it.
-
-    Parameters
-    ----------
-    work : InPlace
-        The adoption.
-    state : Adoption
-        Its state.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    """
+    """Publish an array whose shards are files that were adopted, once all of them are in it."""
     if not state.is_published:
         _withdraw(work)  # a group may list an array that is gone
     state.publish()
@@ -166,24 +124,6 @@ def abandon_in_place(place: Place) -> bool:
     After the exchange of names, the conversion is finished instead. A conversion that consumes the
     tree is given up if nothing of it was removed, and then the tree is whole. If files are being
     adopted, they are restored and put back, unless the array has its name already.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the tree.
-
-    Returns
-    -------
-    bool
-        Whether there was one.
-
-    Raises
-    ------
-    JournalError
-        If another process is at it, something else stands in the place of the tree, or objects of
-        it were removed.
-    StoreError
-        If the storage refuses.
     """
     path = converted_path(place)
     if path is None or not find_in_place(path):
@@ -215,20 +155,7 @@ def _give_up(work: InPlace) -> None:
 
 
 def give_back(work: InPlace) -> None:
-    """Put the documents back of what was to be consumed, unless something of it was removed.
-
-    Parameters
-    ----------
-    work : InPlace
-        The conversion that consumes it.
-
-    Raises
-    ------
-    JournalError
-        If objects may have been removed.
-    StoreError
-        If the storage refuses.
-    """
+    """Put the documents back of what was to be consumed, unless something of it was removed."""
     names = [name for name in work.layout if name != INTO]
     states = [consumption_of(work.path, work.work, name) for name in names]
     for state in states:
@@ -242,27 +169,7 @@ def convert_in_place(
 ) -> tuple[ConvertedArray, ...]:
     """Convert a hierarchy in its place, unless all of its arrays have the layout already.
 
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy.
-    made : sequence of One
-        The planned conversions of its arrays.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-    is_finished : bool
-        Whether this call has just finished a conversion in place that was interrupted.
-
-    Raises
-    ------
-    SpecError
-        Before anything is written, if the hierarchy cannot be converted in its place.
-    JournalError
-        If a run on one of the arrays has not ended, or another conversion was begun.
-    CorruptShardError
-        If the new tree is not what it should be. The old one stays.
+    - Raises CorruptShardError if the new tree is not what it should be. The old one stays.
     """
     path = _path_of(tree.place)
     if all(one.planned.is_there for one in made):

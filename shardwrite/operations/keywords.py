@@ -13,8 +13,6 @@ from shardwrite.format.manifest import Manifest
 from shardwrite.plan import Sized
 from shardwrite.write.context import GroupReport
 
-__all__ = ["RegionKeywords", "StoreKeywords", "WriteKeywords"]
-
 
 class _Common(TypedDict, total=False):
     axis: int

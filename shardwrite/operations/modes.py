@@ -21,8 +21,6 @@ from shardwrite.plan import resolve_shapes
 from shardwrite.read.array import open_at
 from shardwrite.runs.given import take
 
-__all__ = ["chosen_mode", "fills_existing", "mode_of", "refuse_for_region"]
-
 _MODES = ("w-", "w", "a", "r+")
 _OF_CODECS = ("compressors", "filters", "serializer")
 _OF_SHARDING = ("index_location", "index_codecs", "shard_format")
@@ -30,13 +28,7 @@ _OF_DOCUMENT = ("fill_value", "chunk_key_encoding", "dimension_names", "attribut
 
 
 def mode_of(mode: str | None, overwrite: Any) -> str:
-    """Mode of a run that makes an array: ``overwrite=True`` is ``"w"``, and False is ``"w-"``.
-
-    Raises
-    ------
-    SpecError
-        If both are given and say different things, or `overwrite` is no bool.
-    """
+    """Mode of a run that makes an array: ``overwrite=True`` is ``"w"``, and False is ``"w-"``."""
     if overwrite is None:
         return "w-" if mode is None else mode
     if not isinstance(overwrite, bool):
@@ -60,19 +52,8 @@ def mode_of(mode: str | None, overwrite: Any) -> str:
 def chosen_mode(mode: str | None, overwrite: Any, *, is_given: bool) -> str:
     """Mode of a call that makes an array, or fills one.
 
-    Parameters
-    ----------
-    mode : str, optional
-        The mode that was given.
-    overwrite : bool, optional
-        See `mode_of`.
-    is_given : bool
-        Whether the user has given the array itself, and no store. Without a mode, it is filled.
-
-    Raises
-    ------
-    SpecError
-        If the mode is none of those that there are, or `overwrite` says something else.
+    - `is_given`: whether the user has given the array itself, and no store. Without a mode, it is
+      filled.
     """
     if mode is None and not overwrite and is_given:
         return "r+"
@@ -82,13 +63,7 @@ def chosen_mode(mode: str | None, overwrite: Any, *, is_given: bool) -> str:
 
 
 def _check_mode(mode: Any) -> None:
-    """Refuse what is no mode of writing.
-
-    Raises
-    ------
-    SpecError
-        If it is none. The error names those that there are.
-    """
+    """Refuse what is no mode of writing."""
     if mode == "r":
         raise SpecError(
             "only reads", field="mode", value=mode, remedy='give "r+" to write into an array'
@@ -102,22 +77,8 @@ def _check_mode(mode: Any) -> None:
 def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bool:
     """Whether a call without a region writes into an array that exists, rather than makes one.
 
-    Parameters
-    ----------
-    x : array_like
-        The source.
-    target : Target
-        Where the array goes.
-    mode : {"a", "r+"}
-        ``"r+"`` fills an array, which must exist. ``"a"`` fills an array that exists, and makes
-        one if there is none, or if a run that makes it has not ended.
-    array : ArrayOptions
-        Keywords that describe the array.
-
-    Raises
-    ------
-    SpecError
-        If there is no array to fill, or one that the call describes otherwise.
+    - `mode`: ``"r+"`` fills an array, which must exist. ``"a"`` fills an array that exists, and
+      makes one if there is none, or if a run that makes it has not ended.
     """
     if mode == "a":
         check_beside(target)
@@ -130,13 +91,7 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
 
 
 def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
-    """Refuse keywords of new arrays in a call that writes into a region.
-
-    Raises
-    ------
-    SpecError
-        If one of them differs from its default; the error names the first one.
-    """
+    """Refuse keywords of new arrays in a call that writes into a region."""
     of_array = [
         (f.name, getattr(array, f.name), f.default)
         for f in dataclasses.fields(array)
@@ -153,13 +108,7 @@ def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
 
 
 def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
-    """Refuse a source or keywords that describe another array than the one that exists.
-
-    Raises
-    ------
-    SpecError
-        If one differs; the error names the first.
-    """
+    """Refuse a source or keywords that describe another array than the one that exists."""
     source, shape = take(x).array, found.grid.shape
     if source.shape != shape:
         remedy = f"give an array of shape {shape}, or the region= that it goes to"

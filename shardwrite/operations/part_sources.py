@@ -24,53 +24,22 @@ from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 
-__all__ = ["PartSource", "check_fits"]
-
 
 @dataclass(frozen=True, slots=True)
 class PartSource:
-    """What a user has given for a run that is written in parts.
+    """What a user has given for a run that is written in parts."""
 
-    Attributes
-    ----------
-    given : array_like
-        What the user has given.
-    array : dask.array.Array
-        Its values.
-    source_id : str, optional
-        Its identity, if the user has named it.
-    """
-
-    given: Any
-    array: dask.array.Array
-    source_id: str | None = None
+    given: Any  # what the user has given
+    array: dask.array.Array  # its values
+    source_id: str | None = None  # its identity, if the user has named it
 
     @classmethod
     def of(cls, x: Any, source_id: str | None = None) -> PartSource:
-        """Take what a user has given; see `take`.
-
-        Parameters
-        ----------
-        x : array_like
-            What the user has given.
-        source_id : str, optional
-            See above.
-        """
+        """Take what a user has given; see `take`."""
         return cls(x, take(x).array, source_id)
 
     def chunks_for(self, plan: Plan) -> ChunkSource:
-        """The chunks of a run that begins.
-
-        Parameters
-        ----------
-        plan : Plan
-            The plan that was made for this source.
-
-        Raises
-        ------
-        SpecError
-            If the plan copies encoded chunks, and this is not the stored array that has them.
-        """
+        """The chunks of a run that begins."""
         if not plan.source.is_encoded:
             return ArrayChunks(self.array)
         stored = self._stored()
@@ -82,22 +51,7 @@ class PartSource:
     def planned(self, run: RunDirectory, resources: Resources) -> tuple[ChunkSource, Plan]:
         """The chunks of a run that another process has begun, and its plan for this source.
 
-        Parameters
-        ----------
-        run : RunDirectory
-            The run.
-        resources : Resources
-            Threads and memory of this process.
-
-        Raises
-        ------
-        SpecError
-            If the source has another shape or dtype than the array; or if the run copies encoded
-            chunks, and the source does not have them.
-        JournalError
-            See `plan_begun`.
-        ChangedError
-            If the source has lost objects.
+        - Raises ChangedError if the source has lost objects.
         """
         if not run.record.copies:
             own = identity_of(self.array, self.source_id)
@@ -115,26 +69,14 @@ class PartSource:
         return chunks, replace(plan, source=replace(plan.source, chunks=sizes, is_encoded=True))
 
     def is_named(self, identity: str | None) -> bool:
-        """Whether a run that has ended was one of this source.
-
-        Parameters
-        ----------
-        identity : str or None
-            Identity of the source of that run.
-        """
+        """Whether a run that has ended was one of this source."""
         if accepts_source() or identity == identity_of(self.array, self.source_id):
             return True
         stored = behind(self.given, is_ordered=True)
         return isinstance(stored, StoredArray) and identity == self._identity_of(stored)
 
     def _stored(self) -> StoredArray:
-        """The stored array that has the encoded chunks.
-
-        Raises
-        ------
-        SpecError
-            If there is none.
-        """
+        """The stored array that has the encoded chunks."""
         found = behind(self.given, is_ordered=True)
         if isinstance(found, StoredArray):
             return found
@@ -149,13 +91,7 @@ class PartSource:
 
 
 def _copies(stored: StoredArray, metadata: ArrayMetadata) -> StoredChunks:
-    """Encoded chunks of a stored array for another one.
-
-    Raises
-    ------
-    SpecError
-        If they cannot be copied.
-    """
+    """Encoded chunks of a stored array for another one."""
     differing = what_differs(stored.array.metadata, metadata)
     if differing:
         why = f"its encoded chunks cannot be copied, since {' and '.join(differing)} differ"
@@ -169,18 +105,7 @@ def _not_this(why: str, value: str) -> SpecError:
 
 
 def check_fits(job: Job) -> None:
-    """Refuse to write a part if that takes more memory than this process may use.
-
-    Parameters
-    ----------
-    job : Job
-        The part, with the plan of its run and the memory of this process.
-
-    Raises
-    ------
-    PlanError
-        If it does.
-    """
+    """Refuse to write a part if that takes more memory than this process may use."""
     plan = job.plan
     if not isinstance(job.source, StoredChunks):
         plan.check_fits()

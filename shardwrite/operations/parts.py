@@ -329,12 +329,9 @@ def working_on(
     given by a process that ends the run. If the state lies in the bucket, that process stops all
     others, so `check` is called before, and may raise.
 
-    Raises
-    ------
-    RunEndedError
-        If the run ends during the work, and no receipt counts.
-    IncompleteError
-        If there is neither a run that makes the array nor a receipt that counts.
+    - Raises RunEndedError if the run ends during the work, and no receipt counts.
+    - Raises IncompleteError if there is neither a run that makes the array nor a receipt that
+      counts.
     """
     ended: RunEndedError | None = None
     try:

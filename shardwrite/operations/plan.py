@@ -17,9 +17,6 @@ from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOption
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.given import take
 
-__all__ = ["plan"]
-
-
 _OF_PLANS = [field.name for field in fields(PlanOptions)]
 
 

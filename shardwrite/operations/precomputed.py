@@ -32,8 +32,6 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
 from shardwrite.write.context import GroupReport
 
-__all__ = ["plan_precomputed", "to_precomputed"]
-
 
 @public
 def plan_precomputed(

@@ -19,8 +19,6 @@ from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.chunk_table import stored_coords
 
-__all__ = ["PresentChunks", "present"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PresentChunks:

@@ -32,69 +32,27 @@ from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.sources.volume_arrays import open_tree
 
-__all__ = [
-    "Abandoned",
-    "preview_abandon",
-    "preview_compact",
-    "preview_erase",
-    "preview_loss",
-    "preview_part",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """What would be given up.
+    """What would be given up."""
 
-    Attributes
-    ----------
-    in_place : bool
-        Whether it is a conversion in place.
-    regions : tuple of tuple of (int, int)
-        Otherwise, region of each update or repair.
-    is_scale : bool
-        Whether it is a scale of a volume that is not finished.
-    """
-
-    in_place: bool
-    regions: Sequence[Sequence[tuple[int, int]]]
-    is_scale: bool = False
+    in_place: bool  # whether it is a conversion in place
+    regions: Sequence[Sequence[tuple[int, int]]]  # otherwise, region of each update or repair
+    is_scale: bool = False  # whether it is a scale of a volume that is not finished
 
 
 def preview_erase(
     store: Any, region: Any, *, name: str | None, strategy: Any, drop_hdf5: bool = False
 ) -> Plan:
-    """Plan how a region would be erased. It raises what :func:`erase` would raise before it writes.
-
-    Parameters
-    ----------
-    store, region, name, strategy, drop_hdf5
-        See :func:`erase`.
-    """
+    """Plan how a region would be erased. It raises what :func:`erase` would raise before it writes."""
     nothing, where = nothing_in(store, region, name)
     how = {"strategy": strategy, "drop_hdf5": drop_hdf5}
     return plan_region(nothing, store, where, name=name, casting="no", **how)
 
 
 def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: bool) -> None:
-    """Refuse a conversion after which files of HDF5 are gone that are shards of its source.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        The source, which the conversion replaces or removes.
-    made : ConversionPlan
-        What the conversion would do.
-    strategy : Strategy or str
-        The strategy that was asked for.
-    is_consumed : bool
-        Whether what is made of it lies in another place.
-
-    Raises
-    ------
-    SpecError
-        If a shard is such a file, and would be gone.
-    """
+    """Refuse a conversion after which files of HDF5 are gone that are shards of its source."""
     if all(one.how == "skipped" for one in made.arrays):
         return
     names = {one.name for one in made.arrays}
@@ -108,15 +66,7 @@ def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: 
 def preview_compact(store: Any, *, name: str | None, above: float) -> Compaction:
     """What :func:`compact` would rewrite, and about how many bytes would be left.
 
-    Parameters
-    ----------
-    store, name, above
-        See :func:`compact`.
-
-    Raises
-    ------
-    CorruptShardError
-        If a shard is bad.
+    - Raises CorruptShardError if a shard is bad.
     """
     target = resolve_target(store, name)
     table, wasteful = looked_at(target, open_at(target.place), above)
@@ -134,18 +84,7 @@ def preview_compact(store: Any, *, name: str | None, above: float) -> Compaction
 
 
 def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
-    """What :func:`abandon` would give up.
-
-    Parameters
-    ----------
-    store, name
-        See :func:`abandon`.
-
-    Raises
-    ------
-    JournalError
-        If a run that makes the array has not ended.
-    """
+    """What :func:`abandon` would give up."""
     target = fetched(resolve_target(store, name, is_read=True))
     place = target.place
     path = converted_path(place)
@@ -174,19 +113,7 @@ def preview_part(
 ) -> Part:
     """The part of a plan that :func:`write_part` would write.
 
-    Parameters
-    ----------
-    x, store, name, source_id
-        See :func:`write_part`.
-    part : tuple of int
-        Number of the part, and number of all parts.
-
-    Raises
-    ------
-    IncompleteError
-        If no run was begun there, or it has ended.
-    JournalError
-        If the run was begun for another source.
+    - Raises IncompleteError if no run was begun there, or it has ended.
     """
     part = check_part(*part)
     source, target = PartSource.of(x, source_id), fetched(resolve_target(store, name))

@@ -16,32 +16,11 @@ from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
 from shardwrite.stores import as_store_error, make_directories
 
-__all__ = ["keep_copy"]
-
 
 def keep_copy(target: Target, key: str, durability: str) -> str:
     """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    key : str
-        Key of the shard.
-    durability : str
-        See :meth:`shardwrite.stores.Store.transaction`.
-
-    Returns
-    -------
-    str
-        Path of the copy, or its URL.
-
-    Raises
-    ------
-    StoreError
-        If no copy can be kept.
-    UntrustedStateError
-        If the directory is a link, or another user's.
+    - Raises UntrustedStateError if the directory is a link, or another user's.
     """
     leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     if target.in_store:

@@ -10,8 +10,6 @@ from shardwrite.entry.public import public
 from shardwrite.place.url import at_url, named
 from shardwrite.read.array import as_dask_array, open_sharded
 
-__all__ = ["from_sharded_zarr"]
-
 
 @public
 def from_sharded_zarr(

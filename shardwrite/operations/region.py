@@ -43,8 +43,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
-__all__ = ["abandon", "erase", "nothing_in", "plan_region", "region_of", "write_region"]
-
 
 @public
 def plan_region(
@@ -310,25 +308,7 @@ def region_job(
 ) -> tuple[dask.array.Array, Job]:
     """The job that writes an array into a region, and the array in the dtype that is stored.
 
-    Parameters
-    ----------
-    x : array_like
-        The source.
-    target : Target
-        The array that exists.
-    where : Where
-        The region.
-    engine : Engine
-        The engine that will run the tasks.
-    options : PlanOptions
-        Keywords that control the plan.
-    run : RunOptions
-        How the run goes. Its mode is ``"r+"`` whatever it says.
-
-    Raises
-    ------
-    SpecError, PlanError, JournalError
-        As in :func:`shardwrite.runs.region_plan.region_plan`.
+    - `run`: how the run goes. Its mode is ``"r+"`` whatever it says.
     """
     source, made = region_plan(x, target, where, engine, options, drop_hdf5=run.drop_hdf5)
     into = replace(run, mode="r+", publish="last")
@@ -462,13 +442,7 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
 
 
 def nothing_in(store: Any, region: Any, name: str | None) -> tuple[dask.array.Array, Any]:
-    """Fill values for a region that is to be erased, and the region for :func:`write_region`.
-
-    Raises
-    ------
-    SpecError
-        If there is no sharded array, or the region is not a box inside it.
-    """
+    """Fill values for a region that is to be erased, and the region for :func:`write_region`."""
     metadata = open_sharded(store, name).metadata
     if isinstance(region, str):
         raise SpecError("no region", field="region", value=region, remedy="give slices")

@@ -276,18 +276,11 @@ def repair(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the look for bad shards has found.
-
-    Attributes
-    ----------
-    report : Report
-        The report.
-    versions : numpy.ndarray of int64, optional
-        Versions that the objects of all shards had before the values were compared; None if they
-        were not.
-    """
+    """What the look for bad shards has found."""
 
     report: Report
+    # Versions that the objects of all shards had before the values were compared; None if they were
+    # not
     versions: npt.NDArray[np.int64] | None = None
 
 
@@ -314,28 +307,9 @@ def _keeping_hdf5(
 ) -> Strategy | None:
     """The strategy by which bad shards are written again, so that files of HDF5 stay such files.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    array : ShardedArray
-        The same, opened.
-    asked : Strategy, optional
-        The strategy that the user has given. By default, the shards tell.
-    bad : sequence of tuple of int
-        Positions of the bad shards.
-    drops : bool
-        Whether files of HDF5 may be dropped.
-
-    Returns
-    -------
-    Strategy or None
-        None if the user has given none, and no file of HDF5 is among the shards.
-
-    Raises
-    ------
-    SpecError
-        If the strategy that was given would make something else of such a file.
+    - `asked`: the strategy that the user has given. By default, the shards tell.
+    - `drops`: whether files of HDF5 may be dropped.
+    - Returns None if the user has given none, and no file of HDF5 is among the shards.
     """
     metadata = array.metadata
     if not bad or not fits_hdf5(metadata):
@@ -357,15 +331,7 @@ def _write_again(
     tasks: tuple[RepairTask, ...],
     how: _How,
 ) -> tuple[tuple[RepairTask, ...], WriteResult]:
-    """Write shards again from their source, by way of a spool if their chunks are scattered.
-
-    Returns
-    -------
-    tasks : tuple of RepairTask
-        Those of the given tasks whose shards no other process has replaced since.
-    result : WriteResult
-        Result of the run.
-    """
+    """Write shards again from their source, by way of a spool if their chunks are scattered."""
     target, array, engine = opened.target, opened.array, active_engine()
     grid, replaced = array.metadata.grid, set[int]()
     ranks = [ravel(task.index, grid.counts) for task in tasks]
@@ -416,13 +382,7 @@ def _left_over(target: Target, *, is_look: bool) -> int:
 def _compares(
     asked: bool, run: RunDirectory | None, metadata: ArrayMetadata, *, has_source: bool
 ) -> bool:
-    """Whether values are compared: because that is asked for, or the open repair has done so.
-
-    Raises
-    ------
-    SpecError
-        If they are to be compared, and cannot be.
-    """
+    """Whether values are compared: because that is asked for, or the open repair has done so."""
     if asked and not has_source:
         raise SpecError(
             "there is no source to compare with",
@@ -479,10 +439,8 @@ def _ledger_of(
 ) -> Ledger | None:
     """Ledger from the journal of an unfinished run that makes the array; None without such a run.
 
-    Raises
-    ------
-    JournalError
-        If a process works on the run, or the caller may write: the run must be finished first.
+    - Raises JournalError if a process works on the run, or the caller may write: the run must be
+      finished first.
     """
     if run is None or not run.makes_array:
         return None

@@ -10,8 +10,6 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, table_text
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["Repair", "RepairTask"]
-
 _INTERRUPTED = (
     "an earlier repair has not ended; repair again with the source, or give it up with "
     "shardwrite abandon"
@@ -20,25 +18,14 @@ _INTERRUPTED = (
 
 @dataclass(frozen=True, slots=True)
 class RepairTask:
-    """A shard that must be written again.
+    """A shard that must be written again."""
 
-    Attributes
-    ----------
-    key : str
-        Storage key of the shard.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    region : tuple of (int, int)
-        Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
-        of a volume scatters the chunks of the shard.
-    reason : str
-        Description of the fault.
-    """
-
-    key: str
-    index: tuple[int, ...]
+    key: str  # storage key of the shard
+    index: tuple[int, ...]  # position of the shard in the shard grid
+    # Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
+    # of a volume scatters the chunks of the shard.
     region: tuple[tuple[int, int], ...]
-    reason: str
+    reason: str  # description of the fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

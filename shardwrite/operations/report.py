@@ -13,33 +13,19 @@ from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
-__all__ = ["Problem", "Report"]
-
 _ABSENT = "; absent ones read as the fill value"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault of a shard, or of an entry in the consolidated metadata of a group.
+    """A fault of a shard, or of an entry in the consolidated metadata of a group."""
 
-    Attributes
-    ----------
-    key : str
-        Storage key of the shard, or path of the node in the group.
-    index : tuple of int
-        Position of the shard in the shard grid; empty for a node.
-    message : str
-        Description of the fault, with the inner chunk and the bytes where they are known.
-    remedy : str
-        Advice on how to repair it.
-    errno : int or None
-        The system's number of the error, if the storage refused to read the shard.
-    """
-
-    key: str
-    index: tuple[int, ...]
+    key: str  # storage key of the shard, or path of the node in the group
+    index: tuple[int, ...]  # position of the shard in the shard grid; empty for a node
+    # Description of the fault, with the inner chunk and the bytes where they are known
     message: str
-    remedy: str
+    remedy: str  # advice on how to repair it
+    # The system's number of the error, if the storage refused to read the shard
     errno: int | None = None
 
 

@@ -26,8 +26,6 @@ from shardwrite.reporting.make import make_report
 from shardwrite.reporting.report import RunReport
 from shardwrite.runs.result import WriteResult, result_from_receipt
 
-__all__ = ["report"]
-
 _NO_TIMES = (
     "The journal of a run is removed when it ends. Write with keep_report=True (--keep-report) to "
     "keep its report, with a timeline, in the array."

@@ -73,8 +73,6 @@ from shardwrite.stores import (
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
-__all__ = ["Torn", "find_torn", "salvage_shards"]
-
 _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 _BY_HDF5 = "which another program may have changed; all else in the file is as it was"
@@ -85,17 +83,10 @@ _BY_THE_RUN = "Run the command that writes the array again with recheck=True (--
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """Bad shards, as `find_torn` has found them.
+    """Bad shards, as `find_torn` has found them."""
 
-    Attributes
-    ----------
-    shards : tuple of tuple of int
-        Positions of the shards that can be cut, or get a new index.
-    left : tuple of str
-        One text for each file of HDF5 that must stay as it is, which says why.
-    """
-
-    shards: tuple[Shape, ...] = ()
+    shards: tuple[Shape, ...] = ()  # positions of the shards that can be cut, or get a new index
+    # One text for each file of HDF5 that must stay as it is, which says why
     left: tuple[str, ...] = ()
 
 
@@ -109,29 +100,8 @@ def find_torn(
 ) -> Torn:
     """Bad shards that can be cut back to a whole state. Nothing is changed.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    target : Target
-        Its place.
-    bad : sequence of tuple of int
-        Positions of the bad shards in the shard grid.
-    ledger : Ledger, optional
-        Contents of an unfinished run's journal. If given, it alone decides: the run will write the
-        shards that the journal does not have.
-    scan : bool
-        Without a ledger, search the shards backwards for an index.
-
-    Returns
-    -------
-    Torn
-        The shards that can be cut, and the files of HDF5 that cannot be mended.
-
-    Raises
-    ------
-    SpecError
-        If a search would prove nothing; see `scan_for_end`.
+    - `ledger`: contents of an unfinished run's journal. If given, it alone decides: the run will
+      write the shards that the journal does not have.
     """
     if ledger is None and not scan:
         return Torn()
@@ -211,38 +181,10 @@ def salvage_shards(
 ) -> tuple[str, ...]:
     """Cut torn shards back, and keep a copy of each in quarantine.
 
-    Parameters
-    ----------
-    target : Target
-        Place of the array.
-    metadata : ArrayMetadata
-        Metadata of the array.
-    torn : sequence of tuple of int
-        Positions of the shards, as `find_torn` returns them.
-    making : RunDirectory, optional
-        The run that makes the array, if it has not ended.
-    ledger : Ledger, optional
-        Contents of the journal of `making`.
-
-    Returns
-    -------
-    tuple of str
-        One text for each shard that was cut: its size before and after, and how that size was
-        found. Or the dataset of which a file of HDF5 got a new index. A shard that is whole by now
-        is left as it is.
-
-    Raises
-    ------
-    JournalError
-        If another run writes some of the same shards.
-    RunEndedError
-        If another process has ended the run meanwhile.
-    CorruptShardError
-        If a shard that cannot be cut any more is not whole either.
-    StoreError
-        If the storage fails, or another program writes a shard meanwhile.
-    IncompleteError
-        If this process was asked to stop.
+    - `making`: the run that makes the array, if it has not ended.
+    - Raises RunEndedError if another process has ended the run meanwhile.
+    - Raises CorruptShardError if a shard that cannot be cut any more is not whole either.
+    - Raises IncompleteError if this process was asked to stop.
     """
     if making is not None:
         with taking_part(making.path, driver := _name()):
@@ -351,28 +293,16 @@ def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
 
 @dataclass(slots=True)
 class _Salvage:
-    """A salvage in progress.
+    """A salvage in progress."""
 
-    Attributes
-    ----------
-    target : Target
-        Place of the array.
-    spec : WriteSpec
-        Settings of the commits. Its metadata describe the array, or the part of it that the run
-        writes.
-    known : Ledger or None
-        Contents of the journal of the run that makes the array; None without such a run.
-    kinds : KnownShards
-        What is known of all shards of the array.
-    ledger : Ledger
-        State of the shards after the salvage.
-    """
-
-    target: Target
+    target: Target  # place of the array
+    # Settings of the commits. Its metadata describe the array, or the part of it that the run
+    # writes.
     spec: WriteSpec
+    # Contents of the journal of the run that makes the array; None without such a run
     known: Ledger | None
-    kinds: KnownShards
-    ledger: Ledger = field(init=False)
+    kinds: KnownShards  # what is known of all shards of the array
+    ledger: Ledger = field(init=False)  # state of the shards after the salvage
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.spec.metadata.grid)
@@ -380,20 +310,7 @@ class _Salvage:
     def cut(self, torn: Sequence[Shape]) -> tuple[str, ...]:
         """Cut shards back, one after the other.
 
-        Parameters
-        ----------
-        torn : sequence of tuple of int
-            Positions of the shards in the part that the metadata describe.
-
-        Returns
-        -------
-        tuple of str
-            One text for each shard that was cut.
-
-        Raises
-        ------
-        IncompleteError
-            If this process was asked to stop.
+        - Raises IncompleteError if this process was asked to stop.
         """
         told: dict[Shape, str] = {}
         metadata = self.spec.metadata
@@ -447,12 +364,7 @@ class _Salvage:
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
         """Facts about a shard that has no torn tail any more.
 
-        Raises
-        ------
-        CorruptShardError
-            If its index is not right.
-        StoreError
-            If the journal of the run that makes the array has another shard there.
+        - Raises CorruptShardError if its index is not right.
         """
         facts = _facts_of(self.spec.metadata, key, reader, reader.nbytes)
         if self.known is not None:

@@ -20,8 +20,6 @@ from shardwrite.runs.stored_behind import stored_behind
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores import Capability, Store
 
-__all__ = ["Behind", "alike", "behind", "plan_copies"]
-
 Behind = StoredArray | str | None
 """A stored array whose chunks may pass, or why they do not; None if there is none."""
 
@@ -29,12 +27,7 @@ Behind = StoredArray | str | None
 def behind(x: Any, *, is_ordered: bool) -> Behind:
     """The stored array that a user has given, or why its chunks are decoded.
 
-    Parameters
-    ----------
-    x : array_like
-        What the user has given.
-    is_ordered : bool
-        Whether its axes are in the order of the bytes in a chunk.
+    - `is_ordered`: whether its axes are in the order of the bytes in a chunk.
     """
     try:
         found = stored_behind(x)
@@ -64,25 +57,7 @@ def plan_copies(
 ) -> tuple[StoredChunks, Plan] | str:
     """Plan how the chunks of a stored array become those of a scale; or why they must be decoded.
 
-    Parameters
-    ----------
-    stored : StoredArray
-        The stored array.
-    metadata : ArrayMetadata
-        The scale.
-    engine : Engine
-        The engine that will run the tasks.
-    options : PlanOptions
-        What the user asks of the plan.
-    store : Store, optional
-        Where the volume will lie.
-
-    Raises
-    ------
-    ChangedError
-        If the stored array has lost objects.
-    PlanError
-        If copying takes more memory than a process may use.
+    - Raises ChangedError if the stored array has lost objects.
     """
     array = stored.array
     passage = passage_between(array.metadata, metadata)

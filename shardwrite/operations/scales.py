@@ -14,29 +14,9 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.gathered import remove_spool
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["check_scale", "counted_scale", "enter_scale"]
-
 
 def check_scale(target: Target, metadata: ArrayMetadata, run_dir: object = None) -> None:
-    """Refuse to begin a scale that its volume cannot take. Other arrays are not looked at.
-
-    Parameters
-    ----------
-    target : Target
-        Place of the array.
-    metadata : ArrayMetadata
-        What will be written there.
-    run_dir : str or path, optional
-        See `resolve_target`.
-
-    Raises
-    ------
-    SpecError
-        If the ``info`` that stands there is that of another volume, or has another scale of this
-        name, or the array lies in no volume.
-    StoreError
-        If the ``info`` cannot be read.
-    """
+    """Refuse to begin a scale that its volume cannot take. Other arrays are not looked at."""
     found = _scale_at(target, metadata, run_dir)
     if found is not None:
         merged_info(read_volume(found[0].place), found[1])
@@ -46,18 +26,6 @@ def enter_scale(target: Target, run_dir: object = None) -> None:
     """Enter an array that was published into the ``info`` of its volume, if it is a scale.
 
     Its spool is then removed, if it has one.
-
-    Parameters
-    ----------
-    target, run_dir
-        See `check_scale`.
-
-    Raises
-    ------
-    SpecError
-        As `check_scale` does.
-    JournalError, StoreError
-        If the ``info`` cannot be changed. The array stands; the same call enters it.
     """
     data = target.place.read(DOCUMENT)
     found = None if data is None else _scale_at(target, parse_metadata(data.decode()), run_dir)
@@ -70,15 +38,7 @@ def enter_scale(target: Target, run_dir: object = None) -> None:
 
 
 def counted_scale(target: Target, result: WriteResult) -> WriteResult:
-    """The result of a whole array, with numbers of the volume if its hash scatters the chunks.
-
-    Parameters
-    ----------
-    target : Target
-        Place of the array, which is published.
-    result : WriteResult
-        The result.
-    """
+    """The result of a whole array, with numbers of the volume if its hash scatters the chunks."""
     data = target.place.read(DOCUMENT)
     key = (around(target.place) or ("", "", ""))[2]
     scale = None if data is None else stored_scale(parse_metadata(data.decode()), key)

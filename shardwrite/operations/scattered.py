@@ -38,19 +38,6 @@ from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 
-__all__ = [
-    "SPOOL",
-    "abandon_scale",
-    "array_options",
-    "counted_as",
-    "gathered_metadata",
-    "is_abandonable",
-    "refuse_spool",
-    "refuse_waiting",
-    "spooled_notes",
-    "write_scattered",
-]
-
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
 """Attributes of a spool."""
 
@@ -61,12 +48,8 @@ _GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 def array_options(new: NewScale, ndim: int) -> ArrayOptions:
     """Keywords of the array that a scale is.
 
-    Parameters
-    ----------
-    new : NewScale
-        The scale. Its shards are boxes.
-    ndim : int
-        Number of axes: 3, or 4 with channels.
+    - `new`: the scale. Its shards are boxes.
+    - `ndim`: number of axes: 3, or 4 with channels.
     """
     chunks = new.scale.chunk_size[::-1]
     shards = tuple(n * c for n, c in zip(new.box[::-1], chunks, strict=True))
@@ -114,15 +97,7 @@ def gathered_metadata(new: NewScale) -> ArrayMetadata:
 def spooled_notes(
     new: NewScale, spooling: Plan, gathering: Plan
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What plans say of a scale whose chunks are scattered: of its spool, and of its shards.
-
-    Parameters
-    ----------
-    new : NewScale
-        The scale.
-    spooling, gathering : Plan
-        Plans of the run that writes the spool, and of the run that gathers chunks out of it.
-    """
+    """What plans say of a scale whose chunks are scattered: of its spool, and of its shards."""
     sharding, ids = new.sharding, new.scattered
     is_lossy = new.scale.encoding.name == "jpeg"
     per_minishard = ids.most_in_a_minishard(sharding)
@@ -166,24 +141,6 @@ def write_scattered(
     """Write a scale whose hash scatters the chunks: all into the spool, and then into their shards.
 
     The spool stays. `remove_spool` takes it away once the scale is in the ``info`` of its volume.
-
-    Parameters
-    ----------
-    new : NewScale
-        The scale.
-    spool : Job
-        The spool.
-    scale : Target
-        Place of the scale.
-    engine : Engine
-        The engine that runs the tasks.
-    progress : bool or callable
-        See `reporting`.
-
-    Raises
-    ------
-    ShardwriteError
-        See :func:`shardwrite.to_precomputed`.
     """
     plan = spool.plan.gathering
     if plan is None:
@@ -207,15 +164,7 @@ def write_scattered(
 
 
 def counted_as(result: WriteResult, new: NewScale) -> WriteResult:
-    """The result with numbers of the volume, in which each chunk has its place but once.
-
-    Parameters
-    ----------
-    result : WriteResult
-        Result of the run that has gathered the chunks.
-    new : NewScale
-        The scale.
-    """
+    """The result with numbers of the volume, in which each chunk has its place but once."""
     scale = new.scale
     n_chunks = math.prod(scale.grid)
     n_stored = result.n_chunks - result.n_empty_chunks
@@ -235,25 +184,6 @@ def abandon_scale(target: Target, run_dir: Any) -> bool:
 
     A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
     its shards stays as it is, old or new.
-
-    Parameters
-    ----------
-    target : Target
-        Place of an array.
-    run_dir : str or path, optional
-        See `resolve_target`.
-
-    Returns
-    -------
-    bool
-        Whether there was something to give up.
-
-    Raises
-    ------
-    JournalError
-        If a process works on it.
-    StoreError
-        If something cannot be removed.
     """
     targets = places_around(target, run_dir)
     if targets is None or not _is_begun(targets):
@@ -281,13 +211,7 @@ def _is_begun(targets: ScaleTargets) -> bool:
 
 
 def refuse_waiting(target: Target, run_dir: Any) -> None:
-    """Refuse to open a scale of which nothing is there but its spool.
-
-    Raises
-    ------
-    SpecError
-        If it is one. The error says how to go on.
-    """
+    """Refuse to open a scale of which nothing is there but its spool."""
     targets = None if target.is_published else places_around(target, run_dir)
     if targets is not None and has_spool(targets.spool):
         raise SpecError(
@@ -300,13 +224,7 @@ def refuse_waiting(target: Target, run_dir: Any) -> None:
 
 
 def refuse_spool(metadata: ArrayMetadata) -> None:
-    """Refuse to take the spool of a scale for an array of its own.
-
-    Raises
-    ------
-    SpecError
-        If it is one.
-    """
+    """Refuse to take the spool of a scale for an array of its own."""
     if metadata.document.get("attributes") == SPOOL:
         raise SpecError(
             "is the spool of a scale, in which encoded chunks wait, and no array",

@@ -51,8 +51,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["ScatteredRun", "Share", "prepare_scattered"]
-
 _Progress = bool | Callable[[GroupReport], None]
 
 
@@ -61,25 +59,7 @@ def prepare_scattered(
 ) -> None:
     """Begin the runs of a scale whose hash scatters the chunks.
 
-    Parameters
-    ----------
-    job : Job
-        The spool, at the place of the scale. Its plan says how the chunks are gathered.
-    scale : Target
-        Place of the scale.
-    engine : Engine
-        The engine whose workers are probed.
-    run_dir : str or path, optional
-        See `resolve_target`.
-    stripe_count : int, optional
-        See `prepare_jobs`.
-
-    Raises
-    ------
-    SpecError
-        If the scale is given by a store and a name in it.
-    ShardwriteError
-        For the same reasons as in `prepare_jobs`.
+    - `job`: the spool, at the place of the scale. Its plan says how the chunks are gathered.
     """
     if isinstance(scale.place, InStore) and scale.place.name:
         raise SpecError(
@@ -106,19 +86,11 @@ def prepare_scattered(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a process writes of a source.
+    """What a process writes of a source."""
 
-    Attributes
-    ----------
-    source : PartSource
-        The source, with the axes z, y and x, or channel, z, y and x.
-    index, count : int
-        Number of the part, from 0, and number of all parts.
-    """
-
-    source: PartSource
-    index: int
-    count: int
+    source: PartSource  # the source, with the axes z, y and x, or channel, z, y and x
+    index: int  # number of the part, from 0, and number of all parts
+    count: int  # number of the part, from 0, and number of all parts
 
     @property
     def number(self) -> tuple[int, int]:
@@ -128,60 +100,24 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ScatteredRun:
-    """The runs of a scale whose hash scatters the chunks, for a process that takes part in them.
+    """The runs of a scale whose hash scatters the chunks, for a process that takes part in them."""
 
-    Attributes
-    ----------
-    run : RunDirectory
-        The run that gathers the chunks.
-    targets : ScaleTargets
-        Places of the scale.
-    engine : Engine
-        The engine that runs the graphs.
-    memory_limit_nbytes : int, optional
-        Bytes that this process may use. The engine's limit by default.
-    """
-
-    run: RunDirectory
-    targets: ScaleTargets
-    engine: Engine
+    run: RunDirectory  # the run that gathers the chunks
+    targets: ScaleTargets  # places of the scale
+    engine: Engine  # the engine that runs the graphs
+    # Bytes that this process may use. The engine's limit by default.
     memory_limit_nbytes: int | None = None
 
     @classmethod
     def of(
         cls, run: RunDirectory, engine: Engine, run_dir: object, limit: int | None = None
     ) -> ScatteredRun | None:
-        """The runs of which one was found; None if it makes another array.
-
-        Parameters
-        ----------
-        run : RunDirectory
-            The run that was found at the place of an array.
-        engine : Engine
-            See above.
-        run_dir : str or path, optional
-            See `resolve_target`.
-        limit : int, optional
-            Bytes that this process may use.
-        """
+        """The runs of which one was found; None if it makes another array."""
         targets = places_around(run.target, run_dir) if is_gathering(run) else None
         return None if targets is None else cls(run, targets, engine, limit)
 
     def write(self, share: Share, progress: _Progress) -> WriteResult:
-        """Spool the chunks of a part. If nothing of that is left in any part, gather its shards.
-
-        Parameters
-        ----------
-        share : Share
-            The part, and its source.
-        progress : bool or callable
-            See `reporting`.
-
-        Raises
-        ------
-        ShardwriteError
-            See :func:`shardwrite.write_part`.
-        """
+        """Spool the chunks of a part. If nothing of that is left in any part, gather its shards."""
         try:
             result = self._write(share, progress)
         except StoreError as error:
@@ -219,22 +155,7 @@ class ScatteredRun:
             return execute_part(job, run, part, self.engine, on_report)
 
     def finish(self, n_parts: int | None, progress: _Progress, *, keep_report: bool) -> WriteResult:
-        """Gather the shards that no part has gathered, and publish the scale.
-
-        Parameters
-        ----------
-        n_parts : int or None
-            Number of parts, so that an error can name those to write again.
-        progress : bool or callable
-            See `reporting`.
-        keep_report : bool
-            Keep a report of the run in the scale.
-
-        Raises
-        ------
-        ShardwriteError
-            See :func:`shardwrite.finalize`.
-        """
+        """Gather the shards that no part has gathered, and publish the scale."""
         with self._spool(ends=True) as spool_run, contextlib.ExitStack() as stack:
             job = self._spool_job(spool_run)
             plan = gathering_begun(self.run, self._resources, job.plan.n_shards)
@@ -249,32 +170,13 @@ class ScatteredRun:
     def refuse_unspooled(self, n_parts: int | None) -> None:
         """Raise what `finish` raises if chunks are missing in the spool, as journals tell.
 
-        Parameters
-        ----------
-        n_parts : int or None
-            See `finish`.
-
-        Raises
-        ------
-        IncompleteError
-            If chunks are missing.
+        - Raises IncompleteError if chunks are missing.
         """
         with self._spool(ends=False) as spool_run:
             refuse_unwritten(self._spool_job(spool_run), spool_run, n_parts)
 
     def part(self, share: Share) -> Part:
-        """The part that `write` would write now, by the journals. Nothing is changed.
-
-        Parameters
-        ----------
-        share : Share
-            The part, and its source.
-
-        Raises
-        ------
-        JournalError
-            If the spool is gone.
-        """
+        """The part that `write` would write now, by the journals. Nothing is changed."""
         spool_run = find_run(fetched(self.targets.spool))
         if spool_run is None:
             raise self._lost()

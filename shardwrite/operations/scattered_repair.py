@@ -40,47 +40,25 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.context import GroupReport
 
-__all__ = ["BadShards", "gather_again", "remove_left_spool"]
-
 _SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
 
 
 @dataclass(frozen=True, slots=True)
 class BadShards:
-    """Shards of a scale that are to be written again.
+    """Shards of a scale that are to be written again."""
 
-    Attributes
-    ----------
-    target : Target
-        Place of the scale.
-    metadata : ArrayMetadata
-        Its metadata.
-    ranks : frozenset of int
-        Row-major ranks of the shards.
-    stores_empty : bool
-        Whether they hold the inner chunks that have only the fill value.
-    """
-
-    target: Target
+    target: Target  # place of the scale
     metadata: ArrayMetadata
-    ranks: frozenset[int]
-    stores_empty: bool = False
+    ranks: frozenset[int]  # row-major ranks of the shards
+    stores_empty: bool = False  # whether they hold the inner chunks that have only the fill value
 
 
 @dataclass(frozen=True, slots=True)
 class _IsOfThese:
-    """Whether an inner chunk of a spool belongs to some of the shards.
+    """Whether an inner chunk of a spool belongs to some of the shards."""
 
-    Attributes
-    ----------
-    placed : ScatteredChunks
-        All shards.
-    ranks : frozenset of int
-        Ranks of these.
-    """
-
-    placed: ScatteredChunks
-    ranks: frozenset[int]
+    placed: ScatteredChunks  # all shards
+    ranks: frozenset[int]  # ranks of these
 
     def __call__(self, box: Box) -> bool:
         """See `EncodeOptions`."""
@@ -90,15 +68,7 @@ class _IsOfThese:
 
 
 class _AllOfThese(ArrayChunks):
-    """Values of a volume, of which a spool also keeps the empty chunks of some shards.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The values.
-    kept : _IsOfThese
-        These shards.
-    """
+    """Values of a volume, of which a spool also keeps the empty chunks of some shards."""
 
     def __init__(self, x: dask.array.Array, kept: _IsOfThese) -> None:
         super().__init__(x)
@@ -127,30 +97,7 @@ def gather_again(
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> WriteResult:
-    """Spool the chunks of bad shards, and write these shards again.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The values of the volume, with the axes z, y and x, or channel, z, y and x.
-    bad : BadShards
-        The shards.
-    options : RunOptions
-        How the runs go.
-    look : callable
-        See `execute_missing`.
-    prefix : str
-        Beginning of the identity of the source, by which the run knows how bad shards were found.
-    run_dir, memory_limit, progress
-        See :func:`shardwrite.repair`.
-
-    Raises
-    ------
-    SpecError
-        If the array lies in no volume, or its attributes describe none.
-    ShardwriteError
-        For the same reasons as in `execute_missing`.
-    """
+    """Spool the chunks of bad shards, and write these shards again."""
     placed, engine = bad.metadata.placed, active_engine()
     key = (around(bad.target.place) or ("", "", ""))[2]
     targets, scale = places_around(bad.target, run_dir), stored_scale(bad.metadata, key)
@@ -194,20 +141,6 @@ def remove_left_spool(target: Target, metadata: ArrayMetadata, run_dir: Any = No
     """Remove the spool of a scale all of whose shards are good.
 
     A call that was interrupted right before its end has left it.
-
-    Parameters
-    ----------
-    target : Target
-        Place of an array.
-    metadata : ArrayMetadata
-        Its metadata.
-    run_dir : str or path, optional
-        See :func:`shardwrite.repair`.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be removed.
     """
     if isinstance(metadata.placed, ScatteredChunks):
         targets = places_around(target, run_dir)

@@ -10,8 +10,6 @@ from shardwrite.format.manifest import Manifest
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.convert import reshard
 
-__all__ = ["shard_store", "unshard_store"]
-
 
 @public
 def shard_store(

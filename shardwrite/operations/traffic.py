@@ -24,8 +24,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.stores import COPIED_AT_ONCE_NBYTES, BucketStore
 
-__all__ = ["LISTED_AT_ONCE", "TAIL_NBYTES", "TRIED", "with_traffic"]
-
 # Requests that do not depend on the number of shards, at most: to find out what a service can do;
 # for the lease and the journal of a run; for a new array, one that is resumed, and an update; and
 # for each group above. `tests/buckets/test_traffic.py` compares them with what a server counts.
@@ -43,19 +41,7 @@ TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
 def with_traffic(plan: Plan, target: Target) -> Plan:
     """The plan with what its run would ask of the bucket; without it, if the array lies in none.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan of a new array, or of an update.
-    target : Target
-        Where it goes. A run of the same plan that has not ended there counts.
-
-    Raises
-    ------
-    JournalError
-        If the state of a run cannot be used.
-    StoreError
-        If the service refuses.
+    - `target`: where it goes. A run of the same plan that has not ended there counts.
     """
     store = target.store
     if not isinstance(store, BucketStore) or not store.is_remote:
@@ -140,22 +126,12 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What a region covers of a shard along one axis.
+    """What a region covers of a shard along one axis."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Inner chunks of the shard that it touches.
-    n_covered : int
-        How many of them it covers from end to end.
-    is_whole : bool
-        Whether it covers all that the shard has of the array.
-    """
-
-    start: int
-    stop: int
-    n_covered: int
-    is_whole: bool
+    start: int  # inner chunks of the shard that it touches
+    stop: int  # inner chunks of the shard that it touches
+    n_covered: int  # how many of them it covers from end to end
+    is_whole: bool  # whether it covers all that the shard has of the array
 
 
 def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:

@@ -23,8 +23,6 @@ from shardwrite.place.scratch import place_via
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.options import RunOptions, for_new_array
 
-__all__ = ["download", "plan_transfer", "upload"]
-
 
 @public
 def upload(

@@ -20,22 +20,12 @@ _MAX_SHOWN = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTransfer:
-    """How one array will be copied.
+    """How one array will be copied."""
 
-    Attributes
-    ----------
-    name : str
-        Path of the array in its hierarchy; empty for the array itself.
-    n_objects : int
-        Number of its shards, or of its chunks if it is not sharded.
-    nbytes, largest_nbytes : int
-        Size in bytes of all of them, and of the largest one.
-    """
-
-    name: str
-    n_objects: int
-    nbytes: int
-    largest_nbytes: int
+    name: str  # path of the array in its hierarchy; empty for the array itself
+    n_objects: int  # number of its shards, or of its chunks if it is not sharded
+    nbytes: int  # size in bytes of all of them, and of the largest one
+    largest_nbytes: int  # size in bytes of all of them, and of the largest one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,21 +134,11 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredArray:
-    """What became of one array.
+    """What became of one array."""
 
-    Attributes
-    ----------
-    name : str
-        Path of the array in its hierarchy; empty for the array itself.
-    path : str
-        Path of the copy.
-    result : WriteResult
-        Result of the run.
-    """
-
-    name: str
-    path: str
-    result: WriteResult
+    name: str  # path of the array in its hierarchy; empty for the array itself
+    path: str  # path of the copy
+    result: WriteResult  # result of the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,15 +78,6 @@ from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import COPIED_NBYTES, Store
 
-__all__ = [
-    "Transferring",
-    "open_transfer",
-    "plan_of",
-    "refuse_hierarchy",
-    "transfer",
-    "transfer_and_consume",
-]
-
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, and whether the place is a hierarchy of 2022.
@@ -98,27 +89,14 @@ _IS_HIERARCHY = Requests(n_get=1)
 
 @dataclass(frozen=True, slots=True)
 class Transferring:
-    """A transfer that was checked.
+    """A transfer that was checked."""
 
-    Attributes
-    ----------
-    tree : Hierarchy
-        The source.
-    place : Place
-        Place of the copy.
-    run_dir : Any
-        Directory of the run state; None if it lies beside the copy, or the configuration says
-        where.
-    is_default : bool
-        Whether no user has given that directory.
-    infos : dict of str to bytes
-        The ``info`` of each volume of Neuroglancer in the source, by its path.
-    """
-
-    tree: Hierarchy
-    place: Directory | InStore
+    tree: Hierarchy  # the source
+    place: Directory | InStore  # place of the copy
+    # Directory of the run state; None if it lies beside the copy, or the configuration says where
     run_dir: Any
-    is_default: bool
+    is_default: bool  # whether no user has given that directory
+    # The ``info`` of each volume of Neuroglancer in the source, by its path
     infos: dict[str, bytes]
 
     @property
@@ -155,15 +133,7 @@ class Transferring:
 
 
 def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
-    """Open the source of a transfer, and refuse what cannot be copied as it is.
-
-    Raises
-    ------
-    SpecError
-        If the source is no hierarchy of Zarr v3, or the copy would lie in it.
-    JournalError
-        If a run on an array of the source has not ended.
-    """
+    """Open the source of a transfer, and refuse what cannot be copied as it is."""
     tree = open_hierarchy(place_of(src), lambda _: True)
     names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
     refuse_names(names, tree.place.label, as_text=True, as_it_is=True)
@@ -188,13 +158,7 @@ def _check_source(source: StoredArray) -> None:
 
 
 def refuse_hierarchy(place: Place) -> None:
-    """Refuse to copy to a place in a hierarchy of 2022.
-
-    Raises
-    ------
-    SpecError
-        If it is in one.
-    """
+    """Refuse to copy to a place in a hierarchy of 2022."""
     if isinstance(place, TransformerPlace):
         raise SpecError(
             "is in a hierarchy of 2022",
@@ -216,24 +180,7 @@ def _not_as_it_is(label: str, what: str) -> SpecError:
 def transfer(
     wanted: Transferring, run: RunOptions, progress: bool | OnReport, engine: Engine
 ) -> Transfer:
-    """Copy a hierarchy.
-
-    Parameters
-    ----------
-    wanted : Transferring
-        What is copied.
-    run : RunOptions
-        How the runs go.
-    progress : bool or callable
-        See `reporting`.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Raises
-    ------
-    ShardwriteError
-        See :func:`shardwrite.upload`.
-    """
+    """Copy a hierarchy."""
     start = time.perf_counter()
     tree = wanted.tree
     documents = wanted.documents()
@@ -288,11 +235,6 @@ def _check_sizes(source: StoredArray, store: Store, engine: Engine) -> None:
     """Refuse objects that are larger than a store takes, before the first one is copied.
 
     They are looked at only if their array may have such large ones.
-
-    Raises
-    ------
-    SpecError
-        If an object is larger.
     """
     limit, array = store.put_limit, source.array
     if limit is None or most_nbytes_of(array.metadata) <= limit:
@@ -302,13 +244,7 @@ def _check_sizes(source: StoredArray, store: Store, engine: Engine) -> None:
 
 
 def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
-    """Refuse to replace a scale of a volume by what its ``info`` does not describe.
-
-    Raises
-    ------
-    SpecError
-        If it would be replaced so.
-    """
+    """Refuse to replace a scale of a volume by what its ``info`` does not describe."""
     place, metadata = job.target.place, job.plan.metadata
     if not why_kept(metadata.document):
         refuse_scale_at(job.target)
@@ -320,22 +256,7 @@ def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
 
 
 def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
-    """Copy an array, and remove each of its objects once the copy is durable and was compared.
-
-    Parameters
-    ----------
-    src : str or path
-        Directory of the array.
-    call : Call
-        The call.
-    engine : Engine
-        The engine that runs the tasks.
-
-    Raises
-    ------
-    ShardwriteError
-        See :func:`shardwrite.upload`.
-    """
+    """Copy an array, and remove each of its objects once the copy is durable and was compared."""
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
@@ -426,20 +347,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
-    """Plan a transfer: objects, bytes, requests and memory. The source is listed.
-
-    Parameters
-    ----------
-    wanted : Transferring
-        What is copied.
-    engine : Engine
-        The engine that looks at the objects.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    """
+    """Plan a transfer: objects, bytes, requests and memory. The source is listed."""
     tree, place = wanted.tree, wanted.place
     arrays, memory, scratch = [], 0, 0
     for name, source in tree.arrays:

@@ -13,8 +13,6 @@ from shardwrite.stores import is_file, local_path
 if TYPE_CHECKING:
     from shardwrite.read.transformer_view import TransformerView
 
-__all__ = ["transformer_view"]
-
 
 @public
 def transformer_view(
@@ -93,13 +91,7 @@ def transformer_view(
 
 
 def _directory(given: Any) -> str:
-    """Path of the directory that a user gives for a store.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be one, such as the URL of a bucket, or is a file.
-    """
+    """Path of the directory that a user gives for a store."""
     path = local_path(given) if isinstance(given, str) else ""
     if not path or "\0" in path or "://" in path or is_file(path):
         raise SpecError(

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human
 
-__all__ = ["UInt64Report", "UInt64Written"]
-
 
 @dataclass(frozen=True, slots=True)
 class UInt64Written:

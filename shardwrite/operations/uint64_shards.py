@@ -40,8 +40,6 @@ from shardwrite.stores import (
 )
 from shardwrite.write.uint64_shards import Change, ValueOf, commit_changes, sweep
 
-__all__ = ["UInt64Shards"]
-
 Ids = npt.NDArray[np.uint64]
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy
 
-__all__ = ["refuse_runs"]
-
 _END_IT = (
     "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
     "or copy the array"
@@ -19,18 +17,8 @@ _END_IT = (
 def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     """Refuse a hierarchy if a run on one of its arrays has not ended.
 
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy.
-    is_kept : bool
-        Whether the hierarchy is only read. Untrusted state beside it is then ignored, because
-        anybody may have put it there.
-
-    Raises
-    ------
-    JournalError
-        If there is one.
+    - `is_kept`: whether the hierarchy is only read. Untrusted state beside it is then ignored,
+      because anybody may have put it there.
     """
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place

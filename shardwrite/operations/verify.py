@@ -48,16 +48,6 @@ from shardwrite.stores import is_there
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.donor import Donor
 
-__all__ = [
-    "Opened",
-    "census",
-    "check_lossless",
-    "how_to_mend",
-    "open_begun",
-    "verify",
-    "verify_opened",
-]
-
 _RECOVER = (
     "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad "
     "then, write it again"
@@ -79,14 +69,6 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     """Open an array for reading, whether it is published or only begun.
 
     The run directory beside the array is looked at once, and nothing is changed.
-
-    Raises
-    ------
-    SpecError
-        If there is neither a sharded array nor a run that makes one.
-    JournalError
-        If the array is not published and the run beside it is not trusted, or if the run's files
-        are damaged.
     """
     target = fetched(resolve_target(store, name, run_dir, is_read=True))
     beside = look_beside(target)
@@ -109,25 +91,14 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Which shards there should be.
+    """Which shards there should be."""
 
-    Attributes
-    ----------
-    by : str
-        Name of the record that tells it; empty if there is none.
-    ledger : Ledger or None
-        What the record tells. One made from a receipt only tells which shards are empty by design:
-        `nbytes` is 0 for these and -1 for all others.
-    sizes : numpy.ndarray of int64, shape (n_shards,), or None
-        Sizes by the receipt; see `noted_sizes`.
-    warnings : tuple of str
-        Warnings about the record.
-    """
-
-    by: str = ""
+    by: str = ""  # name of the record that tells it; empty if there is none
+    # What the record tells. One made from a receipt only tells which shards are empty by design:
+    # `nbytes` is 0 for these and -1 for all others.
     ledger: Ledger | None = None
-    sizes: npt.NDArray[np.int64] | None = None
-    warnings: tuple[str, ...] = ()
+    sizes: npt.NDArray[np.int64] | None = None  # sizes by the receipt; see `noted_sizes`
+    warnings: tuple[str, ...] = ()  # warnings about the record
 
 
 def _expected(target: Target, beside: Beside, metadata: ArrayMetadata) -> _Expected:
@@ -400,22 +371,7 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
 
 
 def check_lossless(metadata: ArrayMetadata, field: str, value: object) -> None:
-    """Refuse to compare values that the codecs of an array have changed.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    field : str
-        Name of the argument that asks for it, for the message.
-    value : object
-        The argument, for the message.
-
-    Raises
-    ------
-    SpecError
-        If they have.
-    """
+    """Refuse to compare values that the codecs of an array have changed."""
     if metadata.is_lossy:
         raise SpecError(
             "the chunks are stored with a loss, so that no value need be the same",

@@ -14,8 +14,6 @@ from shardwrite.place.target import document_if_there, document_of
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import documents_below
 
-__all__ = ["is_group", "unlisted_in", "verify_group"]
-
 _REMEDY = (
     "make the call again that has written it, or consolidate the group anew with "
     "zarr.consolidate_metadata"
@@ -29,22 +27,7 @@ def is_group(place: Place) -> bool:
 
 
 def verify_group(place: Place, **others: bool) -> Report:
-    """Compare the consolidated metadata of a group, and of all groups below, with their nodes.
-
-    Parameters
-    ----------
-    place : Place
-        The group.
-    **others : bool
-        Checks of arrays that were asked for.
-
-    Raises
-    ------
-    SpecError
-        If one of them was asked for, or a document is not valid.
-    StoreError
-        If the storage refuses.
-    """
+    """Compare the consolidated metadata of a group, and of all groups below, with their nodes."""
     for field, is_wanted in others.items():
         if is_wanted:
             raise SpecError(

@@ -32,31 +32,20 @@ from shardwrite.runs.given import take
 from shardwrite.runs.source import ChunkSource
 from shardwrite.stores import Store
 
-__all__ = ["ScaleOfArray", "noting_axes", "scales_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleOfArray:
-    """An array whose axes are in the order of the bytes in a chunk, and the scale that it becomes.
+    """An array whose axes are in the order of the bytes in a chunk, and the scale that it becomes."""
 
-    Attributes
-    ----------
-    array : dask.array.Array
-        The values, with the axes z, y and x, or channel, z, y and x.
-    wanted, new : NewScale
-        The scale, and what the array is first written as. They differ if the chunks
-        are scattered: they are then spooled in shards that are boxes.
-    axes : str
-        Axes of the array that the user has given.
-    stored : StoredArray or str, optional
-        The Zarr array that has the values, or why its chunks cannot be copied.
-    """
-
-    array: dask.array.Array
+    array: dask.array.Array  # the values, with the axes z, y and x, or channel, z, y and x
+    # The scale, and what the array is first written as. They differ if the chunks are scattered:
+    # they are then spooled in shards that are boxes.
     wanted: NewScale
+    # The scale, and what the array is first written as. They differ if the chunks are scattered:
+    # they are then spooled in shards that are boxes.
     new: NewScale
-    axes: str
-    stored: Behind = None
+    axes: str  # axes of the array that the user has given
+    stored: Behind = None  # the Zarr array that has the values, or why its chunks cannot be copied
 
     @property
     def options(self) -> ArrayOptions:
@@ -67,12 +56,7 @@ class ScaleOfArray:
     def planned(self, options: PlanOptions, store: Store | None = None) -> tuple[ChunkSource, Plan]:
         """Source and plan of the run, with the parameters of the shards among its notes.
 
-        Parameters
-        ----------
-        options : PlanOptions
-            What the user asks of the plan.
-        store : Store, optional
-            Where the volume will lie. If it is not known, nothing waits for it in memory.
+        - `store`: where the volume will lie. If it is not known, nothing waits for it in memory.
         """
         engine, why = active_engine(), self.stored
         if isinstance(why, StoredArray):
@@ -123,22 +107,9 @@ class ScaleOfArray:
 def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[ScaleOfArray]:
     """Check what a user gives, and put the axes of the arrays into order.
 
-    Parameters
-    ----------
-    x : array_like
-        The array.
-    axes : str or None
-        Its axes. By default the names of its dimensions tell them.
-    options : ScaleOptions
-        What describes the scale.
-    others : mapping or None
-        Other arrays that become scales of the same volume, by the sizes of their voxels. They get
-        the same options, except for resolution, offset and key.
-
-    Raises
-    ------
-    SpecError
-        If an array does not become such a scale.
+    - `axes`: its axes. By default the names of its dimensions tell them.
+    - `others`: other arrays that become scales of the same volume, by the sizes of their voxels.
+      They get the same options, except for resolution, offset and key.
     """
     found = [first := _described(*_in_order(x, axes), options)]
     if others is None:
@@ -167,13 +138,7 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
 
 @contextlib.contextmanager
 def _naming(resolution: Any) -> Iterator[None]:
-    """Have the errors of the block name the array among `scales` that they are about.
-
-    Raises
-    ------
-    SpecError
-        In place of one of another field.
-    """
+    """Have the errors of the block name the array among `scales` that they are about."""
     try:
         yield
     except SpecError as error:
@@ -218,13 +183,6 @@ def noting_axes(plan: Plan, axes: str) -> Plan:
     """The plan of a scale in whose document stands which axes the given array has.
 
     Those of an array that is in order already are not noted. Then the plan stays as it is.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plan of the run that writes the scale, or of the one that writes its spool.
-    axes : str
-        The axes as letters.
     """
     if plan.gathering is None:
         return replace(plan, metadata=with_source_axes(plan.metadata, axes))
@@ -235,11 +193,6 @@ def _check_same(first: NewScale, other: NewScale) -> None:
     """Check that two scales show the same box in space with values of one kind.
 
     A scale may end within its last voxel, or leave out a part that fills no voxel.
-
-    Raises
-    ------
-    SpecError
-        If they do not.
     """
     for what, wanted, found in (
         ("dtype", first.volume.dtype.name, other.volume.dtype.name),
@@ -264,13 +217,7 @@ def _check_same(first: NewScale, other: NewScale) -> None:
 
 
 def _offset(first: NewScale, other: NewScale) -> tuple[int, ...]:
-    """Position of the first voxel of another scale, which begins where the first scale does.
-
-    Raises
-    ------
-    SpecError
-        If it begins between two voxels.
-    """
+    """Position of the first voxel of another scale, which begins where the first scale does."""
     one, two = first.scale, other.scale
     exact = [
         n * size / size_other

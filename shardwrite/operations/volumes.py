@@ -17,26 +17,11 @@ from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.stores import parse_json
 
-__all__ = ["beside_scales", "check_info", "infos_of", "put_infos", "withdraw_scales"]
-
 _BESIDE = ("mesh", "skeletons", "segment_properties")
 
 
 def infos_of(tree: Hierarchy) -> dict[str, bytes]:
-    """The ``info`` of each volume in a hierarchy as it stands there, by the path of the volume.
-
-    Parameters
-    ----------
-    tree : Hierarchy
-        The hierarchy.
-
-    Raises
-    ------
-    SpecError
-        If an ``info`` is not valid, or has a scale that is no array of the hierarchy.
-    StoreError
-        If it cannot be read.
-    """
+    """The ``info`` of each volume in a hierarchy as it stands there, by the path of the volume."""
     scales = {
         name
         for name, source in tree.arrays
@@ -86,13 +71,7 @@ def _check_scales(label: str, above: str, document: Any, scales: set[str]) -> No
 
 
 def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
-    """Path of what else belongs to volumes and is not copied, and why.
-
-    Parameters
-    ----------
-    infos : mapping of str to bytes
-        See `infos_of`.
-    """
+    """Path of what else belongs to volumes and is not copied, and why."""
     return tuple(
         (f"{name}/{value}" if name else value, f"the {member} of a volume, which are no scale")
         for name, data in infos.items()
@@ -107,21 +86,7 @@ def check_info(place: Place, data: bytes, mode: str) -> None:
     It is that of the same volume if both have the same scales, one has those of the other and
     more, or they share some.
 
-    Parameters
-    ----------
-    place : Place
-        Place of the copy of the volume.
-    data : bytes
-        The new document.
-    mode : {"w-", "w"}
-        Whether any other may be replaced.
-
-    Raises
-    ------
-    SpecError
-        If another one stands there.
-    StoreError
-        If it cannot be read.
+    - `mode`: whether any other may be replaced.
     """
     there = place.read(INFO)
     if there is None or there == data or mode == "w":
@@ -163,20 +128,6 @@ def withdraw_scales(
 
     Readers would read the new objects by the old description. Without any scale, the volume is an
     error to them.
-
-    Parameters
-    ----------
-    targets : mapping of str to Target
-        Place of the copy of each volume, and of its run state.
-    infos : mapping of str to bytes
-        The new documents; see `infos_of`.
-    durability : str
-        Durability level of the documents.
-
-    Raises
-    ------
-    JournalError, StoreError
-        As `replace_info` does.
     """
 
     def without(there: bytes | None, data: bytes) -> bytes | None:
@@ -194,22 +145,6 @@ def put_infos(targets: Mapping[str, Target], infos: Mapping[str, bytes], durabil
     """Put the ``info`` of each volume, by its path, unless the same stands there.
 
     Scales that another call has entered meanwhile stay in it.
-
-    Parameters
-    ----------
-    targets : mapping of str to Target
-        Place of the copy of each volume, and of its run state.
-    infos : mapping of str to bytes
-        See `infos_of`.
-    durability : str
-        Durability level of the documents.
-
-    Raises
-    ------
-    SpecError
-        If another call has made another volume there meanwhile.
-    JournalError, StoreError
-        As `replace_info` does.
     """
     for name, data in infos.items():
         label = targets[name].label

@@ -35,8 +35,6 @@ from shardwrite.sources.opening import place_of
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import Capability
 
-__all__ = ["AUTO", "IN_PLACE", "convert_tree", "short_form"]
-
 _SCOPE = "note"
 
 
@@ -61,29 +59,7 @@ IN_PLACE: Final = _Where.IN_PLACE
 
 
 def short_form(dst: Any, shards: Sized) -> tuple[Any, Sized, bool]:
-    """Read the arguments `dst` and `shards`, whose short form is ``reshard(path, 4)``.
-
-    Parameters
-    ----------
-    dst : str, path, store, int, sequence of int or None
-        Where the new data go, or the shape of a shard in inner chunks.
-    shards : int, sequence of int, str or None
-        Shape of a shard in inner chunks.
-
-    Returns
-    -------
-    dst : str, path, store or None
-        Where the new data go.
-    shards : int, sequence of int, str or None
-        Shape of a shard in inner chunks.
-    is_short : bool
-        Whether it was the short form.
-
-    Raises
-    ------
-    SpecError
-        If there are two shapes of a shard.
-    """
+    """Read the arguments `dst` and `shards`, whose short form is ``reshard(path, 4)``."""
     if dst is IN_PLACE:
         return None, shards, False
     if dst is None:
@@ -106,17 +82,7 @@ def _count(given: Any) -> Any:
 
 
 def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
-    """Convert an array, or a hierarchy array by array.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        The source.
-    call : Call
-        What is asked for.
-    engine : Engine
-        The engine that runs the tasks.
-    """
+    """Convert an array, or a hierarchy array by array."""
     start = time.perf_counter()
     source = place_of(src)
     if call.consume:
@@ -158,13 +124,7 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
 
 
 def _attributes_of(tree: Hierarchy) -> Document:
-    """Attributes of the root of a tree.
-
-    Raises
-    ------
-    SpecError
-        If no node is there, but only below.
-    """
+    """Attributes of the root of a tree."""
     documents = {group.name: group.document for group in tree.groups}
     documents |= {name: source.array.metadata.document for name, source in tree.arrays}
     if "" not in documents:

@@ -14,8 +14,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.place.url import named
 
-__all__ = ["ZarrWords"]
-
 _INSTEAD = {
     "chunk_key_separator": "give chunk_key_encoding",
     "compressor": "give compressors",
@@ -34,34 +32,18 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZarrWords:
-    """Keywords of `zarr.create_array` that were given in one mapping, `zarr_array_kwargs`.
+    """Keywords of `zarr.create_array` that were given in one mapping, `zarr_array_kwargs`."""
 
-    Attributes
-    ----------
-    array : mapping
-        Those that are fields of `ArrayOptions`.
-    name : str or None
-        Path of the array in its store.
-    overwrite : bool or None
-        Whether an array may be replaced.
-    facts : mapping
-        ``shape`` and ``dtype``, which must be those of the source.
-    """
-
+    # Those that are fields of `ArrayOptions`
     array: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    name: str | None = None
-    overwrite: bool | None = None
+    name: str | None = None  # path of the array in its store
+    overwrite: bool | None = None  # whether an array may be replaced
+    # ``shape`` and ``dtype``, which must be those of the source
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> ZarrWords:
-        """Sort the keywords in a mapping.
-
-        Raises
-        ------
-        SpecError
-            If one is unknown, or has another name here. The error names it, and ours.
-        """
+        """Sort the keywords in a mapping."""
         if given is None:
             return cls()
         if not isinstance(given, Mapping):
@@ -78,13 +60,7 @@ class ZarrWords:
         return cls(array=array, name=name, overwrite=overwrite, facts=facts)
 
     def named(self, name: str | None) -> str | None:
-        """Path of the array, which may be given here and as a keyword, too.
-
-        Raises
-        ------
-        SpecError
-            If both are given, and differ.
-        """
+        """Path of the array, which may be given here and as a keyword, too."""
         return named(name, self.name)
 
     def overwriting(self, overwrite: bool | None) -> bool | None:
@@ -92,13 +68,7 @@ class ZarrWords:
         return self.overwrite if overwrite is None else overwrite
 
     def over(self, options: ArrayOptions) -> ArrayOptions:
-        """The options with these keywords.
-
-        Raises
-        ------
-        SpecError
-            If a keyword is given twice, with different values.
-        """
+        """The options with these keywords."""
         for key, value in self.array.items():
             usual = next(f.default for f in fields(options) if f.name == key)
             known = getattr(options, key)
@@ -107,13 +77,7 @@ class ZarrWords:
         return replace(options, **self.array)
 
     def check(self, x: dask.array.Array) -> None:
-        """Refuse a shape or a dtype that is not the source's.
-
-        Raises
-        ------
-        SpecError
-            If one of them differs.
-        """
+        """Refuse a shape or a dtype that is not the source's."""
         if "shape" in self.facts and self.facts["shape"] not in (x.shape, list(x.shape)):
             raise _refused("is not the source's", "shape", f"leave it out: it is {x.shape}")
         try:

@@ -48,8 +48,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
-__all__ = ["store", "to_sharded_zarr"]
-
 _Options = TypeVar("_Options", RunOptions, ArrayOptions, PlanOptions)
 
 
@@ -556,13 +554,7 @@ class _Many:
 
     @classmethod
     def of(cls, arrays: Any, stores: Any, names: Any, regions: Any) -> _Many:
-        """Check that there are as many of each.
-
-        Raises
-        ------
-        SpecError
-            If there are not.
-        """
+        """Check that there are as many of each."""
         if not isinstance(arrays, list | tuple):
             raise SpecError(
                 "not a sequence of arrays",

@@ -10,8 +10,6 @@ from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
 from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import table_text
 
-__all__ = ["Census"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Census(Tally):

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from shardwrite.grid import ceil_div
 
-__all__ = ["GAP", "STATES", "Array", "Folded", "ShardState", "fold"]
-
 Array = npt.NDArray[Any]
 
 
@@ -40,25 +38,13 @@ _BY_SEVERITY = np.argsort(_SEVERITY).astype(np.uint8)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """Shard grid in two dimensions. All arrays have the shape of the picture.
+    """Shard grid in two dimensions. All arrays have the shape of the picture."""
 
-    Attributes
-    ----------
-    states : ndarray of uint8
-        Worst state of the cell's shards; ``GAP`` if the cell has no shard.
-    mean_nbytes : ndarray of float64
-        Mean size of the cell's written shards in bytes; 0 if there are none.
-    n_shards : ndarray of int64
-        Number of shards of the cell.
-    first, last : ndarray of int64
-        Row-major rank of the cell's first and last shard; -1 if the cell has no shard.
-    """
-
-    states: Array
-    mean_nbytes: Array
-    n_shards: Array
-    first: Array
-    last: Array
+    states: Array  # worst state of the cell's shards; ``GAP`` if the cell has no shard
+    mean_nbytes: Array  # mean size of the cell's written shards in bytes; 0 if there are none
+    n_shards: Array  # number of shards of the cell
+    first: Array  # row-major rank of the cell's first and last shard; -1 if the cell has no shard
+    last: Array  # row-major rank of the cell's first and last shard; -1 if the cell has no shard
 
 
 def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folded:
@@ -68,12 +54,9 @@ def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folde
     one cell. If the picture is too large, a cell stands for a block of shards and shows the worst
     state among them. From worst to best, the states are bad, missing, pending, written, empty.
 
-    Parameters
-    ----------
-    states, stored : ndarray
-        :class:`ShardState` and stored bytes of each shard, in the shape of the grid.
-    max_rows, max_columns : int
-        Most rows and columns of the picture; at least 1.
+    - `states`, `stored`: :class:`ShardState` and stored bytes of each shard, in the shape of the
+      grid.
+    - `max_rows`, `max_columns`: most rows and columns of the picture; at least 1.
 
     Examples
     --------

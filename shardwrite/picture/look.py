@@ -12,18 +12,6 @@ from shardwrite.picture.fold import STATES, Array, Folded, ShardState
 from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import human
 
-__all__ = [
-    "LEGEND_ORDER",
-    "PALETTE",
-    "RGB",
-    "caption_of",
-    "hex_of",
-    "legend_of",
-    "shades_of",
-    "times",
-    "told_counts",
-]
-
 RGB = tuple[int, int, int]
 LEGEND_ORDER = (
     ShardState.WRITTEN,

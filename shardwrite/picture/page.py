@@ -14,8 +14,6 @@ from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows
 from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import human
 
-__all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
-
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
 _PROBLEMS = {
@@ -32,10 +30,7 @@ def html(census: Tally) -> str:
     The page holds the table and a picture of the shard grid, which shows the index and size of the
     shard under the mouse pointer.
 
-    Parameters
-    ----------
-    census : Census
-        The census. In a large grid, a cell of the picture stands for many shards.
+    - `census`: the census. In a large grid, a cell of the picture stands for many shards.
     """
     return page_html(f"census of {census.path}", fragment(census, _PAGE_CELLS))
 

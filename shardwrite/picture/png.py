@@ -21,8 +21,6 @@ from shardwrite.picture.look import (
 )
 from shardwrite.plan.render import human
 
-__all__ = ["write_png"]
-
 # Grounds and texts, as cards have them in light and in dark.
 _LIGHT, _DARK = ((255, 255, 255), "#1b1f24"), ((20, 23, 27), "#e6e9ec")
 
@@ -36,19 +34,7 @@ _N_TICKS = 8
 def write_png(census: Census, path: str | os.PathLike[str], *, is_dark: bool = False) -> None:
     """Draw the shard grid as a PNG file of 1200 by 900 pixels.
 
-    Parameters
-    ----------
-    census : Census
-        Census of the array to draw.
-    path : str or path
-        File to write. An existing file is replaced.
-    is_dark : bool
-        Draw light text on a dark ground, for dark slides and pages.
-
-    Raises
-    ------
-    SpecError
-        If matplotlib is not installed.
+    - `path`: file to write. An existing file is replaced.
     """
     try:
         # not pyplot, which keeps figures in memory and may need a display

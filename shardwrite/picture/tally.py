@@ -10,8 +10,6 @@ import numpy as np
 from shardwrite.grid import Shape
 from shardwrite.picture.fold import STATES, Array, ShardState
 
-__all__ = ["Tally"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:

@@ -19,26 +19,16 @@ from shardwrite.picture.census import Census
 from shardwrite.picture.fold import GAP, Folded, fold
 from shardwrite.picture.look import PALETTE, caption_of, legend_of, shades_of
 
-__all__ = ["TerminalPicture", "terminal_picture"]
-
 _SYMBOLS = "-#.?!"  # by state
 _LARGEST_CELL = 4  # columns of a cell in a small grid, which is enlarged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TerminalPicture:
-    """Picture of the shard grid that rich can print.
+    """Picture of the shard grid that rich can print."""
 
-    Attributes
-    ----------
-    census : Census
-        Census of the array to show.
-    width : int
-        Most columns to fill.
-    """
-
-    census: Census
-    width: int
+    census: Census  # census of the array to show
+    width: int  # most columns to fill
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -105,11 +95,6 @@ def terminal_picture(census: Census, width: int = 80) -> TerminalPicture:
 
     It is drawn with half blocks, or with characters if the console has no colours.
 
-    Parameters
-    ----------
-    census : Census
-        Census of the array to show.
-    width : int
-        Most columns to fill. A narrower console limits them further.
+    - `width`: most columns to fill. A narrower console limits them further.
     """
     return TerminalPicture(census, width)

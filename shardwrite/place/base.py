@@ -14,18 +14,6 @@ from typing import Protocol
 
 from shardwrite.stores import Proof, Store
 
-__all__ = [
-    "MARK_NAME",
-    "QUARANTINE_PREFIX",
-    "RECEIPT_NAME",
-    "REPORT_NAME",
-    "RUN_SUFFIX",
-    "STATE_PREFIX",
-    "Owner",
-    "Place",
-    "names_above",
-]
-
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
 REPORT_NAME = "shardwrite-report.json"
@@ -109,21 +97,7 @@ class Place(Protocol):
         """Place of a node inside this group."""
 
     def kind(self) -> str:
-        """Kind of what stands there.
-
-        Returns
-        -------
-        {"nothing", "array", "group", "v2", "v2 group", "torn", "other", "link"}
-            ``"array"`` and ``"group"`` are Zarr v3 nodes. ``"v2"`` is an array and ``"v2 group"``
-            a group of Zarr v2. A group in both formats is one of Zarr v3, as for zarr-python.
-            ``"torn"`` is a place whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link,
-            wherever it points.
-
-        Raises
-        ------
-        StoreError
-            If something cannot be read.
-        """
+        """Kind of what stands there."""
 
     def is_link(self) -> bool:
         """Whether it is a symbolic link."""
@@ -153,13 +127,7 @@ class Place(Protocol):
         """Whether there is a document or a receipt of this name."""
 
     def read(self, leaf: str) -> bytes | None:
-        """Content of a document or a receipt; None if it is missing.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be read, or is too large.
-        """
+        """Content of a document or a receipt; None if it is missing."""
 
     def write(
         self,
@@ -172,20 +140,8 @@ class Place(Protocol):
     ) -> None:
         """Write a document or a receipt.
 
-        Parameters
-        ----------
-        leaf : str
-            Name of the document.
-        data : bytes
-            Content.
-        durability, attempt, guard
-            See :meth:`Store.transaction`.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be written. Its `errno` is ESTALE if another process has changed it
-            meanwhile, in a store that can tell.
+        - Raises StoreError if it cannot be written. Its `errno` is ESTALE if another process has
+          changed it meanwhile, in a store that can tell.
         """
 
     def discard(self, leaf: str, attempt: str) -> None:
@@ -196,39 +152,16 @@ class Place(Protocol):
 
         Any number of processes of a run may do this, in any order. What the run has written is
         never taken for the old array.
-
-        Parameters
-        ----------
-        run : Owner
-            The run.
-        durability : str
-            Durability level of the array's directories.
-        replaces : bool
-            Whether something stood there when the run began.
         """
 
     def clear(self, run: Owner, keys: Collection[str]) -> None:
-        """Remove what is left of the old array, right before the new one is published.
-
-        Parameters
-        ----------
-        run : Owner
-            The run.
-        keys : collection of str
-            Keys of what the new array has.
-        """
+        """Remove what is left of the old array, right before the new one is published."""
 
     def take_away(self, run: Owner) -> None:
         """Remove the array that a run was making, and put back the old one, if it was set aside."""
 
     def check_mark(self, run: Owner) -> None:
-        """Verify that what stands there is still what the run has written.
-
-        Raises
-        ------
-        JournalError
-            If somebody has removed or replaced it.
-        """
+        """Verify that what stands there is still what the run has written."""
 
     def remove_mark(self, run: Owner) -> None:
         """Remove what marks the array as that of the run, at the end of the run."""
@@ -239,10 +172,8 @@ class Place(Protocol):
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:
         """List the array, and find the temporaries of drivers that are not alive.
 
-        Parameters
-        ----------
-        drivers_alive : callable
-            Gives the names of the living drivers. It is called after the array was listed.
+        - `drivers_alive`: gives the names of the living drivers. It is called after the array was
+          listed.
         """
 
     def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
@@ -252,13 +183,7 @@ class Place(Protocol):
         """Make the directories of some objects before many processes need them."""
 
     def keep_copy(self, key: str, copy: Path, durability: str) -> None:
-        """Copy an object to a new file of this machine.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be copied.
-        """
+        """Copy an object to a new file of this machine."""
 
 
 def names_above(name: str) -> list[str]:

@@ -12,14 +12,6 @@ from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.stores import mode_of, owner_of, parse_json
 
-__all__ = [
-    "check_beside",
-    "check_surroundings",
-    "check_target",
-    "refuse_scale_at",
-    "warn_of_v2",
-]
-
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
     "v2": ("a Zarr v2 array stands there", "give another path, or remove it yourself"),
@@ -43,19 +35,8 @@ REPLACE = 'give mode="w" to replace it'
 def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> None:
     """Check that nothing stands in an array's place that must not be overwritten.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    mode : {"w-", "w", "r+"}
-        See :func:`shardwrite.to_sharded_zarr`.
-    remedy_if_there : str
-        What can be done where an array exists. Not every operation can replace it.
-
-    Raises
-    ------
-    SpecError
-        If the place is refused. The error names what stands there, and the remedy.
+    - `mode`: see :func:`shardwrite.to_sharded_zarr`.
+    - `remedy_if_there`: what can be done where an array exists. Not every operation can replace it.
     """
     kind = target.place.kind()
     if kind == "array" and mode == "w-":
@@ -80,13 +61,7 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
 
 
 def refuse_scale_at(target: Target) -> None:
-    """Refuse to replace a scale of a volume of Neuroglancer by something else.
-
-    Raises
-    ------
-    SpecError
-        If one stands there.
-    """
+    """Refuse to replace a scale of a volume of Neuroglancer by something else."""
     data = target.place.read(DOCUMENT)
     try:
         document = None if data is None else parse_json(data)
@@ -139,13 +114,7 @@ def warn_of_v2(target: Target) -> None:
 
 
 def check_surroundings(target: Target) -> None:
-    """Check that a place can hold an array, whatever stands there now.
-
-    Raises
-    ------
-    SpecError
-        If it cannot. The error names what is in the way, and the remedy.
-    """
+    """Check that a place can hold an array, whatever stands there now."""
     place = target.place
     for group in place.nodes_above:
         kind = group.kind_for_group()
@@ -171,13 +140,7 @@ def check_surroundings(target: Target) -> None:
 
 
 def check_beside(target: Target) -> None:
-    """Check that the directory of the run state exists or can be made beside the array.
-
-    Raises
-    ------
-    SpecError
-        If a file or a link is in the way. The error names its owner, and the remedy.
-    """
+    """Check that the directory of the run state exists or can be made beside the array."""
     beside = target.beside
     mode = mode_of(beside, follow=False)
     if stat.S_ISLNK(mode):

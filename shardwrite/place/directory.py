@@ -37,8 +37,6 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["Directory", "remove_temporaries"]
-
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
@@ -46,18 +44,10 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system list
 
 @dataclass(frozen=True, slots=True)
 class Directory(Place):
-    """An array in a directory.
+    """An array in a directory."""
 
-    Attributes
-    ----------
-    root : pathlib.Path
-        Directory of the store.
-    name : str
-        Path of the array inside the store; empty if the store itself is the array.
-    """
-
-    root: Path
-    name: str = ""
+    root: Path  # directory of the store
+    name: str = ""  # path of the array inside the store; empty if the store itself is the array
 
     @property
     def path(self) -> Path:

@@ -13,26 +13,11 @@ from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, 
 from shardwrite.place.base import MARK_NAME
 from shardwrite.stores import as_store_error, is_file, is_there, mode_of, read_json
 
-__all__ = ["array_of_2022_around", "kind_of", "shape_of"]
-
-
 _ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
 
 
 def kind_of(path: Path) -> str:
-    """Kind of what stands at a path.
-
-    Returns
-    -------
-    str
-        As for :meth:`Place.kind`. ``"nothing"`` can also be a directory that holds only empty
-        directories.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be read.
-    """
+    """Kind of what stands at a path."""
     mode = mode_of(path, follow=False)
     if not mode:
         return "nothing"
@@ -54,13 +39,7 @@ def kind_of(path: Path) -> str:
 
 
 def array_of_2022_around(path: Path) -> Path | None:
-    """Directory of the array of 2022 that contains a path, or of a run that makes one there.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be read.
-    """
+    """Directory of the array of 2022 that contains a path, or of a run that makes one there."""
     for root in path.parents:
         for begin in documents_of(path.parent.relative_to(root).as_posix()):
             is_node = any(is_file(root / f"{begin}{end}") for end in _ENDS_OF_ARRAYS)
@@ -78,20 +57,7 @@ def _is_hierarchy(document: Path) -> bool:
 
 
 def shape_of(document: Any, name: str) -> list[int]:
-    """Shape of the array in a metadata document.
-
-    Parameters
-    ----------
-    document : object
-        The parsed document.
-    name : str
-        Name of the document for an error.
-
-    Raises
-    ------
-    SpecError
-        If the document has no valid shape.
-    """
+    """Shape of the array in a metadata document."""
     shape = shape_in(document)
     if shape is None:
         raise SpecError(

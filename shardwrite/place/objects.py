@@ -46,8 +46,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.exclusive import EXCLUSIVE_SCOPE
 
-__all__ = ["InStore"]
-
 _HIDDEN = json.dumps(
     {
         "zarr_format": 3,
@@ -65,18 +63,10 @@ _HIDEABLE = (DOCUMENT, RECEIPT_NAME)
 
 @dataclass(frozen=True, slots=True)
 class InStore(Place):
-    """An array in a store.
+    """An array in a store."""
 
-    Attributes
-    ----------
-    base : Store
-        The store as a whole.
-    name : str
-        Path of the array inside the store; empty if the store itself is the array.
-    """
-
-    base: Store
-    name: str = ""
+    base: Store  # the store as a whole
+    name: str = ""  # path of the array inside the store; empty if the store itself is the array
 
     @property
     def label(self) -> str:
@@ -392,13 +382,7 @@ class InStore(Place):
         but: Collection[str] = (),
         last: str = "",
     ) -> None:
-        """Remove all objects but some, while `check` does not raise.
-
-        Raises
-        ------
-        StoreError
-            If another node lies inside.
-        """
+        """Remove all objects but some, while `check` does not raise."""
         self._refuse_inside()
         keys = frozenset(self._keys()).difference(but)
         with self._removing(run, keys, check) as transaction:

@@ -32,33 +32,16 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
 from shardwrite.stores import BucketStore, Store, as_store_error, local_path, token_of
 
-__all__ = [
-    "RunState",
-    "own_run_dir",
-    "private_directory",
-    "refuse_run_dir",
-    "run_state_beside",
-    "run_state_of",
-]
-
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where the state of the runs on an array lies.
+    """Where the state of the runs on an array lies."""
 
-    Attributes
-    ----------
-    path : pathlib.Path
-        Its directory.
-    in_store : bool
-        Whether the directory belongs to this process alone, and the state lies in the array's
-        store.
-    """
-
-    path: Path
+    path: Path  # its directory
+    # Whether the directory belongs to this process alone, and the state lies in the array's store
     in_store: bool = False
 
 
@@ -71,20 +54,7 @@ def _is_path(chosen: Any) -> bool:
 def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
     """Directory of the run state of an array in a store.
 
-    Parameters
-    ----------
-    place : InStore
-        The array.
-    run_dir : str or path, optional
-        Directory that the user has given for run state.
-    is_read : bool
-        Promise that nothing will be written. A directory that does not exist will do.
-
-    Raises
-    ------
-    SpecError
-        If the store outlives this process, is no bucket, and no directory is given; or if it holds
-        the directory.
+    - `is_read`: promise that nothing will be written. A directory that does not exist will do.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir
     if chosen is not None and not _is_path(chosen):
@@ -148,19 +118,8 @@ def _discard_private(path: str, pid: int) -> None:
 def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
     """Directory for the run state of what is copied from a directory, beside that directory.
 
-    Parameters
-    ----------
-    source : Path or None
-        The directory; None if the source lies in none.
-    place : Place
-        Where the copy goes.
-    run_dir : str or path, optional
-        Directory that the user has given for run state.
-
-    Returns
-    -------
-    str, path or None
-        None if the state has a place already, or needs a directory that only a user can name.
+    - `source`: the directory; None if the source lies in none.
+    - Returns None if the state has a place already, or needs a directory that only a user can name.
     """
     is_known = run_dir is not None or value_of(RUN_DIR) is not None
     if is_known or source is None or not isinstance(place, InStore) or place.base.is_in_memory:
@@ -172,16 +131,8 @@ def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
 def own_run_dir(run_dir: Any) -> Iterator[Any]:
     """Make a directory in that for run state, for a run that no other call can continue.
 
-    Parameters
-    ----------
-    run_dir : str or path, optional
-        Directory that the user has given for run state.
-
-    Yields
-    ------
-    str, path or None
-        A new directory, which is removed at the end; None if no directory is given, or none that
-        can be one.
+    - Yields A new directory, which is removed at the end; None if no directory is given, or none
+      that can be one.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir
     if not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
@@ -198,13 +149,7 @@ def own_run_dir(run_dir: Any) -> Iterator[Any]:
 
 
 def refuse_run_dir(run_dir: Any) -> None:
-    """Refuse a directory for run state where the array is a directory itself.
-
-    Raises
-    ------
-    SpecError
-        If one is given.
-    """
+    """Refuse a directory for run state where the array is a directory itself."""
     if run_dir is not None:
         raise SpecError(
             "is for arrays that lie in no directory; shards and run state of a directory are "

@@ -12,36 +12,18 @@ from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.stores import is_there
 
-__all__ = ["ScaleTargets", "around", "has_spool", "places_around"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleTargets:
-    """Where a scale goes.
+    """Where a scale goes."""
 
-    Attributes
-    ----------
-    volume : Target
-        The volume, in which ``info`` lies.
-    scale : Target
-        The array that the scale is.
-    spool : Target
-        Where encoded chunks wait, if the hash scatters them.
-    """
-
-    volume: Target
-    scale: Target
-    spool: Target
+    volume: Target  # the volume, in which ``info`` lies
+    scale: Target  # the array that the scale is
+    spool: Target  # where encoded chunks wait, if the hash scatters them
 
     @classmethod
     def of(cls, volume: Target, key: str, run_dir: Any) -> ScaleTargets:
-        """Find the places of a scale in a volume.
-
-        Raises
-        ------
-        SpecError
-            If no state of a run can lie there.
-        """
+        """Find the places of a scale in a volume."""
         place, spool = volume.place, f".{key}.spool"  # no key of a scale begins with a dot
         if isinstance(place, InStore):
             # As arrays of their own, so that the volume does not become a group of Zarr.
@@ -53,15 +35,7 @@ class ScaleTargets:
 
 
 def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
-    """Places of the scale that an array may be; None if it lies in nothing.
-
-    Parameters
-    ----------
-    target : Target
-        Place of the array.
-    run_dir : str or path, optional
-        See `resolve_target`.
-    """
+    """Places of the scale that an array may be; None if it lies in nothing."""
     found = around(target.place)
     if found is None:
         return None
@@ -70,13 +44,7 @@ def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
 
 
 def around(place: Place) -> tuple[Any, str, str] | None:
-    """Store, path and key of a scale, by the place of its array; None if it lies in nothing.
-
-    Parameters
-    ----------
-    place : Place
-        Place of the array.
-    """
+    """Store, path and key of a scale, by the place of its array; None if it lies in nothing."""
     if isinstance(place, Directory):
         path = place.path
         return (str(path.parent), "", path.name) if path.parent.name else None  # not the root

@@ -13,8 +13,6 @@ from shardwrite.place.target import Target
 from shardwrite.place.transformer import TransformerStore
 from shardwrite.stores import BucketStore, local_path
 
-__all__ = ["no_bucket", "place_via", "target_via"]
-
 
 def target_via(target: Target, directory: Any) -> Target:
     """The target as one whose shards wait in a directory; see `place_via`."""
@@ -26,17 +24,8 @@ def target_via(target: Target, directory: Any) -> Target:
 def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore:
     """The place as one whose shards wait in a directory until they are put into a bucket.
 
-    Parameters
-    ----------
-    place : Directory or InStore
-        The place.
-    directory : str or path, optional
-        The directory, on each machine's own disk. With None, the place is returned as it is.
-
-    Raises
-    ------
-    SpecError
-        If the place is in no bucket, or no directory is given.
+    - `directory`: the directory, on each machine's own disk. With None, the place is returned as it
+      is.
     """
     if directory is None:
         return place
@@ -57,15 +46,7 @@ def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore
 
 
 def no_bucket(label: str, directory: str) -> SpecError:
-    """Error of a directory for shards that wait, where they do not wait for a network.
-
-    Parameters
-    ----------
-    label : str
-        Name of the place.
-    directory : str
-        The directory.
-    """
+    """Error of a directory for shards that wait, where they do not wait for a network."""
     return SpecError(
         f"is for buckets, and shards of {label} do not wait for a network",
         field="via",

@@ -68,23 +68,13 @@ _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Place of an array, or of one update of it, and of its run state.
+    """Place of an array, or of one update of it, and of its run state."""
 
-    Attributes
-    ----------
-    place : Place
-        Where the documents and objects of the array lie.
-    beside : pathlib.Path
-        Directory of all run state of the array. It is beside the array, if that is a directory.
-    update : str
-        Name of the update's directory; empty if the array is written as a whole.
-    in_store : bool
-        Whether the run state lies in the array's store, and `beside` belongs to this process.
-    """
-
-    place: Place
+    place: Place  # where the documents and objects of the array lie
+    # Directory of all run state of the array. It is beside the array, if that is a directory.
     beside: Path
-    update: str = ""
+    update: str = ""  # name of the update's directory; empty if the array is written as a whole
+    # Whether the run state lies in the array's store, and `beside` belongs to this process
     in_store: bool = False
 
     @property
@@ -94,13 +84,7 @@ class Target:
 
     @property
     def directory(self) -> Directory:
-        """The place of an array that is a directory.
-
-        Raises
-        ------
-        SpecError
-            If the array lies in no directory.
-        """
+        """The place of an array that is a directory."""
         if not isinstance(self.place, Directory):
             raise SpecError(
                 "this works only with directories",
@@ -134,15 +118,7 @@ class Target:
 
     @property
     def document(self) -> Any:
-        """The array's document, parsed.
-
-        Raises
-        ------
-        SpecError
-            If it is not a whole JSON document.
-        StoreError
-            If it is missing, or cannot be read.
-        """
+        """The array's document, parsed."""
         return document_of(self.place)
 
     @property
@@ -152,13 +128,7 @@ class Target:
 
     @property
     def shape(self) -> list[int]:
-        """Shape of the array that stands there.
-
-        Raises
-        ------
-        SpecError
-            If its document has no valid shape.
-        """
+        """Shape of the array that stands there."""
         return shape_of(self.document, f"{self.label}/{DOCUMENT}")
 
     @property
@@ -175,19 +145,7 @@ class Target:
         return replace(self, place=replace(place, base=place.base.exclusively()))
 
     def durability(self, given: str | None = None) -> str:
-        """Durability level of a run.
-
-        Parameters
-        ----------
-        given : str, optional
-            Level that the user has given; by default ``shardwrite.durability``, or the strongest
-            that the store can promise.
-
-        Raises
-        ------
-        SpecError
-            If the store cannot promise what is given.
-        """
+        """Durability level of a run."""
         return durability_in(self.store, given)
 
 
@@ -231,43 +189,14 @@ def document_if_there(place: Place) -> Any:
 def resolve_target(
     store: Any, name: str | None, run_dir: Any = None, *, is_read: bool = False
 ) -> Target:
-    """Find the place of an array, and of its run state, from a user's arguments.
-
-    Parameters
-    ----------
-    store, name
-        See `resolve_place`.
-    run_dir : str or path, optional
-        Directory for the run state of arrays that lie in no directory; see
-        :mod:`shardwrite.place.run_state`.
-    is_read : bool
-        Promise that nothing will be written.
-
-    Raises
-    ------
-    SpecError
-        If the arguments name no place that can hold an array or its run state.
-    """
+    """Find the place of an array, and of its run state, from a user's arguments."""
     return target_at(resolve_place(store, name, is_read=is_read), run_dir, is_read=is_read)
 
 
 def resolve_new(
     store: Any, name: str | None, run_dir: Any = None, layout: str | None = None
 ) -> Target:
-    """Find the place of a new array, and of its run state; see `resolve_target`.
-
-    Parameters
-    ----------
-    store, name, run_dir
-        See `resolve_target`.
-    layout : str, optional
-        See `resolve_place`.
-
-    Raises
-    ------
-    SpecError
-        If the place is in a hierarchy of 2022, and the array is none of 2022.
-    """
+    """Find the place of a new array, and of its run state; see `resolve_target`."""
     place = resolve_place(store, name, layout=layout)
     if layout is None and isinstance(place, TransformerPlace):
         raise SpecError(
@@ -304,24 +233,15 @@ def resolve_place(
 
     An array that lies in a hierarchy of 2022 is found there; see `place.transformer`.
 
-    Parameters
-    ----------
-    store : str, path, store of this package or of obstore, or store or node of zarr-python
-        Path or ``file:`` URL of the store's directory; or the URL of a bucket; or a store, or a
-        group, array or path in one. A `zarr.storage.LocalStore` stands for its directory.
-    name : str or None
-        Path of the array inside the store or group; empty or None if `store` itself is the array.
-    is_read : bool
-        Promise that nothing will be written, so that the store may be read-only.
-    layout : str, optional
-        Format of a new array, if it is one with a layout of its own: ``"transformer-2022"``.
-    asks : bool
-        Whether a bucket is asked if it is a hierarchy of 2022 itself. If not, no request is made.
-
-    Raises
-    ------
-    SpecError
-        If `store` is none of these, or no array can have that place.
+    - `store`: path or ``file:`` URL of the store's directory; or the URL of a bucket; or a store,
+      or a group, array or path in one. A `zarr.storage.LocalStore` stands for its directory.
+    - `name`: path of the array inside the store or group; empty or None if `store` itself is the
+      array.
+    - `is_read`: promise that nothing will be written, so that the store may be read-only.
+    - `layout`: format of a new array, if it is one with a layout of its own:
+      ``"transformer-2022"``.
+    - `asks`: whether a bucket is asked if it is a hierarchy of 2022 itself. If not, no request is
+      made.
     """
     place = _plain_place(store, name, is_read=is_read)
     if isinstance(place, InStore) and not place.name and not asks:
@@ -386,21 +306,8 @@ def refuse_names(
 ) -> None:
     """Refuse a hierarchy whose nodes have names that no new node can have.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Paths of the nodes in the hierarchy that get such a path elsewhere.
-    label : str
-        Name of the hierarchy.
-    as_text : bool
-        Whether names must be Unicode, since they become keys in a store or lines of a record.
-    as_it_is : bool
-        Whether the hierarchy is copied as it is, with names that are reserved.
-
-    Raises
-    ------
-    SpecError
-        If there is one.
+    - `as_text`: whether names must be Unicode, since they become keys in a store or lines of a
+      record.
     """
     for name in names:
         is_text = not as_text or name.encode(errors="ignore").decode() == name
@@ -467,13 +374,7 @@ def _joined(path: str, name: Any) -> Any:
 
 
 def _root_of(store: Any) -> Path | None:
-    """Directory of a path or ``file:`` URL; None if no directory can have that name.
-
-    Raises
-    ------
-    SpecError
-        If `store` is not a path, or is a URL that is not of a local directory.
-    """
+    """Directory of a path or ``file:`` URL; None if no directory can have that name."""
     text = os.fspath(store) if isinstance(store, str | os.PathLike) else None
     if not isinstance(text, str):
         # Only the type of other objects is shown, since their text may contain credentials.

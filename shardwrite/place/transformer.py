@@ -55,8 +55,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["TransformerPlace", "TransformerStore", "hierarchy_of"]
-
 _OWN = re.compile(
     rf"c(?:(?:/\d+)+|(?:\.\d+)+)?\Z|{re.escape(STATE_PREFIX)}|{re.escape(QUARANTINE_PREFIX)}"
 )
@@ -65,13 +63,7 @@ _ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
 
 
 def hierarchy_of(store: Store) -> bool:
-    """Whether a store holds a hierarchy of 2022.
-
-    Raises
-    ------
-    SpecError
-        If it holds one that cannot be read here.
-    """
+    """Whether a store holds a hierarchy of 2022."""
     data = store.read_whole(DOCUMENT, read_limit())
     if data is None or len(data) > read_limit() or b"purl.org" not in data:
         return False
@@ -86,15 +78,7 @@ def hierarchy_of(store: Store) -> bool:
 
 
 class TransformerStore(Store):
-    """The objects of one array of a hierarchy of 2022, under the keys of today.
-
-    Parameters
-    ----------
-    inner : Store
-        Store of the hierarchy.
-    name : str
-        Path of the array in the hierarchy; empty for its root.
-    """
+    """The objects of one array of a hierarchy of 2022, under the keys of today."""
 
     def __init__(self, inner: Store, name: str) -> None:
         self._inner, self._name = inner, name
@@ -308,13 +292,7 @@ class TransformerStore(Store):
                 yield key.removeprefix(f"{META}/").removesuffix(".array.json")
 
     def has_hierarchy(self) -> bool:
-        """Whether the document of the hierarchy is there.
-
-        Raises
-        ------
-        SpecError
-            If another document stands in its place.
-        """
+        """Whether the document of the hierarchy is there."""
         if hierarchy_of(self._inner):
             return True
         if any(self._inner.version(leaf) is not None for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)):
@@ -413,12 +391,7 @@ class TransformerPlace(InStore):
     def of(cls, store: Store, name: str) -> TransformerPlace:
         """Place of an array.
 
-        Parameters
-        ----------
-        store : Store
-            Store of the hierarchy.
-        name : str
-            Path of the array in it, also as a path of its data or of its document.
+        - `name`: path of the array in it, also as a path of its data or of its document.
         """
         name = f"{name}/"
         for beginning in (f"{DATA}/", f"{META}/"):
@@ -431,13 +404,7 @@ class TransformerPlace(InStore):
         return repr(self.base)
 
     def check_hierarchy(self) -> None:
-        """Refuse a store that holds something else than a hierarchy of 2022, or nothing.
-
-        Raises
-        ------
-        SpecError
-            If it does.
-        """
+        """Refuse a store that holds something else than a hierarchy of 2022, or nothing."""
         root = self.base.hierarchy_root
         if self.base.has_hierarchy() or root is None:
             return

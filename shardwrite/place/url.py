@@ -11,21 +11,13 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores import is_bucket_url, open_bucket
 
-__all__ = ["at_url", "named", "without_kind"]
-
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = ("file", "local")
 _KIND = "precomputed://"
 
 
 def named(name: str | None, component: str | None) -> str | None:
-    """Path of the array in its store, from the two words for it.
-
-    Raises
-    ------
-    SpecError
-        If both are given.
-    """
+    """Path of the array in its store, from the two words for it."""
     if component is None:
         return name
     if name is not None and name != component:
@@ -53,22 +45,9 @@ def without_kind(path: Any) -> Any:
 def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bool = False) -> Any:
     """The store at a URL, opened with options of obstore for a bucket, else with those of fsspec.
 
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        What the user has given as the store.
-    storage_options : mapping, optional
-        The options. Without them, `store` is returned as it is. The path of a directory needs none
-        and is returned as it is, too.
-    is_read : bool
-        Whether the store will only be read.
-
-    Raises
-    ------
-    SpecError
-        If options are given for what is no path or URL, or the URL cannot be opened with them.
-    StoreError
-        If the service of a bucket cannot be reached, or refuses.
+    - `storage_options`: the options. Without them, `store` is returned as it is. The path of a
+      directory needs none and is returned as it is, too.
+    - `is_read`: whether the store will only be read.
     """
     if storage_options is None:
         return store

@@ -12,8 +12,6 @@ from shardwrite.notebook.html import Axis, Card
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.render import counted, gathering_rows, human, index_text, plan_rows
 
-__all__ = ["array_card", "axes_of", "plan_card", "plan_line"]
-
 _PICTURE_PX = 220
 _MAX_LINES = 40
 
@@ -52,15 +50,7 @@ def array_card(metadata: ArrayMetadata) -> Card:
 
 
 def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
-    """Make the card of a plan.
-
-    Parameters
-    ----------
-    plan : PlanFacts
-        The plan.
-    gathering : PlanFacts, optional
-        Plan of the run that gathers shards out of the spool that `plan` is for.
-    """
+    """Make the card of a plan."""
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:

@@ -13,19 +13,6 @@ import numpy.typing as npt
 from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
-__all__ = [
-    "BATCH_NBYTES",
-    "HELD_NBYTES",
-    "Assumptions",
-    "MemoryEstimate",
-    "Resources",
-    "entries_nbytes",
-    "estimate_memory",
-    "n_at_once",
-    "overlap",
-    "pieces_of_chunks",
-]
-
 BATCH_NBYTES = 2 * 2**20
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
 
@@ -48,31 +35,18 @@ _RESULT_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads and memory of the worker processes, and what waits in memory for the store.
+    """Threads and memory of the worker processes, and what waits in memory for the store."""
 
-    Parameters
-    ----------
-    n_threads : int
-        Threads that run tasks in one process.
-    memory_limit_nbytes : int
-        Memory that one process may use, in bytes.
-    n_processes : int
-        Number of worker processes.
-    returns_through_parent : bool
-        Whether results of tasks pass through a parent process. Encoded units then go from task to
-        task in part files.
-    held_nbytes : int
-        Bytes of a shard that wait in memory until the store takes them; 0 if it takes them while
-        they are written.
-    scratch : str, optional
-        Directory on a worker's own disk in which shards wait until the store takes them.
-    """
-
-    n_threads: int
-    memory_limit_nbytes: int
-    n_processes: int = 1
+    n_threads: int  # threads that run tasks in one process
+    memory_limit_nbytes: int  # memory that one process may use, in bytes
+    n_processes: int = 1  # number of worker processes
+    # Whether results of tasks pass through a parent process. Encoded units then go from task to
+    # task in part files.
     returns_through_parent: bool = False
+    # Bytes of a shard that wait in memory until the store takes them; 0 if it takes them while they
+    # are written
     held_nbytes: int = 0
+    # Directory on a worker's own disk in which shards wait until the store takes them
     scratch: str | None = None
 
 
@@ -81,31 +55,19 @@ class MemoryEstimate:
     """Memory of one worker process, in bytes.
 
     The interpreter and its libraries are not included.
-
-    Attributes
-    ----------
-    source_nbytes : int
-        Source chunks of the tasks that are running.
-    border_nbytes : int
-        Source chunks that one task has used and another task still needs.
-    encode_nbytes : int
-        Batches of all threads and, unless the layout is fused or staged, the blocks that they
-        are encoding.
-    waiting_nbytes : int
-        Encoded blocks that wait for the rest of their shard. Further blocks are spooled to disk.
-    spool_ratio : float
-        Ratio of encoded to decoded size above which a block is spooled to disk. It is 0 if every
-        block is spooled, and infinite if none is.
-    held_nbytes : int
-        Shards, or parts of large ones, that wait until the store takes them.
     """
 
-    source_nbytes: int
-    border_nbytes: int
+    source_nbytes: int  # source chunks of the tasks that are running
+    border_nbytes: int  # source chunks that one task has used and another task still needs
+    # Batches of all threads and, unless the layout is fused or staged, the blocks that they are
+    # encoding
     encode_nbytes: int
+    # Encoded blocks that wait for the rest of their shard. Further blocks are spooled to disk.
     waiting_nbytes: int
+    # Ratio of encoded to decoded size above which a block is spooled to disk. It is 0 if every
+    # block is spooled, and infinite if none is.
     spool_ratio: float
-    held_nbytes: int = 0
+    held_nbytes: int = 0  # shards, or parts of large ones, that wait until the store takes them
 
     @property
     def total_nbytes(self) -> int:
@@ -127,12 +89,7 @@ def entries_nbytes(n_chunks: int, *, is_revised: bool = False) -> int:
 
     The first 8,192 inner chunks are not counted. They take 1 MiB at most.
 
-    Parameters
-    ----------
-    n_chunks : int
-        Inner chunks of a shard.
-    is_revised : bool
-        Whether the shard exists, and only a part of it is written.
+    - `is_revised`: whether the shard exists, and only a part of it is written.
     """
     each_nbytes = _ENTRY_NBYTES + (_REVISED_NBYTES if is_revised else 0)
     return each_nbytes * max(0, n_chunks - _FEW_ENTRIES)
@@ -151,22 +108,7 @@ def _n_waiting(partition: Partition, n_threads: int, *, is_slow: bool) -> int:
 
 
 def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int, int]:
-    """Overlap of pieces and source chunks along an axis.
-
-    Parameters
-    ----------
-    edges, source_edges : sequence of int
-        Boundaries of the pieces and of the source chunks, in elements.
-
-    Returns
-    -------
-    longest : int
-        Largest extent of the source chunks that one piece overlaps, in elements.
-    cuts : int
-        Largest number of pieces that overlap one source chunk; at least 1.
-    n_chunks : int
-        Largest number of source chunks that one piece overlaps; at least 1.
-    """
+    """Overlap of pieces and source chunks along an axis."""
     own, source = np.asarray(edges), np.asarray(source_edges)
     first, last = (
         np.searchsorted(source, own[:-1], "right") - 1,
@@ -181,13 +123,7 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
 def pieces_of_chunks(
     edges: npt.NDArray[np.int64], source_edges: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Number of pieces that overlap each source chunk along an axis. Empty chunks are left out.
-
-    Parameters
-    ----------
-    edges, source_edges : numpy.ndarray of int64
-        Boundaries of the pieces and of the source chunks, in elements.
-    """
+    """Number of pieces that overlap each source chunk along an axis. Empty chunks are left out."""
     starts, stops = source_edges[:-1], source_edges[1:]
     holds = starts < stops
     n_before = np.searchsorted(edges, starts[holds], "right") - 1
@@ -256,42 +192,19 @@ def _border(
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What an estimate assumes of a run.
+    """What an estimate assumes of a run."""
 
-    Parameters
-    ----------
-    wave : tuple of int
-        Largest extent of a wave along each axis, in elements.
-    is_staged : bool
-        Whether every encoded block goes to a part file.
-    compression_ratio : float
-        Ratio of decoded to encoded size; 1 is the worst case.
-    chunk_nbytes : int
-        Decoded size of an inner chunk, in bytes. A batch holds at least one.
-    shard_nbytes : int
-        Bytes of a shard that a task holds while it writes the shard; 0 if it streams.
-    region : Box, optional
-        Elements that the source covers. All of the partition by default.
-    touched : Box, optional
-        The same, rounded out to whole inner chunks.
-    held_nbytes : int
-        Bytes of a shard that wait in memory until the store takes them.
-    n_chunks : int
-        Inner chunks of a shard.
-    loaded_nbytes : int
-        Bytes that a task of the source holds beside its result.
-    """
-
-    wave: Shape
-    is_staged: bool
-    compression_ratio: float
-    chunk_nbytes: int
+    wave: Shape  # largest extent of a wave along each axis, in elements
+    is_staged: bool  # whether every encoded block goes to a part file
+    compression_ratio: float  # ratio of decoded to encoded size; 1 is the worst case
+    chunk_nbytes: int  # decoded size of an inner chunk, in bytes. A batch holds at least one.
+    # Bytes of a shard that a task holds while it writes the shard; 0 if it streams
     shard_nbytes: int = 0
-    region: Box | None = None
-    touched: Box | None = None
-    held_nbytes: int = 0
-    n_chunks: int = 0
-    loaded_nbytes: int = 0
+    region: Box | None = None  # elements that the source covers. All of the partition by default.
+    touched: Box | None = None  # the same, rounded out to whole inner chunks
+    held_nbytes: int = 0  # bytes of a shard that wait in memory until the store takes them
+    n_chunks: int = 0  # inner chunks of a shard
+    loaded_nbytes: int = 0  # bytes that a task of the source holds beside its result
 
 
 def estimate_memory(
@@ -303,21 +216,6 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the peak memory of one process.
 
-    Parameters
-    ----------
-    partition : Partition
-        Groups and blocks.
-    source_chunks : sequence of sequence of int
-        The source's chunk sizes for each axis.
-    itemsize : int
-        Bytes of an element.
-    resources : Resources
-        Threads and memory of the worker processes.
-    assumed : Assumptions
-        What is assumed of the run.
-
-    Notes
-    -----
     A source chunk that several blocks need stays in memory until the last of these blocks is
     encoded. So these blocks run at the same time on one set of source chunks, and the next set is
     begun while they end. A source chunk that crosses the border of two blocks stays in memory from

@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeVar
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.grid import Shape
 
-__all__ = ["WHOLE", "Bounds", "Identity", "ShardWindow", "bounds_in"]
-
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop along each axis, in elements."""
 
@@ -34,15 +32,7 @@ _T = TypeVar("_T", bool, int, str)
 
 
 class ShardWindow(NamedTuple):
-    """Box of shards that a run writes.
-
-    Attributes
-    ----------
-    first : tuple of int
-        Position of the first shard in the shard grid of the array.
-    counts : tuple of int
-        Number of shards along each axis.
-    """
+    """Box of shards that a run writes."""
 
     first: Shape
     counts: Shape
@@ -51,10 +41,7 @@ class ShardWindow(NamedTuple):
     def from_json(cls, found: JSON) -> ShardWindow:
         """Parse a window from a plan on disk.
 
-        Raises
-        ------
-        ValueError
-            If it is not a position and a number of shards per axis.
+        - Raises ValueError if it is not a position and a number of shards per axis.
         """
         if not isinstance(found, list) or len(found) != 2:
             raise ValueError("it does not say which shards it writes")
@@ -72,45 +59,26 @@ class Identity:
 
     A stream and a salvage have no source that could be read again, so they name neither metadata
     nor source.
-
-    Attributes
-    ----------
-    metadata : dict, optional
-        Metadata document of the array. For an update it is without the shape, because the array
-        may grow elsewhere in the meantime.
-    window : tuple of (tuple of int, tuple of int), optional
-        Position of the first shard and shape in elements of the part that an update writes.
-    strategy : str, optional
-        Label of the write strategy.
-    units : tuple of tuple of int, optional
-        Edges of the units along each axis, where the bytes of a shard depend on them.
-    write_empty_chunks : bool, optional
-        Whether inner chunks that hold only the fill value are stored.
-    source : str, optional
-        Identity of the source.
-    region : tuple of (int, int), optional
-        Start and stop along each axis of the region that an update writes, in elements.
-    append_axis : int, optional
-        Axis along which the array grows by the region.
-    mode : str, optional
-        ``"r+"`` if the run changes an array that exists.
-    stream, salvage : bool
-        Whether the run is a stream or a salvage, which cannot be resumed.
-    others : mapping
-        Fields that this version does not know.
     """
 
+    # Metadata document of the array. For an update it is without the shape, because the array may
+    # grow elsewhere in the meantime.
     metadata: Document | None = None
+    # Position of the first shard and shape in elements of the part that an update writes
     window: tuple[Shape, Shape] | None = None
-    strategy: str | None = None
+    strategy: str | None = None  # label of the write strategy
+    # Edges of the units along each axis, where the bytes of a shard depend on them
     units: tuple[Shape, ...] | None = None
+    # Whether inner chunks that hold only the fill value are stored
     write_empty_chunks: bool | None = None
-    source: str | None = None
+    source: str | None = None  # identity of the source
+    # Start and stop along each axis of the region that an update writes, in elements
     region: Bounds | None = None
-    append_axis: int | None = None
-    mode: str | None = None
-    stream: bool = False
-    salvage: bool = False
+    append_axis: int | None = None  # axis along which the array grows by the region
+    mode: str | None = None  # ``"r+"`` if the run changes an array that exists
+    stream: bool = False  # whether the run is a stream or a salvage, which cannot be resumed
+    salvage: bool = False  # whether the run is a stream or a salvage, which cannot be resumed
+    # Fields that this version does not know
     others: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
@@ -150,13 +118,7 @@ class Identity:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, JSON]) -> Identity:
-        """Parse and check the value that `to_dict` returns.
-
-        Raises
-        ------
-        ValueError
-            If a field has a wrong type.
-        """
+        """Parse and check the value that `to_dict` returns."""
         metadata, window = _document_in(found, "metadata"), None
         region = bounds_in(found["region"]) if "region" in found else None
         if metadata is not None and region is not None:
@@ -183,13 +145,7 @@ class Identity:
 
 
 def bounds_in(region: JSON) -> Bounds:
-    """Parse a region: a list of ``[start, stop]``, one for each axis, in elements.
-
-    Raises
-    ------
-    ValueError
-        If it is not such a list, or a start is greater than its stop.
-    """
+    """Parse a region: a list of ``[start, stop]``, one for each axis, in elements."""
     pairs = [_sizes_in(pair) for pair in region] if isinstance(region, list) else [None]
     bounds = [
         (pair[0], pair[1])
@@ -202,13 +158,7 @@ def bounds_in(region: JSON) -> Bounds:
 
 
 def _window_in(found: JSON) -> tuple[Shape, Shape] | None:
-    """Window in the metadata of an update; None where there is none.
-
-    Raises
-    ------
-    ValueError
-        If it is not a pair of lists of sizes.
-    """
+    """Window in the metadata of an update; None where there is none."""
     if found is None:
         return None
     parts = [_sizes_in(part) for part in found] if isinstance(found, list) else []

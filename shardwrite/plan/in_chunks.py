@@ -11,8 +11,6 @@ from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.plan.limits import check_extents
 from shardwrite.plan.sizes import explicit_sizes, parse_nbytes, resolve_shapes
 
-__all__ = ["shards_of_chunks"]
-
 _AUTO_NBYTES = "64MiB"
 # times as many entries as inner chunks from which a note says so
 _MUCH = 8
@@ -27,30 +25,9 @@ def shards_of_chunks(
 ) -> tuple[Shape | None, str]:
     """Resolve an argument `shards` that counts inner chunks.
 
-    Parameters
-    ----------
-    shards : int, sequence of int, str or None
-        Inner chunks along all axes, or along each axis of a shard. Or a decoded size such as
-        ``"256MB"``, or ``"auto"``. Or dimensions that a shard spans whole, as letters (``"XYZ"``)
-        or as names with commas between them (``"lat,lon"``). None stands for no shards.
-    shape, chunks : tuple of int
-        Shapes of the array and of an inner chunk, in elements.
-    itemsize : int
-        Bytes of an element.
-    names : sequence of str or None, optional
-        Names of the array's dimensions.
-
-    Returns
-    -------
-    shards : tuple of int or None
-        Shape of a shard in elements.
-    note : str
-        What was chosen, in elements and in inner chunks.
-
-    Raises
-    ------
-    SpecError
-        If the argument does not fit the array.
+    - `shards`: inner chunks along all axes, or along each axis of a shard. Or a decoded size such
+      as ``"256MB"``, or ``"auto"``. Or dimensions that a shard spans whole, as letters (``"XYZ"``)
+      or as names with commas between them (``"lat,lon"``). None stands for no shards.
     """
     if shards is None:
         return None, "no shards: each chunk is a file"
@@ -87,13 +64,7 @@ def _is_size(text: str) -> bool:
 
 
 def _axes(text: str, names: Sequence[str | None]) -> set[int]:
-    """Axes whose dimensions a text names.
-
-    Raises
-    ------
-    SpecError
-        If a name is not that of one dimension, or appears twice.
-    """
+    """Axes whose dimensions a text names."""
     known = [None if name is None else name.lower() for name in names]
     words = [part.strip() for part in text.split(",")] if "," in text else [text.strip()]
     if len(words) == 1 and words[0].lower() not in known:

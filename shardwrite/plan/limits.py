@@ -12,20 +12,6 @@ from typing import Any
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
-__all__ = [
-    "MAX_SHARDS",
-    "check_chunks",
-    "check_cut",
-    "check_extents",
-    "check_growth",
-    "check_indexes",
-    "check_memory",
-    "check_n_tasks",
-    "check_new",
-    "check_region",
-    "check_whole",
-]
-
 MAX_SHARDS = 2**26
 """Most shards of one run, or of one read of all indexes of an array.
 
@@ -49,22 +35,7 @@ _MAX_AXES = 32
 
 
 def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
-    """Refuse more axes than can be cut into inner chunks, and sizes too large for 64 bits.
-
-    Parameters
-    ----------
-    field : str
-        Name of the argument, for the message.
-    value : object
-        The argument as the user gave it, for the message.
-    sizes : sequence of int
-        Sizes to check, in elements.
-
-    Raises
-    ------
-    SpecError
-        If there are more than 32 sizes, or one is larger than 2**62. The error names the field.
-    """
+    """Refuse more axes than can be cut into inner chunks, and sizes too large for 64 bits."""
     if len(sizes) > _MAX_AXES:
         raise SpecError(
             f"has {len(sizes)} axes, and at most {_MAX_AXES} can be written",
@@ -81,10 +52,8 @@ def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
 def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None:
     """Refuse the shapes of a new array if it cannot be planned.
 
-    Raises
-    ------
-    SpecError
-        If the array, an inner chunk, the index of a shard or the number of shards is too large.
+    - Raises SpecError if the array, an inner chunk, the index of a shard or the number of shards is
+      too large.
     """
     if itemsize * math.prod(shape) > _MAX_NBYTES:
         raise SpecError(
@@ -115,10 +84,7 @@ def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None
 def check_whole(grid: ShardGrid, path: str) -> None:
     """Refuse to read every shard of an array that has too many shards.
 
-    Raises
-    ------
-    SpecError
-        If the array has more than `MAX_SHARDS` shards. The error names their number.
+    - Raises SpecError if the array has more than `MAX_SHARDS` shards. The error names their number.
     """
     if grid.n_shards > MAX_SHARDS:
         remedy = f"at most {MAX_SHARDS:,} can be looked at; read and write it by region"
@@ -126,13 +92,7 @@ def check_whole(grid: ShardGrid, path: str) -> None:
 
 
 def check_region(box: Box, shards: Shape) -> None:
-    """Refuse a region that touches too many shards, or whose end does not fit into 64 bits.
-
-    Raises
-    ------
-    SpecError
-        If the region ends beyond 2**63 - 1, or touches more than `MAX_SHARDS` shards.
-    """
+    """Refuse a region that touches too many shards, or whose end does not fit into 64 bits."""
     check_extents("region", box.bounds, (0,) * len(box.stop))
     if any(b > _MAX_END for b in box.stop):
         raise SpecError(
@@ -154,10 +114,7 @@ def check_region(box: Box, shards: Shape) -> None:
 def check_chunks(shape: Shape, chunks: Shape) -> None:
     """Refuse to make a dask array of too many chunks.
 
-    Raises
-    ------
-    SpecError
-        If there were more than `MAX_SHARDS` chunks. The error names their number.
+    - Raises SpecError if there were more than `MAX_SHARDS` chunks. The error names their number.
     """
     n_chunks = _n_shards(shape, chunks)
     if n_chunks > MAX_SHARDS:
@@ -169,21 +126,7 @@ def check_chunks(shape: Shape, chunks: Shape) -> None:
 
 
 def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
-    """Refuse to let an array grow beyond the number of shards that can be read.
-
-    Parameters
-    ----------
-    grid : ShardGrid
-        Grid of the array as it is.
-    shape : sequence of int
-        Shape that the array would have.
-
-    Raises
-    ------
-    SpecError
-        If the shape has an extent above 2**62, or if it adds shards and the array would have more
-        than `MAX_SHARDS`.
-    """
+    """Refuse to let an array grow beyond the number of shards that can be read."""
     check_extents("shape", tuple(shape), shape)
     n_shards = _n_shards(shape, grid.shards)
     if n_shards > max(MAX_SHARDS, grid.n_shards):
@@ -194,22 +137,7 @@ def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
 
 
 def check_indexes(grid: ShardGrid, files: Sequence[str], nbytes: int) -> None:
-    """Refuse files that store few of their chunks, and whose indexes would be far larger.
-
-    Parameters
-    ----------
-    grid : ShardGrid
-        Grid of the array that has a shard for each file.
-    files : sequence of str
-        The files.
-    nbytes : int
-        Size of all files in bytes.
-
-    Raises
-    ------
-    SpecError
-        If an index is large, and all indexes take more than 4 times as many bytes as the files.
-    """
+    """Refuse files that store few of their chunks, and whose indexes would be far larger."""
     n_chunks = grid.n_chunks_per_shard
     each = _ENTRY_NBYTES * n_chunks
     if each > _FREE_INDEX_NBYTES and each * len(files) > _MAX_INDEX_SHARE * nbytes:
@@ -224,14 +152,7 @@ def check_indexes(grid: ShardGrid, files: Sequence[str], nbytes: int) -> None:
 
 
 def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
-    """Refuse inner chunks or shard indexes that do not fit into the memory of a process.
-
-    Raises
-    ------
-    PlanError
-        If one decoded inner chunk, or one index while it is made, takes more than
-        `allowed_nbytes`. The error holds the bytes needed and allowed.
-    """
+    """Refuse inner chunks or shard indexes that do not fit into the memory of a process."""
     for what, value, nbytes in (
         ("an inner chunk", f"chunks={grid.chunks}", itemsize * math.prod(grid.chunks)),
         ("the index of a shard", f"shards={grid.shards}", _INDEX_NBYTES * grid.n_chunks_per_shard),
@@ -250,10 +171,7 @@ def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
 def check_n_tasks(shape: Shape, n_tasks: int) -> None:
     """Refuse more tasks than a plan can hold.
 
-    Raises
-    ------
-    PlanError
-        If there are more than 2**32 tasks. The error names their number.
+    - Raises PlanError if there are more than 2**32 tasks. The error names their number.
     """
     if n_tasks > _MAX_TASKS:
         raise _too_many_tasks(shape, n_tasks)
@@ -262,18 +180,8 @@ def check_n_tasks(shape: Shape, n_tasks: int) -> None:
 def check_cut(shape: Shape, counts: Sequence[int]) -> None:
     """Refuse to cut an array into more tasks than a plan can hold.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the array.
-    counts : sequence of int
-        Tasks along each axis.
-
-    Raises
-    ------
-    PlanError
-        If there are more than 2**32 tasks, or more than 2**25 along one axis. The error names
-        their number.
+    - Raises PlanError if there are more than 2**32 tasks, or more than 2**25 along one axis. The
+      error names their number.
     """
     n_tasks = math.prod(counts)
     if n_tasks > _MAX_TASKS or max(counts, default=0) > _MAX_EDGES:

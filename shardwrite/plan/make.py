@@ -20,8 +20,6 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import Partition, make_partition
 from shardwrite.plan.plan import Plan
 
-__all__ = ["Update", "make_plan"]
-
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
@@ -31,18 +29,11 @@ _SOURCE_CHUNKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Part of an existing array that a source covers.
+    """Part of an existing array that a source covers."""
 
-    Parameters
-    ----------
-    region : Box
-        The region, in the coordinates of the metadata that describe the window of the array.
-    append_axis : int, optional
-        Axis along which the array grows by the region.
-    """
-
+    # The region, in the coordinates of the metadata that describe the window of the array
     region: Box
-    append_axis: int | None = None
+    append_axis: int | None = None  # axis along which the array grows by the region
 
 
 def make_plan(
@@ -57,28 +48,9 @@ def make_plan(
 
     If no plan fits into the memory, the plan that needs least memory is returned.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array that will be written.
-    source : SourceLayout
-        Chunks, tasks and identity of the source. For an update, its chunks include the margins
-        beside the region.
-    resources : Resources
-        Threads and memory of the worker processes.
-    options : PlanOptions
-        Keywords that control the plan.
-    update : Update, optional
-        What the source covers, if `metadata` describes a part of an existing array.
-    notes : sequence of str
-        Explanations of choices that were made before.
-
-    Raises
-    ------
-    SpecError
-        If the strategy does not fit the array.
-    PlanError
-        If there are more tasks than a plan can hold.
+    - `source`: chunks, tasks and identity of the source. For an update, its chunks include the
+      margins beside the region.
+    - `notes`: explanations of choices that were made before.
     """
     own = own_strategy(metadata.shard_format)
     options = options if own is None else replace(options, strategy=own)

@@ -34,8 +34,6 @@ from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.requests import Traffic
 from shardwrite.plan.waves import Wave, cut_waves, wave_thickness
 
-__all__ = ["PlanFacts", "SourceLayout"]
-
 MAX_GRAPH_TASKS = 100_000
 """Tasks that the scheduler may hold at the same time, by default."""
 
@@ -45,30 +43,16 @@ MAX_SOURCE_RERUNS = 1.25
 
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
-    """Chunks, tasks and identity of a source.
+    """Chunks, tasks and identity of a source."""
 
-    Parameters
-    ----------
-    chunks : tuple of tuple of int
-        Chunk sizes for each axis, in elements, as in dask.
-    n_tasks : int
-        Number of tasks of the source's graph.
-    identity : str
-        Name of the source's data. A run can be resumed only with a source of equal identity.
-    is_stable : bool
-        Whether the user guarantees that equal identities mean equal data.
-    loaded_nbytes : int
-        Bytes that a task of the source holds beside its result, as far as they are known.
-    is_encoded : bool
-        Whether inner chunks are copied as they are stored in another array.
-    """
-
-    chunks: tuple[tuple[int, ...], ...]
-    n_tasks: int
+    chunks: tuple[tuple[int, ...], ...]  # chunk sizes for each axis, in elements, as in dask
+    n_tasks: int  # number of tasks of the source's graph
+    # Name of the source's data. A run can be resumed only with a source of equal identity.
     identity: str
-    is_stable: bool = False
+    is_stable: bool = False  # whether the user guarantees that equal identities mean equal data
+    # Bytes that a task of the source holds beside its result, as far as they are known
     loaded_nbytes: int = 0
-    is_encoded: bool = False
+    is_encoded: bool = False  # whether inner chunks are copied as they are stored in another array
 
     @property
     def n_chunks(self) -> int:

@@ -12,44 +12,25 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
 from shardwrite.plan.sizes import parse_nbytes
 
-__all__ = ["PlanOptions", "memory_limit_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Keywords that control a plan.
+    """Keywords that control a plan."""
 
-    Attributes
-    ----------
-    strategy : Strategy
-        The write strategy. The name of a strategy or of an order may be given, and is replaced by
-        the strategy.
-    write_empty_chunks : bool
-        Store also inner chunks and shards that hold only the fill value.
-    memory_limit : int or str, optional
-        Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
-        the engine by default.
-    source_id : str, optional
-        Identifier of the source. Runs with the same identifier have the same data.
-    compression_ratio : float, optional
-        Expected ratio of decoded to encoded size; the worst case is 1.
-    max_graph_tasks : int
-        Number of tasks that the scheduler may hold at a time.
-    max_source_reruns : float
-        How often a source task may run on average, if several waves need it.
-
-    Raises
-    ------
-    SpecError
-        If a value is not valid. The error names the keyword.
-    """
-
+    # The write strategy. The name of a strategy or of an order may be given, and is replaced by the
+    # strategy.
     strategy: Strategy = field(default_factory=FixedOrder)
+    # Store also inner chunks and shards that hold only the fill value
     write_empty_chunks: bool = False
+    # Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of the
+    # engine by default.
     memory_limit: int | str | None = None
+    # Identifier of the source. Runs with the same identifier have the same data.
     source_id: str | None = None
+    # Expected ratio of decoded to encoded size; the worst case is 1
     compression_ratio: float | None = None
-    max_graph_tasks: int = MAX_GRAPH_TASKS
+    max_graph_tasks: int = MAX_GRAPH_TASKS  # number of tasks that the scheduler may hold at a time
+    # How often a source task may run on average, if several waves need it
     max_source_reruns: float = MAX_SOURCE_RERUNS
 
     def __post_init__(self) -> None:
@@ -104,10 +85,7 @@ def _is_positive(value: Any, kind: Any) -> bool:
 def memory_limit_of(limit: Any) -> int | None:
     """The keyword `memory_limit` in bytes; None if it is not given.
 
-    Raises
-    ------
-    SpecError
-        If it is not a positive number of bytes.
+    - Raises SpecError if it is not a positive number of bytes.
     """
     if isinstance(limit, str):
         limit = parse_nbytes(limit, "memory_limit")

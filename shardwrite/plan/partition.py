@@ -21,8 +21,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
 from shardwrite.plan.limits import check_cut
 
-__all__ = ["Cuts", "Partition", "make_partition"]
-
 Runs = tuple[tuple[int, int], ...]
 """Steps from one edge to the next, as runs of equal steps: ``(step, how many)``."""
 
@@ -32,14 +30,11 @@ class Cuts:
     """Edges of groups and blocks along each axis, as they are stored on disk.
 
     A long axis has millions of edges, so they are given as runs of equal steps.
-
-    Parameters
-    ----------
-    groups, blocks : tuple of tuple of (int, int)
-        For each axis, the runs of equal steps between the edges: ``(step, how many)``.
     """
 
+    # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     groups: tuple[Runs, ...]
+    # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     blocks: tuple[Runs, ...]
 
     def to_dict(self) -> dict[str, JSON]:
@@ -48,13 +43,7 @@ class Cuts:
 
     @classmethod
     def from_json(cls, found: JSON) -> Cuts:
-        """Parse the value that `to_dict` returns.
-
-        Raises
-        ------
-        ValueError
-            If it does not hold pairs of integers for each axis.
-        """
+        """Parse the value that `to_dict` returns."""
         if not isinstance(found, Mapping):
             raise ValueError("it does not say how its tasks are cut")  # noqa: TRY004 (of the file)
         return cls(_axes_in(found.get("groups")), _axes_in(found.get("blocks")))
@@ -62,16 +51,13 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Groups and blocks of an array.
+    """Groups and blocks of an array."""
 
-    Parameters
-    ----------
-    group_edges, block_edges : tuple of tuple of int
-        Boundaries along each axis in elements, from 0 to the array's extent. All group edges are
-        also block edges.
-    """
-
+    # Boundaries along each axis in elements, from 0 to the array's extent. All group edges are also
+    # block edges.
     group_edges: tuple[tuple[int, ...], ...]
+    # Boundaries along each axis in elements, from 0 to the array's extent. All group edges are also
+    # block edges.
     block_edges: tuple[tuple[int, ...], ...]
 
     @property
@@ -90,13 +76,7 @@ class Partition:
 
     @classmethod
     def from_cuts(cls, cuts: Cuts, shape: Shape) -> Partition:
-        """Make a partition of an array from edges as they are stored on disk.
-
-        Raises
-        ------
-        ValueError
-            If the runs are not positive integers that add up to `shape`.
-        """
+        """Make a partition of an array from edges as they are stored on disk."""
         groups, blocks = (
             tuple(_expanded(runs, n) for runs, n in zip(axes, shape, strict=True))
             for axes in (cuts.groups, cuts.blocks)
@@ -208,26 +188,9 @@ def make_partition(
 ) -> Partition:
     """Cut an array into groups and blocks.
 
-    Parameters
-    ----------
-    grid : ShardGrid
-        Shape, shards and inner chunks of the array.
-    source_chunks : sequence of sequence of int
-        The source's chunk sizes for each axis.
-    itemsize : int
-        Bytes of an element.
-    task_nbytes : int
-        Decoded bytes that a task should handle.
-    fused : bool
-        Encode and commit in one task, so that each group is one block.
-    most_source_chunks : int, optional
-        Approximate limit of the source chunks that a group of several shards takes. A task that
-        is killed has read them in vain.
-
-    Raises
-    ------
-    PlanError
-        If the array would be cut into more tasks than a plan can hold.
+    - `task_nbytes`: decoded bytes that a task should handle.
+    - `most_source_chunks`: approximate limit of the source chunks that a group of several shards
+      takes. A task that is killed has read them in vain.
     """
     task_size = max(1, task_nbytes // itemsize)
     largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)

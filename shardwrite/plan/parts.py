@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 
-__all__ = ["PartCuts", "check_n_parts", "check_part"]
-
 _MAX_PARTS = 2**53  # whole numbers up to there are exact in a float
 
 
@@ -24,15 +22,9 @@ def _as_whole(value: object) -> int | None:
 def check_part(index: object, count: object) -> tuple[int, int]:
     """The number of a part and the number of all parts, if they can be that.
 
-    Parameters
-    ----------
-    index, count : int
-        Number of the part, from 0, and number of all parts, as a user has given them.
-
-    Raises
-    ------
-    SpecError
-        Unless they are whole numbers with ``0 <= index < count``.
+    - `index`, `count`: number of the part, from 0, and number of all parts, as a user has given
+      them.
+    - Raises SpecError unless they are whole numbers with ``0 <= index < count``.
     """
     i, n = _as_whole(index), _as_whole(count)
     if i is None or n is None or not 0 <= i < n <= _MAX_PARTS:
@@ -48,15 +40,7 @@ def check_part(index: object, count: object) -> tuple[int, int]:
 def check_n_parts(n_parts: object) -> int | None:
     """The number of all parts, if it can be that; None stays None.
 
-    Parameters
-    ----------
-    n_parts : int or None
-        The number, as a user has given it.
-
-    Raises
-    ------
-    SpecError
-        Unless it is a whole number of 1 or more.
+    - Raises SpecError unless it is a whole number of 1 or more.
     """
     if n_parts is None:
         return None
@@ -76,17 +60,10 @@ class PartCuts:
     """Where groups are cut into parts. A group belongs to the part that contains its middle.
 
     Nothing here takes memory for each part, because there may be far more parts than groups.
-
-    Attributes
-    ----------
-    middles : numpy.ndarray of float64, shape (n_groups,)
-        Elements before the middle of each group, in ascending order.
-    total : float
-        All elements.
     """
 
-    middles: npt.NDArray[np.float64]
-    total: float
+    middles: npt.NDArray[np.float64]  # elements before the middle of each group, in ascending order
+    total: float  # all elements
 
     def groups(self, index: int, count: int) -> range:
         """Ranks of the groups of part `index` of `count`."""

@@ -17,23 +17,13 @@ from shardwrite.plan.parts import PartCuts, check_part
 from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.render import plan_text
 
-__all__ = ["Part", "Plan", "Stretch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Place of a plan among several plans that are cut into parts together.
+    """Place of a plan among several plans that are cut into parts together."""
 
-    Attributes
-    ----------
-    before_nbytes : int
-        Decoded bytes of the plans before it.
-    total_nbytes : int
-        Decoded bytes of all plans.
-    """
-
-    before_nbytes: int
-    total_nbytes: int
+    before_nbytes: int  # decoded bytes of the plans before it
+    total_nbytes: int  # decoded bytes of all plans
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,47 +11,26 @@ import numpy as np
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 
-__all__ = ["Region", "ShardRef", "as_box", "as_region", "index_of_each_axis"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """Shard that a region touches.
+    """Shard that a region touches."""
 
-    Attributes
-    ----------
-    index : tuple of int
-        Position in the shard grid of the array.
-    key : str
-        Storage key, relative to the array.
-    box : Box
-        Elements of the shard that lie in the array, in array coordinates.
-    is_whole : bool
-        Whether the region covers all of these elements. If not, other regions may share the shard.
-    """
-
-    index: Shape
-    key: str
-    box: Box
+    index: Shape  # position in the shard grid of the array
+    key: str  # storage key, relative to the array
+    box: Box  # elements of the shard that lie in the array, in array coordinates
+    # Whether the region covers all of these elements. If not, other regions may share the shard.
     is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What an index expression selects, if that is a box.
+    """What an index expression selects, if that is a box."""
 
-    Attributes
-    ----------
-    box : Box
-        The selected elements, in array coordinates.
-    keeps : tuple of bool
-        For each axis, whether the expression keeps it. An integer drops its axis.
-    beyond : tuple of int
-        Axes along which a slice goes beyond the end of the array, where it is clipped.
-    """
-
-    box: Box
+    box: Box  # the selected elements, in array coordinates
+    # For each axis, whether the expression keeps it. An integer drops its axis.
     keeps: tuple[bool, ...]
+    # Axes along which a slice goes beyond the end of the array, where it is clipped
     beyond: tuple[int, ...] = ()
 
     @property
@@ -71,17 +50,7 @@ class Region:
 def index_of_each_axis(key: Any, ndim: int) -> list[Any]:
     """Return one index for each axis. An axis that the expression leaves out is taken as a whole.
 
-    Parameters
-    ----------
-    key : object
-        An index expression of numpy: one index, or a tuple of them.
-    ndim : int
-        Number of axes.
-
-    Raises
-    ------
-    IndexError
-        If there are more indices than axes, or more than one ellipsis.
+    - Raises IndexError if there are more indices than axes, or more than one ellipsis.
     """
     items = list(key) if isinstance(key, tuple) else [key]
     at = [i for i, item in enumerate(items) if item is Ellipsis]
@@ -99,19 +68,6 @@ def as_region(region: Any, shape: Shape) -> Region:
 
     It means what it means in numpy. Slices are clipped to the array, negative numbers count from
     the end, and an integer drops its axis.
-
-    Parameters
-    ----------
-    region : tuple of slice or int, slice, int or Ellipsis
-        The index expression.
-    shape : tuple of int
-        Shape of the array.
-
-    Raises
-    ------
-    SpecError
-        If the expression is none, has too many indices, an integer outside the array or a step
-        other than 1, or selects single elements. The error names the axis and what stands there.
     """
     try:
         items = index_of_each_axis(region, len(shape))
@@ -148,10 +104,7 @@ def as_box(region: Any, shape: Shape) -> Box:
 def _interval(item: Any, n: int) -> tuple[int, int]:
     """First index, and index after the last, that one index selects along an axis.
 
-    Raises
-    ------
-    IndexError
-        If it selects no interval. The arguments are a message and a remedy.
+    - Raises IndexError if it selects no interval. The arguments are a message and a remedy.
     """
     if isinstance(item, slice):
         return _interval_of_slice(item, n)

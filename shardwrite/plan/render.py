@@ -12,18 +12,6 @@ from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.requests import Requests, Traffic
 
-__all__ = [
-    "counted",
-    "duration",
-    "gathering_rows",
-    "human",
-    "index_text",
-    "plan_rows",
-    "plan_text",
-    "rounded",
-    "table_text",
-]
-
 _CELL_WIDTH = 80
 
 
@@ -262,13 +250,7 @@ _LAYOUTS = {
 
 
 def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str, str]]:
-    """Rows of a scale whose shards are gathered out of a spool.
-
-    Parameters
-    ----------
-    spooling, gathering : PlanFacts
-        Plans of the run that writes the spool, and of the run that gathers chunks out of it.
-    """
+    """Rows of a scale whose shards are gathered out of a spool."""
     shape, dtype = spooling.metadata.grid.shape, spooling.metadata.dtype
     return [
         ("scale", f"{shape} {dtype}, {human(spooling.raw_nbytes)}"),
@@ -279,15 +261,7 @@ def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str,
 
 
 def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
-    """Format a plan as a text table.
-
-    Parameters
-    ----------
-    plan : PlanFacts
-        The plan.
-    gathering : PlanFacts, optional
-        Plan of the run that gathers shards out of the spool that `plan` is for.
-    """
+    """Format a plan as a text table."""
     if gathering is None:
         return table_text("plan", plan_rows(plan))
     scale = table_text("plan of the scale", gathering_rows(plan, gathering))

@@ -6,25 +6,24 @@ from dataclasses import asdict, dataclass
 
 from shardwrite.codecs.documents import JSON
 
-__all__ = ["Prices", "Requests", "Traffic"]
-
 _GB = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Number of requests to an object store, as far as nothing must be repeated.
+    """Number of requests to an object store, as far as nothing must be repeated."""
 
-    Attributes
-    ----------
-    n_put, n_get, n_list : int
-        Number of objects that are put, of objects and ranges that are read or looked at (GET and
-        HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services
-        take nothing for them.
-    """
-
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_put: int = 0
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_get: int = 0
+    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
+    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
+    # nothing for them.
     n_list: int = 0
 
     def __add__(self, other: Requests) -> Requests:
@@ -42,21 +41,11 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a service takes, in a currency of the user's. None where it is not known.
+    """What a service takes, in a currency of the user's. None where it is not known."""
 
-    Attributes
-    ----------
-    put : float, optional
-        For 1,000 requests that put or list.
-    get : float, optional
-        For 1,000 requests that read or look.
-    stored : float, optional
-        For a GB (10^9 bytes) in a month.
-    """
-
-    put: float | None = None
-    get: float | None = None
-    stored: float | None = None
+    put: float | None = None  # for 1,000 requests that put or list
+    get: float | None = None  # for 1,000 requests that read or look
+    stored: float | None = None  # for a GB (10^9 bytes) in a month
 
     def of(self, requests: Requests) -> float | None:
         """Price of some requests; None if one of the two prices is not known."""
@@ -67,28 +56,16 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a run asks of an object store, at most, if nothing must be repeated.
+    """What a run asks of an object store, at most, if nothing must be repeated."""
 
-    Attributes
-    ----------
-    requests : Requests
-        Requests that do not depend on how long the run takes.
-    hourly : Requests
-        Requests that keep the state of the run, for each hour that it takes.
-    put_nbytes, get_nbytes : int
-        Bytes that are put and read.
-    is_expected : bool
-        Whether the bytes are those expected at the compression that was given, and not the most.
-    prices : Prices
-        What the service takes.
-    """
-
-    requests: Requests
+    requests: Requests  # requests that do not depend on how long the run takes
+    # Requests that keep the state of the run, for each hour that it takes
     hourly: Requests = Requests()
-    put_nbytes: int
-    get_nbytes: int = 0
+    put_nbytes: int  # bytes that are put and read
+    get_nbytes: int = 0  # bytes that are put and read
+    # Whether the bytes are those expected at the compression that was given, and not the most
     is_expected: bool = False
-    prices: Prices = Prices()
+    prices: Prices = Prices()  # what the service takes
 
     @property
     def cost(self) -> float | None:

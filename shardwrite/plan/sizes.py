@@ -24,17 +24,8 @@ _SHARD_RANGE = (10 * 10**6, 100 * 10**6)
 def parse_nbytes(text: str, field: str) -> int:
     """Parse a number of bytes, such as ``"256MB"`` or ``"1.5 GiB"``.
 
-    Parameters
-    ----------
-    text : str
-        Number with an optional unit; fractions of a byte are cut off.
-    field : str
-        Name of the argument, for the message.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a number of bytes, or the number is less than 1.
+    - `text`: number with an optional unit; fractions of a byte are cut off.
+    - Raises SpecError if the text is not a number of bytes, or the number is less than 1.
     """
     try:
         return as_nbytes(text)
@@ -61,33 +52,12 @@ def resolve_shapes(
 ) -> tuple[Shape, Shape, tuple[str, ...]]:
     """Resolve the arguments `shards` and `chunks` to shapes.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        The array's shape.
-    itemsize : int
-        Bytes of an element.
-    shards : tuple of int, int, str or None
-        A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"``. None is an
-        array without shards, whose objects are single chunks.
-    chunks : tuple of int, int, str or None
-        The same; here None means ``"auto"``.
-    source_chunks : sequence of sequence of int
-        The source's chunk sizes for each axis.
-
-    Returns
-    -------
-    shards, chunks : tuple of int
-        Shapes of a shard and of an inner chunk.
-    notes : tuple of str
-        Explanations of the shapes that were chosen here.
-
-    Raises
-    ------
-    SpecError
-        If a shape has the wrong number of axes, or a size is not a positive integer or is larger
-        than 2**62. Also if a text is not a number of bytes, or `shards` is not a multiple of
-        `chunks`.
+    - `shards`: A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"``. None
+      is an array without shards, whose objects are single chunks.
+    - `chunks`: the same; here None means ``"auto"``.
+    - Raises SpecError if a shape has the wrong number of axes, or a size is not a positive integer
+      or is larger than 2**62. Also if a text is not a number of bytes, or `shards` is not a
+      multiple of `chunks`.
     """
     notes = []
     check_extents("shape", shape, shape)

@@ -12,28 +12,16 @@ from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
 from shardwrite.plan.estimate import pieces_of_chunks
 from shardwrite.plan.partition import Partition
 
-__all__ = ["Wave", "cut_waves", "wave_thickness"]
-
 _FIRST_SHARE = 10  # the first of several waves has a tenth of the thickness of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Box of groups that is one task graph.
+    """Box of groups that is one task graph."""
 
-    Parameters
-    ----------
-    groups : Box
-        The box in the grid of groups.
-    box : Box
-        The box in elements, in the coordinates of the partition.
-    counts : tuple of int
-        Shape of the grid of groups.
-    """
-
-    groups: Box
-    box: Box
-    counts: Shape
+    groups: Box  # the box in the grid of groups
+    box: Box  # the box in elements, in the coordinates of the partition
+    counts: Shape  # shape of the grid of groups
 
     def ranks(self) -> Iterator[int]:
         """Iterate over the row-major ranks of the wave's groups."""
@@ -49,19 +37,9 @@ def cut_waves(
     The first axis is cut first. If there are several waves and `n_thin` is 0, the first wave is
     smaller than the others.
 
-    Parameters
-    ----------
-    partition : Partition
-        Groups and blocks.
-    n_tasks : int
-        Number of all tasks, including those of the source.
-    max_tasks : int
-        Tasks that the scheduler may hold at the same time.
-    n_thin : int
-        Number of leading axes along which a wave is one group thick. Fewer source chunks and units
-        then wait between groups.
-    thickness : int
-        Groups of such a wave along the first axis, at most.
+    - `n_thin`: number of leading axes along which a wave is one group thick. Fewer source chunks
+      and units then wait between groups.
+    - `thickness`: groups of such a wave along the first axis, at most.
     """
     counts = partition.group_counts
     n_left = ceil_div(max(1, n_tasks), max(1, max_tasks))
@@ -105,17 +83,7 @@ def cut_waves(
 def wave_thickness(
     group_edges: Sequence[int], source_sizes: Sequence[int], most_reruns: float
 ) -> int:
-    """Groups along an axis that a wave needs, so that few source chunks lie in several waves.
-
-    Parameters
-    ----------
-    group_edges : sequence of int
-        Edges of the groups, in elements.
-    source_sizes : sequence of int
-        Sizes of the source chunks along the axis.
-    most_reruns : float
-        Number of waves that a source chunk may lie in, on average.
-    """
+    """Groups along an axis that a wave needs, so that few source chunks lie in several waves."""
     n_groups = len(group_edges) - 1
     source, groups = np.asarray(boundaries(source_sizes)), np.asarray(group_edges)
     # Waves that are as thick as several whole source chunks may share none.

@@ -40,14 +40,6 @@ from shardwrite.read.reread import Open, reading_twice
 from shardwrite.read.volume_paths import refuse_volume
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
-__all__ = [
-    "ShardedArray",
-    "as_dask_array",
-    "is_being_made",
-    "open_at",
-    "open_sharded",
-]
-
 T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
@@ -59,15 +51,6 @@ class ShardedArray:
     """A sharded array that is open for reading. It can be indexed and pickled.
 
     Wherever it is read, the settings of the process that has opened it hold.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    store : Store
-        Store whose root is the array.
-    is_afresh : bool
-        Whether every read goes past what this machine has kept of the objects.
     """
 
     def __init__(self, metadata: ArrayMetadata, store: Store, *, is_afresh: bool = False) -> None:
@@ -115,13 +98,7 @@ class ShardedArray:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """Read the whole array into memory, for `numpy.asarray`.
-
-        Raises
-        ------
-        ValueError
-            If `copy` is False, since values that are read are a copy.
-        """
+        """Read the whole array into memory, for `numpy.asarray`."""
         if copy is False:
             raise ValueError("reading an array makes a copy; leave out copy=False")
         return np.asarray(self[...], dtype=dtype)
@@ -140,16 +117,9 @@ class ShardedArray:
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Elements that an index selects. Each axis is indexed independently of the others.
 
-        Parameters
-        ----------
-        key : tuple of slice, int or array of int
-            One index for each axis, as dask passes them. The smallest box that holds all selected
-            elements is read.
-
-        Raises
-        ------
-        CorruptShardError
-            If a shard is damaged.
+        - `key`: one index for each axis, as dask passes them. The smallest box that holds all
+          selected elements is read.
+        - Raises CorruptShardError if a shard is damaged.
         """
         indices = index_of_each_axis(key, self.ndim)
         bounds, local = (
@@ -163,12 +133,7 @@ class ShardedArray:
     def read(self, region: Box) -> npt.NDArray[Any]:
         """Elements of a box inside the array. Each shard that the box touches is opened once.
 
-        Raises
-        ------
-        CorruptShardError
-            If a shard is damaged.
-        SpecError
-            If the box is larger than any array in memory can be.
+        - Raises CorruptShardError if a shard is damaged.
         """
         if region.size * self.metadata.itemsize > MOST:
             raise SpecError(
@@ -185,24 +150,8 @@ class ShardedArray:
     ) -> Iterator[tuple[int, npt.NDArray[Any] | None]]:
         """Some inner chunks of a shard, which is opened once.
 
-        Parameters
-        ----------
-        index : tuple of int
-            Position of the shard.
-        ranks : sequence of int
-            Ranks of the chunks in the shard.
-
-        Yields
-        ------
-        rank : int
-            Rank of a chunk.
-        chunk : numpy.ndarray or None
-            Its elements; None if it is not stored.
-
-        Raises
-        ------
-        CorruptShardError
-            If the shard is damaged.
+        - Yields its elements; None if it is not stored.
+        - Raises CorruptShardError if the shard is damaged.
         """
         key = self.metadata.shard_key(index)
         with self.decided.holds():
@@ -309,13 +258,7 @@ class ShardedArray:
                 self._place(chunk, rank, inside, out)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
-        """Encoded bytes that are in memory while a region is read, at most, beside its elements.
-
-        Parameters
-        ----------
-        region_nbytes : int
-            Decoded size of the region, in bytes.
-        """
+        """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
         shard_nbytes = plain_nbytes_of(self.metadata)
         return shard_nbytes if region_nbytes >= _WHOLE_SHARE * shard_nbytes else 0
 
@@ -411,13 +354,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
 
 
 def open_at(place: Place) -> ShardedArray:
-    """Open the array at a place for reading.
-
-    Raises
-    ------
-    SpecError
-        If there is no sharded array, or it is not published yet.
-    """
+    """Open the array at a place for reading."""
     data = place.read(DOCUMENT) if place.has(DOCUMENT) else None
     if data is None:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
@@ -447,13 +384,7 @@ def is_being_made(place: Place) -> bool:
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:
-    """Metadata of the array at a place, from the bytes of its document.
-
-    Raises
-    ------
-    SpecError
-        If the document is torn, or describes a group or something that cannot be read.
-    """
+    """Metadata of the array at a place, from the bytes of its document."""
     try:
         document = parse_json(data)
         text = data.decode()
@@ -485,21 +416,7 @@ def as_dask_array(
 ) -> dask.array.Array:
     """An open array as a dask array.
 
-    Parameters
-    ----------
-    view : ShardedArray
-        The array.
-    chunks : int, str, mapping or sequence
-        Chunks in any form that dask accepts.
-    dask_name : str, optional
-        Name of the dask array. By default it is derived from the array and the chunks.
-    inline_array : bool
-        See `dask.array.from_array`.
-
-    Raises
-    ------
-    SpecError
-        If `chunks` does not fit the array, or makes too many chunks.
+    - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
     sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
     array: dask.array.Array = dask.array.from_array(

@@ -17,8 +17,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores import Capability, require
 
-__all__ = ["stored_coords", "stored_coords_here"]
-
 _BATCH_SHARDS = 1024
 _N_BATCHES_AIMED_AT = 64
 
@@ -30,27 +28,9 @@ def stored_coords(
 ) -> Coords:
     """Positions of the inner chunks that an array stores. Nothing but indexes is read.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    on_shards : callable, optional
-        Function that is called with the number of shards that were read since its last call.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n, ndim)
-        Positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
-        outside of the array are left out.
-
-    Raises
-    ------
-    CorruptShardError
-        If an index is not valid.
-    StoreError
-        If the storage refuses.
+    - Returns positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
+      outside of the array are left out.
+    - Raises CorruptShardError if an index is not valid.
     """
     metadata = array.metadata
     if not engine.shares_memory:
@@ -80,12 +60,7 @@ def stored_coords_here(array: ShardedArray) -> Coords:
     Threads of this process read the indexes, whichever engine is active. A request to stop does not
     interrupt them, since this is for the end of a run.
 
-    Raises
-    ------
-    CorruptShardError
-        If an index is not valid.
-    StoreError
-        If the storage refuses.
+    - Raises CorruptShardError if an index is not valid.
     """
     n_shards, n_threads = array.metadata.grid.n_shards, n_cores()
     step = max(1, min(_BATCH_SHARDS, ceil_div(n_shards, n_threads)))

@@ -13,30 +13,11 @@ from shardwrite.grid import Shape
 from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.sizes import explicit_sizes, parse_nbytes
 
-__all__ = ["bounded", "normalize"]
-
 
 def normalize(
     chunks: Any, shape: Shape, dtype: Any, previous: tuple[int | tuple[int, ...], ...] | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Chunk sizes along each axis, from any form that dask accepts.
-
-    Parameters
-    ----------
-    chunks
-        Requested chunks.
-    shape : tuple of int
-        Shape of the array.
-    dtype : numpy.dtype
-        Data type of the array.
-    previous : tuple, optional
-        Natural chunks, which ``"auto"`` takes into account.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the shape.
-    """
+    """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
     try:
         known = (
@@ -61,19 +42,7 @@ def normalize(
 def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
-    Parameters
-    ----------
-    chunks
-        Requested chunks: the shards if None, one size for all axes, or any form of dask.
-    shape, shards : tuple of int
-        Shapes of the array and of a shard.
-    dtype : numpy.dtype
-        Data type of the array.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the shape, or are too many.
+    - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
     """
     least = tuple(max(1, min(size, n)) for size, n in zip(shards, shape, strict=True))
     if chunks is None:

@@ -20,8 +20,6 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box, boundaries, ravel, unravel
 from shardwrite.read.array import ShardedArray
 
-__all__ = ["compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
@@ -38,29 +36,9 @@ def compare(
 ) -> dict[int, str]:
     """Compare an array with a source, in one task for each chunk of the source.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    source : dask.array.Array
-        The source, of the array's dtype. It has the array's shape, or that of the array which the
-        inner chunks come from; see `ScatteredChunks`.
-    skip : set of int
-        Ranks of the shards that are not compared.
-
-    Returns
-    -------
-    dict of int to str
-        For each shard that differs or cannot be decoded, its rank and a message.
-
-    Raises
-    ------
-    SourceError
-        If a block of the source is not as dask declares it.
-    StoreError
-        If the storage refuses to read the array.
+    - `source`: the source, of the array's dtype. It has the array's shape, or that of the array
+      which the inner chunks come from; see `ScatteredChunks`.
+    - `skip`: ranks of the shards that are not compared.
     """
     edges = [boundaries(sizes) for sizes in source.chunks]
     name = f"shardwrite-compare-{id(skip)}"

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 
-__all__ = ["REMEDY", "OtherNames", "check_names", "other_names"]
-
 _CHUNK = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
 REMEDY = (
     "if these are its chunks, correct chunk_key_encoding in zarr.json (dimension_separator in "
@@ -25,23 +23,14 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class OtherNames:
-    """Objects of an array that are named like chunks of another one.
+    """Objects of an array that are named like chunks of another one."""
 
-    Attributes
-    ----------
-    n_own : int
-        Number of objects that are chunks or shards of the array; not all are counted if a listing
-        ended at the first.
-    n_others : int
-        Number of the other ones.
-    first, expected : str
-        Key of one of them, and key that the metadata has for a chunk.
-    """
-
+    # Number of objects that are chunks or shards of the array; not all are counted if a listing
+    # ended at the first
     n_own: int
-    n_others: int
-    first: str
-    expected: str
+    n_others: int  # number of the other ones
+    first: str  # key of one of them, and key that the metadata has for a chunk
+    expected: str  # key of one of them, and key that the metadata has for a chunk
 
     @property
     def message(self) -> str:
@@ -59,14 +48,8 @@ def other_names(
 ) -> OtherNames | None:
     """Find objects that are named like chunks of another array; None if there are none.
 
-    Parameters
-    ----------
-    keys : iterable of str
-        Keys of the objects of the array.
-    metadata : ArrayMetadata
-        Its metadata.
-    to_the_end : bool
-        Whether to look at all keys. If not, the first chunk of the array ends the search.
+    - `to_the_end`: whether to look at all keys. If not, the first chunk of the array ends the
+      search.
     """
     if metadata.placed is not None or not metadata.grid.n_shards:
         return None
@@ -103,22 +86,8 @@ def check_names(
 ) -> None:
     """Refuse an array whose chunks have other names than its metadata says.
 
-    Parameters
-    ----------
-    keys : callable
-        Returns the keys of its objects.
-    metadata, to_the_end
-        See `other_names`.
-    label : str
-        Name of the array for errors.
-    is_removed : bool
-        Whether its objects are removed afterwards. Then a single one with another name is refused,
-        and otherwise a warning tells of such if chunks of the array are there, too.
-
-    Raises
-    ------
-    SpecError
-        If it is refused.
+    - `is_removed`: whether its objects are removed afterwards. Then a single one with another name
+      is refused, and otherwise a warning tells of such if chunks of the array are there, too.
     """
     others = other_names(keys(), metadata, to_the_end=to_the_end)
     if others is None:

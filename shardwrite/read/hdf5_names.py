@@ -18,8 +18,6 @@ from shardwrite.errors import StoreError
 from shardwrite.format.index import ShardIndex
 from shardwrite.grid import Shape, ShardGrid, ceil_div
 
-__all__ = ["dataset_names", "has_library", "stored_chunks"]
-
 _DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What h5py raises where a file is damaged."""
 
@@ -38,24 +36,10 @@ def dataset_names(
 
     It may have several names, of which only one is found by a look through the file.
 
-    Parameters
-    ----------
-    source : Ranges
-        The file.
-    grid : ShardGrid
-        The grid of the array.
-    index : ShardIndex, optional
-        Index of the shard: the chunks of the dataset lie where it says. Without it, all datasets
-        whose chunks have the right shape are found.
-    among : iterable of str or None
-        Further names, which are looked up. Those that the file has come first.
-    is_enough : bool
-        Whether no others are looked for if the file has one of these.
-
-    Returns
-    -------
-    list of str
-        The names; none if the library cannot read the file, or is not installed.
+    - `index`: index of the shard: the chunks of the dataset lie where it says. Without it, all
+      datasets whose chunks have the right shape are found.
+    - `among`: further names, which are looked up. Those that the file has come first.
+    - Returns the names; none if the library cannot read the file, or is not installed.
     """
     if not has_library():
         return []
@@ -114,17 +98,9 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
     which index a dataset has. So what it lists is compared with what it reads by position, which is
     right in all of them.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        A dataset of chunks.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n, ndim + 3), or None
-        Position in the grid of chunks, first byte, size and filter mask of each chunk. They are
-        integers in one piece of memory, since a dataset may have millions of chunks. None if the
-        library lists chunks that the dataset cannot have, or does not read them where they are.
+    - Returns position in the grid of chunks, first byte, size and filter mask of each chunk. They
+      are integers in one piece of memory, since a dataset may have millions of chunks. None if the
+      library lists chunks that the dataset cannot have, or does not read them where they are.
     """
     listed = array("q")
 
@@ -161,17 +137,9 @@ def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     stands. When the library lists them, it counts as if the first axis were the slowest. So it
     never gets beyond the unlimited axis, and all positions along the axes before that one are 0.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        The dataset.
-    positions : numpy.ndarray of int64, shape (n, ndim)
-        Positions in the grid of chunks, as the library lists them.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n, ndim), or None
-        The positions, if the dataset has this index. None if it cannot, or they are the same.
+    - `positions`: int64, shape (n, ndim). Positions in the grid of chunks, as the library lists
+      them.
+    - Returns the positions, if the dataset has this index. None if it cannot, or they are the same.
     """
     most = dataset.maxshape
     axis = most.index(None) if most.count(None) == 1 else 0

@@ -26,20 +26,6 @@ from shardwrite.grid import Shape, ravel
 from shardwrite.read.hdf5_names import dataset_names, has_library
 from shardwrite.stores import Store
 
-__all__ = [
-    "HOW_TO_CHANGE",
-    "Begun",
-    "fits_hdf5",
-    "is_hdf5",
-    "is_hdf5_at",
-    "look",
-    "names_in",
-    "other_name",
-    "refuse_hdf5",
-    "refuse_hdf5_among",
-    "why_unreadable",
-]
-
 HOW_TO_CHANGE = (
     'give strategy="hdf5", which keeps such files. For plain shards, give drop_hdf5=True to '
     "write_region, erase or repair, with a strategy that writes whole shards, such as "
@@ -51,39 +37,15 @@ _FIRST_NBYTES = LOOKED_AT + len(SIGNATURE)
 
 
 def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
-    """Whether an object of an array starts as a file of HDF5, after a user block or without one.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    source : Ranges
-        The object.
-    """
+    """Whether an object of an array starts as a file of HDF5, after a user block or without one."""
     return _signature_at(metadata, Begun(source)) is not None
 
 
 def look(metadata: ArrayMetadata, key: str, source: Ranges, name: str | None) -> tuple[bool, bool]:
     """Look at an object of an array, without the library of HDF5.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    key : str
-        Key of the object.
-    source : Ranges
-        The same.
-    name : str, optional
-        Name of a dataset.
-
-    Returns
-    -------
-    is_file : bool
-        Whether it starts as a file of HDF5; see `is_hdf5`.
-    has_name : bool
-        Whether the dataset of this name surely has the chunks of the shard. Where this is False,
-        the library must tell.
+    - Returns whether the dataset of this name surely has the chunks of the shard. Where this is
+      False, the library must tell.
     """
     start = Begun(source)
     at = _signature_at(metadata, start)
@@ -120,17 +82,8 @@ def names_in(
 ) -> list[str]:
     """Names of the dataset that has the chunks of a shard; see `dataset_names`.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    key : str
-        Key of the shard.
-    source : Ranges
-        The same, a file of HDF5. If its index is damaged, the chunks of the dataset need only have
-        the right shape.
-    among, is_enough
-        See `dataset_names`.
+    - `source`: the same, a file of HDF5. If its index is damaged, the chunks of the dataset need
+      only have the right shape.
     """
     index = index_of(metadata, key, source)
     return dataset_names(source, metadata.grid, index, among, is_enough=is_enough)
@@ -139,12 +92,7 @@ def names_in(
 class Begun:
     """An object whose first bytes were read at once; see `Ranges`.
 
-    Parameters
-    ----------
-    source : Ranges
-        The object.
-    first : buffer, optional
-        Its first bytes. By default they are read, as many as are looked at in most files.
+    - `first`: its first bytes. By default they are read, as many as are looked at in most files.
     """
 
     def __init__(self, source: Ranges, first: Buffer | None = None) -> None:
@@ -177,19 +125,7 @@ def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -
     The superblock is looked at without the library of HDF5. If the library is installed, it opens
     the file.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    source : Ranges
-        The object.
-    index : ShardIndex
-        Its index, which was checked.
-
-    Returns
-    -------
-    str
-        Empty if nothing is wrong, or if the object is no file of HDF5.
+    - Returns empty if nothing is wrong, or if the object is no file of HDF5.
     """
     if not fits_hdf5(metadata):
         return ""
@@ -222,14 +158,7 @@ def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -
 
 
 def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: Ranges) -> None:
-    """Refuse to change a shard that is a file of HDF5 by a strategy that makes something else.
-
-    Raises
-    ------
-    SpecError
-        If the shard is such a file, and the strategy is not `Hdf5`. Or if the strategy would give
-        the dataset in the file another name.
-    """
+    """Refuse to change a shard that is a file of HDF5 by a strategy that makes something else."""
     if not fits_hdf5(metadata):
         return
     name = strategy.name_in_file if isinstance(strategy, Hdf5) else None
@@ -267,11 +196,6 @@ def refuse_hdf5_among(
 
     A shard that cannot be read may be replaced, since no program could read it as such a file. No
     shard is looked at if HDF5 has no counterpart of the array.
-
-    Raises
-    ------
-    SpecError
-        If one of these shards is such a file, and the strategy is not `Hdf5`.
     """
     if not fits_hdf5(metadata):
         return

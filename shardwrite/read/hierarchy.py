@@ -25,8 +25,6 @@ from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.read.volume_paths import is_in_volume
 from shardwrite.stores import InsideStore, is_file, listed, mode_of
 
-__all__ = ["Group", "Hierarchy", "documents_below", "group_at", "open_hierarchy"]
-
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
 _MOST_NAMED = 5
@@ -36,43 +34,21 @@ _UNFINISHED = "the run that makes it has not ended"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of a hierarchy.
+    """A group of a hierarchy."""
 
-    Attributes
-    ----------
-    name : str
-        Path in the hierarchy; empty for its root.
-    document : dict
-        Its Zarr v3 document, without consolidated metadata.
-    is_consolidated : bool
-        Whether it lists the documents of the nodes below it.
-    """
-
-    name: str
-    document: Document
-    is_consolidated: bool
+    name: str  # path in the hierarchy; empty for its root
+    document: Document  # its Zarr v3 document, without consolidated metadata
+    is_consolidated: bool  # whether it lists the documents of the nodes below it
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Nodes of a hierarchy, which may be a single array.
+    """Nodes of a hierarchy, which may be a single array."""
 
-    Attributes
-    ----------
-    place : Place
-        Where it lies.
-    groups : tuple of Group
-        Its groups, each after the group above it.
-    arrays : tuple of (str, StoredArray)
-        Its arrays by their paths in it.
-    left_out : tuple of (str, str)
-        Path of each node that is left out, and why.
-    """
-
-    place: Place
-    groups: tuple[Group, ...]
-    arrays: tuple[tuple[str, StoredArray], ...]
-    left_out: tuple[tuple[str, str], ...] = ()
+    place: Place  # where it lies
+    groups: tuple[Group, ...]  # its groups, each after the group above it
+    arrays: tuple[tuple[str, StoredArray], ...]  # its arrays by their paths in it
+    left_out: tuple[tuple[str, str], ...] = ()  # path of each node that is left out, and why
 
     @property
     def is_array(self) -> bool:
@@ -83,17 +59,8 @@ class Hierarchy:
 def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """Open an array, or a group with all that it holds.
 
-    Parameters
-    ----------
-    place : Place
-        Where it lies.
-    is_wanted : callable
-        Function that says of the path of an array whether it is wanted. Others are not opened.
-
-    Raises
-    ------
-    SpecError
-        If there is no node, or one that cannot be read. A note names the array.
+    - `is_wanted`: function that says of the path of an array whether it is wanted. Others are not
+      opened.
     """
     groups: list[Group] = []
     arrays: list[tuple[str, StoredArray]] = []
@@ -260,11 +227,6 @@ def documents_below(place: Place) -> dict[str, Document]:
     """Zarr v3 documents of the nodes below a group, by their paths in it, as they stand there.
 
     Those of groups are without their consolidated metadata.
-
-    Raises
-    ------
-    SpecError
-        If a document is not valid.
     """
     documents = {}
     for name, kind in _nodes(place):
@@ -276,20 +238,7 @@ def documents_below(place: Place) -> dict[str, Document]:
 
 
 def group_at(node: Place, name: str) -> Group:
-    """The group at a place, as one of Zarr v3.
-
-    Parameters
-    ----------
-    node : Place
-        The place.
-    name : str
-        Path of the group in its hierarchy.
-
-    Raises
-    ------
-    SpecError
-        If its documents are not valid.
-    """
+    """The group at a place, as one of Zarr v3."""
     if node.has(DOCUMENT):
         document = dict(parsed_at(node, DOCUMENT))
         is_consolidated = bool(document.pop(_CONSOLIDATED, None))

@@ -19,15 +19,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.hdf5_shards import why_unreadable
 from shardwrite.stores import Capability, require
 
-__all__ = [
-    "ORDERS",
-    "ShardFacts",
-    "ShardTable",
-    "inspect_shard",
-    "inspect_shards",
-    "stored_sizes",
-]
-
 ORDERS = ("any", "C", "F", "morton", "other")
 _BATCH_SHARDS = 256
 _N_BATCHES_AIMED_AT = 64
@@ -36,29 +27,16 @@ _BATCH_OBJECTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
-    """Facts about a shard, from its index.
+    """Facts about a shard, from its index."""
 
-    Attributes
-    ----------
-    stored_nbytes, used_nbytes, index_nbytes : int
-        Size in bytes of the object, of its inner chunks, and of its index.
-    n_chunks : int
-        Number of inner chunks that hold data.
-    index_crc : int
-        crc32c of the index table, as in a journal.
-    n_shared : int
-        Number of inner chunks that have the same bytes as another one.
-    order : str
-        Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else
-        ``other``; ``any`` if fewer than two of them hold data.
-    """
-
-    stored_nbytes: int
-    used_nbytes: int
-    index_nbytes: int
-    n_chunks: int
-    index_crc: int
-    n_shared: int
+    stored_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
+    used_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
+    index_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
+    n_chunks: int  # number of inner chunks that hold data
+    index_crc: int  # crc32c of the index table, as in a journal
+    n_shared: int  # number of inner chunks that have the same bytes as another one
+    # Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else ``other``;
+    # ``any`` if fewer than two of them hold data
     order: str
 
 
@@ -66,26 +44,17 @@ class ShardFacts:
 class ShardTable:
     """Facts about many shards, as columns of one length.
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64
-        Row-major ranks of the shards in the shard grid.
-    stored_nbytes, used_nbytes, index_nbytes, n_chunks, index_crcs, n_shared, orders : numpy.ndarray
-        The fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has no object
-        or a bad one.
-    is_present : numpy.ndarray of bool
-        Whether the shard has an object, be it good or bad.
-    problems : list of (int, str)
-        Rank and error message of each bad shard.
-    errnos : dict of int to int
-        Rank of each of these shards that the storage refused to read, and the system's number of
-        the error.
+    - `stored_nbytes`, `used_nbytes`, `index_nbytes`, `n_chunks`, `index_crcs`, `n_shared`,
+      `orders`: the fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has
+      no object or a bad one.
     """
 
-    ranks: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]  # row-major ranks of the shards in the shard grid
     columns: npt.NDArray[np.int64]
-    is_present: npt.NDArray[np.bool_]
-    problems: list[tuple[int, str]]
+    is_present: npt.NDArray[np.bool_]  # whether the shard has an object, be it good or bad
+    problems: list[tuple[int, str]]  # rank and error message of each bad shard
+    # Rank of each of these shards that the storage refused to read, and the system's number of the
+    # error
     errnos: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -140,27 +109,10 @@ def _order_of(
 def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
     """Check one shard, and return facts about it.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    deep : bool
-        Decode every inner chunk as well. Of a shard that is a file of HDF5, also look whether
-        programs of HDF5 can open it.
-
-    Returns
-    -------
-    ShardFacts or None
-        The facts; None if the shard has no object.
-
-    Raises
-    ------
-    CorruptShardError
-        If the shard is damaged.
-    StoreError
-        If it cannot be read.
+    - `deep`: decode every inner chunk as well. Of a shard that is a file of HDF5, also look whether
+      programs of HDF5 can open it.
+    - Returns the facts; None if the shard has no object.
+    - Raises CorruptShardError if the shard is damaged.
     """
     metadata = array.metadata
     key = metadata.shard_key(index)
@@ -228,23 +180,7 @@ def inspect_shards(
 ) -> ShardTable:
     """Check shards in parallel, and return a table of facts about them.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    ranks : numpy.ndarray of int64
-        Ranks of the shards to check.
-    deep : bool
-        Decode every inner chunk as well.
-    on_shards : callable, optional
-        Function that is called with the number of shards that were checked since its last call.
-
-    Returns
-    -------
-    ShardTable
-        One row for each rank. Errors of single shards are in its `problems`, sorted by rank.
+    - Returns one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
     if not engine.shares_memory:
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))
@@ -273,24 +209,7 @@ def stored_sizes(
 ) -> npt.NDArray[np.int64]:
     """Sizes of the objects of some shards, without reading them.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks of the shards.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Sizes in bytes; -1 where there is no object.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
+    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
     """
     return of_objects(engine, array, ranks, _sizes_of)
 
@@ -301,20 +220,7 @@ def of_objects(
     ranks: npt.NDArray[np.int64],
     look: Callable[[ShardedArray, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
 ) -> npt.NDArray[np.int64]:
-    """One number for the object of each shard, which tasks find out in batches.
-
-    Parameters
-    ----------
-    engine, array, ranks
-        See `stored_sizes`.
-    look : callable
-        Function that finds the numbers for some ranks.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    """
+    """One number for the object of each shard, which tasks find out in batches."""
     if not engine.shares_memory:
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     found = np.zeros(len(ranks), dtype=np.int64)

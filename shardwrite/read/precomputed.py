@@ -22,29 +22,12 @@ from shardwrite.grid import Box, Shape
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import Store, is_plain_key, parse_json, read_limit
 
-__all__ = ["ScaleReader", "check_key_of", "read_info", "read_sharding"]
-
 _CACHE_NBYTES = 64 * 2**20
 _UNREADABLE = (".br", ".zst", ".xz")
 
 
 def read_info(store: Store, label: str) -> tuple[str, Volume]:
-    """Text of the ``info`` in a store, and what it says.
-
-    Parameters
-    ----------
-    store : Store
-        The store.
-    label : str
-        Name of the store, for messages.
-
-    Raises
-    ------
-    StoreError
-        If there is none.
-    SpecError
-        If it is not valid, or describes no volume.
-    """
+    """Text of the ``info`` in a store, and what it says."""
     data = store.read_whole(INFO, read_limit())
     if data is None:
         raise StoreError(f"there is no {INFO} in {label}", key=INFO, errno=errno.ENOENT)
@@ -58,13 +41,7 @@ def read_info(store: Store, label: str) -> tuple[str, Volume]:
 
 
 def read_sharding(store: Store) -> ShardingParameters:
-    """Parameters in the ``info`` beside shards, for instance of meshes.
-
-    Raises
-    ------
-    SpecError
-        If there is no ``info``, it is not valid, or it has no parameters.
-    """
+    """Parameters in the ``info`` beside shards, for instance of meshes."""
     data = store.read_whole(INFO, read_limit())
     remedy = "give sharding="
     if data is None:
@@ -98,13 +75,7 @@ def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:
 
 
 def check_key_of(scale: Scale) -> None:
-    """Refuse a scale whose key leads out of the volume, which the format permits.
-
-    Raises
-    ------
-    SpecError
-        If it does, or names no directory.
-    """
+    """Refuse a scale whose key leads out of the volume, which the format permits."""
     if scale.key and not is_plain_key(scale.key):
         raise SpecError(
             "no plain path below the volume, and no other is read",
@@ -115,23 +86,7 @@ def check_key_of(scale: Scale) -> None:
 
 
 class ScaleReader:
-    """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it.
-
-    Parameters
-    ----------
-    store : Store
-        Where ``info`` lies.
-    volume : Volume
-        What it says.
-    scale : Scale
-        The scale.
-
-    Raises
-    ------
-    SpecError
-        If the encoding of the chunks is not supported, or holds no such voxels. Also if the key of
-        the scale leads out of the store.
-    """
+    """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it."""
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
         scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
@@ -154,15 +109,7 @@ class ScaleReader:
     def read(self, box: Box) -> npt.NDArray[Any]:
         """Read a box. Chunks that are missing are zeros.
 
-        Parameters
-        ----------
-        box : Box
-            Elements, relative to the first voxel of the scale.
-
-        Raises
-        ------
-        StoreError, CorruptShardError
-            If the storage fails, or an index or a chunk is damaged.
+        - `box`: elements, relative to the first voxel of the scale.
         """
         values = np.zeros(box.shape, self._volume.dtype, order="F")
         axes = zip(box.start[:3], box.stop[:3], self._scale.chunk_size, strict=True)

@@ -12,8 +12,6 @@ from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
 
-__all__ = ["Presence"]
-
 _MAX_KEPT = 64
 
 
@@ -22,11 +20,8 @@ class Presence:
 
     Indexes that were read are kept for a while, so an instance is for one task.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array. If it has codecs around its sharding, no chunk counts as stored, because its
-        indexes are encoded.
+    - `array`: the array. If it has codecs around its sharding, no chunk counts as stored, because
+      its indexes are encoded.
     """
 
     def __init__(self, array: ShardedArray) -> None:
@@ -36,12 +31,7 @@ class Presence:
     def __call__(self, box: Box) -> bool:
         """Whether a chunk that overlaps a box of elements is stored.
 
-        Raises
-        ------
-        CorruptShardError
-            If the index of a shard is not valid.
-        StoreError
-            If the storage refuses.
+        - Raises CorruptShardError if the index of a shard is not valid.
         """
         grid = self._array.metadata.grid
         inside = box.intersect(grid.whole)

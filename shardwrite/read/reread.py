@@ -16,8 +16,6 @@ from shardwrite.errors import CorruptShardError
 from shardwrite.host.events import SHARDS, tell
 from shardwrite.stores import ObjectReader, Store
 
-__all__ = ["Open", "read_again", "reading_twice", "take_n_reread"]
-
 Open = Callable[[str], ObjectReader | None]
 """Opens an object: `Store.open`, or `Store.open_again`."""
 T = TypeVar("T")
@@ -27,13 +25,7 @@ _counted: Counter[str] = Counter()
 
 
 def take_n_reread(token: str) -> int:
-    """Number of reads of a store that this process has made again since the last call.
-
-    Parameters
-    ----------
-    token : str
-        See :attr:`Store.token`.
-    """
+    """Number of reads of a store that this process has made again since the last call."""
     with _lock:
         return _counted.pop(token, 0)
 
@@ -49,19 +41,7 @@ def read_again(store: Store, key: str, error: CorruptShardError) -> None:
 def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
     """Call a function that reads an object; once more if the bytes cannot be right.
 
-    Parameters
-    ----------
-    store : Store
-        Store of the object.
-    key : str
-        Its key.
-    read : callable
-        Function of `Open`.
-
-    Raises
-    ------
-    CorruptShardError
-        If the bytes are wrong the second time, too.
+    - Raises CorruptShardError if the bytes are wrong the second time, too.
     """
     try:
         return read(store.open)

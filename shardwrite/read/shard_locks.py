@@ -12,8 +12,6 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 from shardwrite.stores import BucketStore, is_bucket
 from shardwrite.stores.zarr_kinds import kind_of
 
-__all__ = ["lock_of"]
-
 _Which = tuple[int, object, str]
 _locks: WeakValueDictionary[_Which, asyncio.Lock] = WeakValueDictionary()
 
@@ -21,13 +19,9 @@ _locks: WeakValueDictionary[_Which, asyncio.Lock] = WeakValueDictionary()
 def lock_of(store: Store, key: str) -> asyncio.Lock:
     """Lock of an object in the running event loop, which exists as long as somebody uses it.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store of the object. Two stores of zarr-python give the same lock if they are known to
-        hold the same object: the same directory, the same memory, or the same place of a bucket.
-    key : str
-        Key of the object.
+    - `store`: the store of the object. Two stores of zarr-python give the same lock if they are
+      known to hold the same object: the same directory, the same memory, or the same place of a
+      bucket.
     """
     which = (id(asyncio.get_running_loop()), *_identity(store, key))
     lock = _locks.get(which)

@@ -29,8 +29,6 @@ from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.format.transformer_keys import ChunkPlace
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["ShardReads"]
-
 _INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}},)
 _LARGE_NBYTES = 2**26
 """A chunk of more bytes is read only after the shard was seen to be that long."""
@@ -43,20 +41,7 @@ Asked = tuple[str, ChunkPlace | None, ByteRequest | None]
 
 
 class ShardReads:
-    """Reader of the shards in a store.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store that holds the shards.
-    counts : tuple of int
-        Numbers of chunks in a shard along each axis.
-
-    Attributes
-    ----------
-    codec : IndexCodec
-        Codec of their indexes.
-    """
+    """Reader of the shards in a store."""
 
     def __init__(self, store: Store, counts: Shape) -> None:
         self._store, self._counts = store, counts
@@ -67,17 +52,7 @@ class ShardReads:
     ) -> list[Buffer | None]:
         """Values of keys or parts of them; None for those that are missing.
 
-        Parameters
-        ----------
-        prototype : BufferPrototype
-            Kind of the buffers.
-        asked : sequence of (str, ChunkPlace or None, ByteRequest or None)
-            Each key, where its chunk lies if it is that of one, and the part of the value.
-
-        Raises
-        ------
-        CorruptShardError
-            If the index of a shard cannot be right.
+        - Raises CorruptShardError if the index of a shard cannot be right.
         """
         indexes = await self.indexes([place.shard for _, place, _ in asked if place is not None])
         results: list[Buffer | None] = [None] * len(asked)
@@ -239,13 +214,7 @@ def _table(index: ShardIndex | None) -> npt.NDArray[np.int64]:
 
 
 def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
-    """Start and stop of a range in a value of `nbytes` bytes.
-
-    Raises
-    ------
-    SpecError
-        If it is no range of zarr's.
-    """
+    """Start and stop of a range in a value of `nbytes` bytes."""
     match wanted:
         case None:
             start, stop = 0, nbytes

@@ -22,51 +22,24 @@ from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.survey import Survey
 from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
 
-__all__ = [
-    "StoredArray",
-    "check_apart",
-    "check_names_in",
-    "check_names_of",
-    "open_stored",
-    "parsed_at",
-    "stored_at",
-]
-
 _ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array that exists.
+    """An array that exists."""
 
-    Attributes
-    ----------
-    place : Place
-        Where it lies.
-    array : ShardedArray
-        The array. The metadata of one of another format are those of the Zarr v3 array that has
-        the same chunks.
-    document : str
-        Key of the document that describes it.
-    notes : tuple of str
-        What a user should know of its translation.
-    has_fill : bool
-        Whether it has a fill value of its own.
-    told : Told
-        Which of its chunks cannot be copied, and why.
-    known_identity : str
-        Its identity, if it is known from before its document was moved; else empty.
-    survey : callable, optional
-        Function that returns a `Survey` of its files, if these are no objects of a Zarr array.
-    """
-
-    place: Place
+    place: Place  # where it lies
+    # The array. The metadata of one of another format are those of the Zarr v3 array that has the
+    # same chunks.
     array: ShardedArray
-    document: str = DOCUMENT
-    notes: tuple[str, ...] = ()
-    has_fill: bool = True
-    told: Told = field(default_factory=Told)
+    document: str = DOCUMENT  # key of the document that describes it
+    notes: tuple[str, ...] = ()  # what a user should know of its translation
+    has_fill: bool = True  # whether it has a fill value of its own
+    told: Told = field(default_factory=Told)  # which of its chunks cannot be copied, and why
+    # Its identity, if it is known from before its document was moved; else empty
     known_identity: str = ""
+    # Function that returns a `Survey` of its files, if these are no objects of a Zarr array
     survey: Callable[[], Survey] | None = None
 
     @property
@@ -108,16 +81,8 @@ class StoredArray:
 def open_stored(source: Any) -> StoredArray:
     """Open an array that exists.
 
-    Parameters
-    ----------
-    source : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-
-    Raises
-    ------
-    SpecError
-        If there is no array that can be read.
+    - `source`: A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or
+      obstore; or a group or array of zarr-python.
     """
     return stored_at(resolve_place(source, None, is_read=True))
 
@@ -141,17 +106,7 @@ def stored_at(place: Place) -> StoredArray:
 def check_names_in(source: Any, name: str | None = None) -> None:
     """Refuse an array whose chunks have other names than its metadata says; see `check_names`.
 
-    Parameters
-    ----------
-    source : str, path, or store or node of zarr-python
-        See `open_stored`. Arrays that only other readers know are not looked at.
-    name : str, optional
-        Path of the array in it.
-
-    Raises
-    ------
-    SpecError
-        If it is refused.
+    - `source`: see `open_stored`. Arrays that only other readers know are not looked at.
     """
     try:
         found = stored_at(resolve_place(source, name, is_read=True))
@@ -184,27 +139,13 @@ def _sizes_of(metadata: ArrayMetadata) -> Callable[[str], int | None]:
 
 
 def parsed_at(place: Place, leaf: str) -> Any:
-    """A document at a place, parsed; None if it is missing.
-
-    Raises
-    ------
-    SpecError
-        If it is not a whole JSON document.
-    """
+    """A document at a place, parsed; None if it is missing."""
     data = place.read(leaf)
     return None if data is None else parse_document(data, f"{place.label}/{leaf}")
 
 
 def check_apart(source: Place, target: Place) -> None:
-    """Refuse two places of which one is the other, or lies in it.
-
-    Raises
-    ------
-    SpecError
-        If that is so: to write the one would destroy the other.
-    StoreError
-        If the storage does not tell.
-    """
+    """Refuse two places of which one is the other, or lies in it."""
     one, other = _path_of(source), target.store.local_root
     if one is not None and other is not None:
         paths = Path(os.path.realpath(one)), Path(os.path.realpath(other))

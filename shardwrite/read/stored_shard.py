@@ -19,27 +19,11 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.reread import Open, read_again, reading_twice
 from shardwrite.stores import ObjectReader, ObjectWriter, Store, copy_bytes
 
-__all__ = ["Backdrop", "ExistingShard", "open_afresh", "open_shard"]
-
 
 class ExistingShard(ShardReader):
     """An open shard of a store. Leaving its `with` block closes it.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    key : str
-        Key of the shard.
-    store : Store
-        Store that holds the shard.
-    reader : ObjectReader
-        The open object.
-
-    Raises
-    ------
-    CorruptShardError
-        If the index is damaged.
+    - Raises CorruptShardError if the index is damaged.
     """
 
     def __init__(
@@ -72,16 +56,10 @@ class ExistingShard(ShardReader):
     ) -> None:
         """Append encoded inner chunks to another object. Those that lie end to end are one copy.
 
-        Parameters
-        ----------
-        writer : ObjectWriter
-            The other object.
-        ranks : numpy.ndarray of int64
-            Ranks of the inner chunks, in the sequence in which they are appended. All of them must
-            hold data.
-        is_same_store : bool
-            Whether the other object lies in the store of the shard. If so, the store copies, and
-            the bytes need not pass through this process.
+        - `ranks`: ranks of the inner chunks, in the sequence in which they are appended. All of
+          them must hold data.
+        - `is_same_store`: whether the other object lies in the store of the shard. If so, the store
+          copies, and the bytes need not pass through this process.
         """
         table = self.index.table[ranks].astype(np.int64)
         offsets, ends = table[:, 0], table.sum(axis=1)
@@ -108,10 +86,8 @@ class ExistingShard(ShardReader):
     def check_current(self) -> None:
         """Check that no other writer has changed the shard since it was opened.
 
-        Raises
-        ------
-        StoreError
-            With ESTALE, if it was changed. The next attempt then starts from the current shard.
+        - Raises StoreError with ESTALE, if it was changed. The next attempt then starts from the
+          current shard.
         """
         if self._store.version(self.key) != self.reader.version:
             raise self._changed()
@@ -127,10 +103,7 @@ class ExistingShard(ShardReader):
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
     """Open a shard for an update; None if it has no object.
 
-    Raises
-    ------
-    CorruptShardError
-        If the index is damaged, and still so after it was read again.
+    - Raises CorruptShardError if the index is damaged, and still so after it was read again.
     """
     key = metadata.shard_key(index)
     return reading_twice(store, key, partial(_opened, metadata, store, key))
@@ -157,16 +130,7 @@ class Backdrop:
 
     An instance is the `background` that `encode_unit` takes.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    old : ExistingShard or None
-        The shard before the update; None if it has no object.
-    covered : Box
-        Elements of the array that the source covers.
+    - `old`: the shard before the update; None if it has no object.
     """
 
     def __init__(
@@ -180,12 +144,7 @@ class Backdrop:
 
         Inner chunks that are empty in the old shard stay as they are in `tiles`.
 
-        Parameters
-        ----------
-        tiles : numpy.ndarray, shape (n, *chunks)
-            Inner chunks of `region`, row-major.
-        region : Box
-            Elements that `tiles` holds, in array coordinates.
+        - `tiles`: shape (n, *chunks). Inner chunks of `region`, row-major.
         """
         if self._old is None:
             return

@@ -18,33 +18,19 @@ from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 
-__all__ = ["Survey", "ranks_of_objects", "survey"]
-
 _MOST_LOOKED_AT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What an array consists of.
+    """What an array consists of."""
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64, optional
-        Row-major ranks of the shards that have an object. None if any may have one.
-    n_chunks : int
-        Number of inner chunks that hold data.
-    nbytes : int
-        Size of all objects, in bytes.
-    is_estimate : bool
-        Whether the last two are estimated from a sample.
-    n_files : int, optional
-        Number of objects, if these hold other chunks than the shards of the array.
-    """
-
+    # Row-major ranks of the shards that have an object. None if any may have one.
     ranks: npt.NDArray[np.int64] | None
-    n_chunks: int
-    nbytes: int
-    is_estimate: bool
+    n_chunks: int  # number of inner chunks that hold data
+    nbytes: int  # size of all objects, in bytes
+    is_estimate: bool  # whether the last two are estimated from a sample
+    # Number of objects, if these hold other chunks than the shards of the array
     n_files: int | None = None
 
     @property
@@ -55,15 +41,7 @@ class Survey:
         return 0 if self.ranks is None else len(self.ranks)
 
     def n_objects_in(self, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
-        """Number of objects that the same chunks make in another grid, at most.
-
-        Parameters
-        ----------
-        source, target : ShardGrid
-            Grid of the array, and the other grid.
-        is_sharded : bool
-            Whether objects of the other grid hold several inner chunks.
-        """
+        """Number of objects that the same chunks make in another grid, at most."""
         if not is_sharded and source.chunks == target.chunks and not self.is_estimate:
             return self.n_chunks
         if self.ranks is None:
@@ -85,22 +63,7 @@ class Survey:
 
 
 def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
-    """List an array, and return the row-major ranks of the shards that have an object.
-
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    label : str
-        Name of the array for errors.
-
-    Raises
-    ------
-    SpecError
-        If the array has too many shards.
-    StoreError
-        If the storage refuses.
-    """
+    """List an array, and return the row-major ranks of the shards that have an object."""
     metadata = array.metadata
     check_whole(metadata.grid, label)
     found = (metadata.shard_index(key) for key in array.store.list_keys())
@@ -113,23 +76,7 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
 def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
     """List an array, and look at its objects.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    engine : Engine
-        The engine that looks at the objects.
-    label : str
-        Name of the array for errors.
-
-    Raises
-    ------
-    SpecError
-        If the array has too many shards.
-    CorruptShardError
-        If an object that was looked at is bad.
-    StoreError
-        If the storage refuses.
+    - Raises CorruptShardError if an object that was looked at is bad.
     """
     ranks = ranks_of_objects(array, label)
     looked_at = ranks

@@ -29,26 +29,12 @@ from shardwrite.read.shard_locks import lock_of
 from shardwrite.read.shard_reads import ShardReads
 from shardwrite.stores import check_key, is_plain_key
 
-__all__ = ["TransformerView"]
-
 _AT_ONCE = 64
 """Indexes that a listing asks for at a time."""
 
 
 class TransformerView(Store):
-    """A store that presents the shards of arrays as one key for each chunk.
-
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store below, which holds the shards.
-    counts : tuple of int
-        Numbers of chunks in a shard along each axis.
-    path : str
-        Path of the array, or of a group of arrays with the same number of axes; empty for all.
-    read_only : bool
-        Refuse all changes.
-    """
+    """A store that presents the shards of arrays as one key for each chunk."""
 
     def __init__(
         self, store: Store, counts: Shape, path: str = "", *, read_only: bool = False
@@ -119,10 +105,7 @@ class TransformerView(Store):
     ) -> Buffer | None:
         """Value of a key, or a part of it; None if it is missing.
 
-        Raises
-        ------
-        CorruptShardError
-            If the index of the shard cannot be right.
+        - Raises CorruptShardError if the index of the shard cannot be right.
         """
         if is_plain_key(key) and not self._keys.is_of_grid(key):
             return await self._store.get(key, prototype, byte_range)
@@ -136,10 +119,7 @@ class TransformerView(Store):
     ) -> list[Buffer | None]:
         """Values of keys, or parts of them, by two calls to the store below.
 
-        Raises
-        ------
-        CorruptShardError
-            If the index of a shard cannot be right.
+        - Raises CorruptShardError if the index of a shard cannot be right.
         """
         wanted = [(key, part, is_plain_key(key)) for key, part in key_ranges]
         asked = [(key, self._keys.place(key), part) for key, part, is_plain in wanted if is_plain]
@@ -159,10 +139,7 @@ class TransformerView(Store):
     async def getsize(self, key: str) -> int:
         """Size of a value in bytes.
 
-        Raises
-        ------
-        FileNotFoundError
-            If it is missing.
+        - Raises FileNotFoundError if it is missing.
         """
         if not is_plain_key(key):
             raise FileNotFoundError(key)
@@ -184,15 +161,7 @@ class TransformerView(Store):
     # ---- writing
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Put a value; that of a chunk by writing its shard again.
-
-        Raises
-        ------
-        TypeError
-            If the value is no buffer of zarr-python.
-        StoreError
-            If the key is no relative path of plain names.
-        """
+        """Put a value; that of a chunk by writing its shard again."""
         self._check_writable()
         _check_buffer("set", value)
         place = self._keys.place(check_key(key))
@@ -205,15 +174,7 @@ class TransformerView(Store):
             await self._put(place.shard, chunks)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Put a value unless there is one.
-
-        Raises
-        ------
-        TypeError
-            If the value is no buffer of zarr-python.
-        StoreError
-            If the key is no relative path of plain names.
-        """
+        """Put a value unless there is one."""
         self._check_writable()
         _check_buffer("set_if_not_exists", value)
         place = self._keys.place(check_key(key))
@@ -231,19 +192,9 @@ class TransformerView(Store):
     ) -> None:
         """Overwrite parts of values; each object of the store below is written once.
 
-        Parameters
-        ----------
-        key_start_values : iterable of (str, int, bytes)
-            Key, first byte, and the new bytes, which may go beyond the end of the old value. A
-            negative first byte counts from the end, and the new bytes replace all that follows.
-
-        Raises
-        ------
-        SpecError
-            If a first byte is no integer, or the new bytes are none; nothing is written then. If a
-            first byte lies outside of the value, nothing is written to that object.
-        StoreError
-            If a key is no relative path of plain names; nothing is written then.
+        - `key_start_values`: key, first byte, and the new bytes, which may go beyond the end of the
+          old value. A negative first byte counts from the end, and the new bytes replace all that
+          follows.
         """
         self._check_writable()
         changes: dict[str, list[tuple[str, int, bytes]]] = {}
@@ -276,13 +227,7 @@ class TransformerView(Store):
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Remove values, which may be missing; each shard is written or removed once.
-
-        Raises
-        ------
-        SpecError
-            If `keys` is one text, whose characters would be taken for keys.
-        """
+        """Remove values, which may be missing; each shard is written or removed once."""
         self._check_writable()
         if isinstance(keys, str):
             raise SpecError(
@@ -325,13 +270,7 @@ class TransformerView(Store):
             await self._put(shard, {r: data for r, data in chunks.items() if r not in ranks})
 
     async def erase_prefix(self, prefix: str) -> None:
-        """Remove all values whose keys begin with `prefix`.
-
-        Raises
-        ------
-        TypeError
-            If it is no text.
-        """
+        """Remove all values whose keys begin with `prefix`."""
         self._check_writable()
         if not _begins_plain(prefix):
             return
@@ -357,13 +296,7 @@ class TransformerView(Store):
             await self._store.delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove all values below a path.
-
-        Raises
-        ------
-        TypeError
-            If it is no text.
-        """
+        """Remove all values below a path."""
         _check_prefix(prefix)
         await self.erase_prefix(prefix if not prefix or prefix.endswith("/") else f"{prefix}/")
 
@@ -393,13 +326,7 @@ class TransformerView(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """All keys that begin with `prefix`.
-
-        Raises
-        ------
-        TypeError
-            If it is no text.
-        """
+        """All keys that begin with `prefix`."""
         async for key in self._expanded(self._below(prefix)):
             if key.startswith(prefix):
                 yield key
@@ -438,13 +365,7 @@ class TransformerView(Store):
         ]
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Names of what lies directly in a directory; only those of keys that exist.
-
-        Raises
-        ------
-        TypeError
-            If it is no text.
-        """
+        """Names of what lies directly in a directory; only those of keys that exist."""
         _check_prefix(prefix)
         path = prefix.rstrip("/")
         directory = f"{path}/" if path else ""
@@ -482,13 +403,7 @@ def _check_buffer(method: str, value: object) -> None:
 
 
 def _first_byte(start: object) -> int:
-    """A first byte that a user gives.
-
-    Raises
-    ------
-    SpecError
-        If it is no integer.
-    """
+    """A first byte that a user gives."""
     if isinstance(start, bool) or not isinstance(start, int | np.integer):
         raise SpecError(
             "not the number of a byte", field="start", value=start, remedy="give an integer"
@@ -499,10 +414,8 @@ def _first_byte(start: object) -> int:
 def _new_bytes(value: object) -> bytes:
     """New bytes that a user gives.
 
-    Raises
-    ------
-    SpecError
-        If they are no bytes, such as a number, which `bytes` would take for a length.
+    - Raises SpecError if they are no bytes, such as a number, which `bytes` would take for a
+      length.
     """
     if isinstance(value, Buffer):
         return value.to_bytes()
@@ -515,13 +428,7 @@ def _new_bytes(value: object) -> bytes:
 
 
 def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:
-    """A value in which bytes from `start` on are replaced.
-
-    Raises
-    ------
-    SpecError
-        If `start` lies outside of the old value.
-    """
+    """A value in which bytes from `start` on are replaced."""
     size = len(old or b"")
     if not -size <= start <= size:
         raise SpecError(

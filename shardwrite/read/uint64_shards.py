@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.shard import Minishard
 from shardwrite.stores import Capability, Store, listed, mode_of
 from shardwrite.stores.base import ObjectReader
 
-__all__ = ["IndexCache", "UInt64ShardFiles"]
-
 T = TypeVar("T")
 Indexed = TypeVar("Indexed", bound=Minishard)
 _MORE_TRIES = 2
@@ -27,13 +25,7 @@ _ENDINGS = (".shard", ".index", ".data")
 
 
 class IndexCache:
-    """Indexes of minishards that were read last, up to a number of bytes. Threads may share it.
-
-    Parameters
-    ----------
-    limit_nbytes : int
-        Bytes of memory that the indexes may take.
-    """
+    """Indexes of minishards that were read last, up to a number of bytes. Threads may share it."""
 
     def __init__(self, limit_nbytes: int) -> None:
         self._limit_nbytes = limit_nbytes
@@ -59,17 +51,7 @@ class IndexCache:
 
 
 class UInt64ShardFiles:
-    """The shards in a store.
-
-    Parameters
-    ----------
-    store : Store
-        The store.
-    sharding : ShardingParameters
-        The parameters.
-    index_limit_nbytes, cache_limit_nbytes : int
-        Largest index that is read, and size of the cache.
-    """
+    """The shards in a store."""
 
     def __init__(
         self,
@@ -135,13 +117,10 @@ class UInt64ShardFiles:
     def open(self, shard: int) -> Iterator[UInt64ShardReader | None]:
         """Open a shard for reading; None if it is missing.
 
-        Raises
-        ------
-        StoreError
-            At the end of the block, with ESTALE, if the shard was replaced meanwhile and the store
-            does not keep open objects as they are.
-        CorruptShardError
-            If the object is too short, or only one of two objects of the obsolete format is there.
+        - Raises StoreError at the end of the block, with ESTALE, if the shard was replaced
+          meanwhile and the store does not keep open objects as they are.
+        - Raises CorruptShardError if the object is too short, or only one of two objects of the
+          obsolete format is there.
         """
         with self.parts(shard) as parts:
             yield self.reader(shard, parts)
@@ -153,11 +132,6 @@ class UInt64ShardFiles:
         """What a function makes of a shard; None is given to it if the shard is missing.
 
         It is called again if the shard was replaced meanwhile, or since its end was kept.
-
-        Raises
-        ------
-        StoreError, CorruptShardError
-            As :meth:`open` does.
         """
         for _ in range(_MORE_TRIES):
             try:
@@ -171,23 +145,14 @@ class UInt64ShardFiles:
 
     @contextlib.contextmanager
     def parts(self, shard: int) -> Iterator[dict[str, ObjectReader]]:
-        """Open the objects of a shard, by their keys: one, two of the obsolete format, or none.
-
-        Raises
-        ------
-        StoreError
-            If only one of two objects of the obsolete format is there.
-        """
+        """Open the objects of a shard, by their keys: one, two of the obsolete format, or none."""
         with contextlib.ExitStack() as stack:
             yield self._opened(shard, stack)
 
     def reader(self, shard: int, parts: dict[str, ObjectReader]) -> UInt64ShardReader | None:
         """Reader of a shard whose objects are open; None if it has none.
 
-        Raises
-        ------
-        CorruptShardError
-            If the object is too short.
+        - Raises CorruptShardError if the object is too short.
         """
         if not parts:
             return None
@@ -203,10 +168,7 @@ class UInt64ShardFiles:
     def check_current(self, parts: dict[str, ObjectReader]) -> None:
         """Refuse what was read of objects that were replaced meanwhile.
 
-        Raises
-        ------
-        StoreError
-            With ESTALE, if one of them was.
+        - Raises StoreError with ESTALE, if one of them was.
         """
         for key, reader in parts.items():
             if self.store.version(key) != reader.version:

@@ -12,33 +12,13 @@ from shardwrite.grid import unravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import of_objects
 
-__all__ = ["object_versions"]
-
 
 def object_versions(
     engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Digests of the versions of some objects, by :meth:`Readable.version`.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks of the shards.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        A number for each object, which stays the same until the object is replaced or modified; 0
-        where there is none.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
+    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
     """
     return of_objects(engine, array, ranks, _versions_of)
 

@@ -13,8 +13,6 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.stores import parse_json
 
-__all__ = ["is_in_volume", "refuse_volume", "volume_above"]
-
 _NAMED = 5
 _MOST_ABOVE = 4
 
@@ -22,10 +20,7 @@ _MOST_ABOVE = 4
 def volume_above(place: Place) -> tuple[Place, str] | None:
     """The volume of which a place is a scale, and the key of that; None if it is none.
 
-    Parameters
-    ----------
-    place : Place
-        A place without a ``zarr.json``.
+    - `place`: A place without a ``zarr.json``.
     """
     for volume, key in _above(place):
         try:
@@ -63,15 +58,7 @@ def _above(place: Place) -> Iterator[tuple[Place, str]]:
 def refuse_volume(place: Place) -> None:
     """Refuse a volume, whose scales are arrays, but which is none itself.
 
-    Parameters
-    ----------
-    place : Place
-        A place without a ``zarr.json``.
-
-    Raises
-    ------
-    SpecError
-        If it is a volume. The error names its scales.
+    - `place`: A place without a ``zarr.json``.
     """
     _refuse_colons(place)
     try:

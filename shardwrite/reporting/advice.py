@@ -9,8 +9,6 @@ from statistics import median
 from shardwrite.plan.render import counted, duration, human
 from shardwrite.reporting.facts import RunFacts, WorkerReport
 
-__all__ = ["advice_for"]
-
 _SMALL_NBYTES = 1_000_000  # a shard below this costs more to open than to read
 _MANY_SHARDS = 1_000
 _SHORT_SECONDS = 2.0  # runs that are shorter tell nothing of speed
@@ -27,13 +25,7 @@ Advice = Iterator[tuple[str, str]]
 
 
 def advice_for(report: RunFacts) -> list[tuple[str, str]]:
-    """Find out what could be changed: pairs of a finding and what to do about it.
-
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    """
+    """Find out what could be changed: pairs of a finding and what to do about it."""
     rules: tuple[Callable[[RunFacts], Advice], ...] = (
         _state,
         _failures,

@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from shardwrite.stores import parse_json
 
-__all__ = ["Pause", "PlanFigures", "RunFacts", "Span", "WorkerReport", "printed"]
-
 _FORMAT = 1
 _MAX_TEXT = 500
 _LARGEST = 2.0**62
@@ -20,63 +18,34 @@ _LARGEST = 2.0**62
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Time for which a thread of a process wrote shards.
+    """Time for which a thread of a process wrote shards."""
 
-    Attributes
-    ----------
-    lane : int
-        Number of the thread in the picture of the process, from 0.
-    start, stop : float
-        Seconds since the start of the run, without pauses.
-    n_shards : int
-        Number of shards that were committed.
-    state : {"done", "open"}
-        Whether the shards were committed, or the task has not ended.
-    """
-
-    lane: int
-    start: float
-    stop: float
-    n_shards: int
-    state: str = "done"
+    lane: int  # number of the thread in the picture of the process, from 0
+    start: float  # seconds since the start of the run, without pauses
+    stop: float  # seconds since the start of the run, without pauses
+    n_shards: int  # number of shards that were committed
+    state: str = "done"  # whether the shards were committed, or the task has not ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a process has done for a run.
+    """What a process has done for a run."""
 
-    Attributes
-    ----------
-    name : str
-        Host and pid.
-    job : str
-        Batch job, as text to display; empty if there is none.
-    is_alive : bool
-        Whether it may still work on the run.
-    start, stop : float
-        First and last sign of it, in seconds since the start of the run, without pauses.
-    n_shards, raw_nbytes : int
-        Number of shards that it has committed, and their decoded bytes.
-    busy_seconds, cpu_seconds : float
-        Time for which its threads wrote shards, and for which they were computing, in seconds. The
-        second is negative if it is not known.
-    peak_nbytes : int
-        Peak of the memory that the run took in it, in bytes.
-    spans : tuple of Span
-        When it wrote. Neighbouring spans are joined if there are many.
-    """
-
-    name: str
-    job: str
-    is_alive: bool
-    start: float
-    stop: float
-    n_shards: int
-    raw_nbytes: int
+    name: str  # host and pid
+    job: str  # batch job, as text to display; empty if there is none
+    is_alive: bool  # whether it may still work on the run
+    start: float  # first and last sign of it, in seconds since the start of the run, without pauses
+    stop: float  # first and last sign of it, in seconds since the start of the run, without pauses
+    n_shards: int  # number of shards that it has committed, and their decoded bytes
+    raw_nbytes: int  # number of shards that it has committed, and their decoded bytes
+    # Time for which its threads wrote shards, and for which they were computing, in seconds. The
+    # second is negative if it is not known.
     busy_seconds: float
+    # Time for which its threads wrote shards, and for which they were computing, in seconds. The
+    # second is negative if it is not known.
     cpu_seconds: float
-    peak_nbytes: int
-    spans: tuple[Span, ...] = ()
+    peak_nbytes: int  # peak of the memory that the run took in it, in bytes
+    spans: tuple[Span, ...] = ()  # when it wrote. Neighbouring spans are joined if there are many.
 
     @property
     def n_lanes(self) -> int:
@@ -86,45 +55,25 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Time in which no process worked on the run. It is left out of all other times.
+    """Time in which no process worked on the run. It is left out of all other times."""
 
-    Attributes
-    ----------
-    at : float
-        Seconds since the start of the run, without pauses.
-    seconds : float
-        Length of the pause in seconds.
-    """
-
-    at: float
-    seconds: float
+    at: float  # seconds since the start of the run, without pauses
+    seconds: float  # length of the pause in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Figures of the plan. A number is 0 where it is not known.
+    """Figures of the plan. A number is 0 where it is not known."""
 
-    Attributes
-    ----------
-    layout : str
-        ``fused``, ``direct`` or ``staged``; empty for a stream.
-    n_tasks, n_waves : int
-        Number of tasks and of task graphs.
-    threads_per_process : int
-        Threads of a process on the machine that made the plan.
-    memory_nbytes, memory_limit_nbytes : int
-        Estimate of the memory that a process needs at most, and the memory that it may use.
-    source_reruns : float
-        How often a task of the source runs on average.
-    """
-
-    layout: str = ""
-    n_tasks: int = 0
-    n_waves: int = 0
-    threads_per_process: int = 0
+    layout: str = ""  # ``fused``, ``direct`` or ``staged``; empty for a stream
+    n_tasks: int = 0  # number of tasks and of task graphs
+    n_waves: int = 0  # number of tasks and of task graphs
+    threads_per_process: int = 0  # threads of a process on the machine that made the plan
+    # Estimate of the memory that a process needs at most, and the memory that it may use
     memory_nbytes: int = 0
+    # Estimate of the memory that a process needs at most, and the memory that it may use
     memory_limit_nbytes: int = 0
-    source_reruns: float = 0.0
+    source_reruns: float = 0.0  # how often a task of the source runs on average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,13 +183,7 @@ _KINDS: dict[str, type | UnionType] = {
 
 
 def _checked(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the fields of a dataclass, each of which has its type.
-
-    Raises
-    ------
-    ValueError
-        If a field is missing, or has a wrong type or an impossible value.
-    """
+    """Values of the fields of a dataclass, each of which has its type."""
     own = {}
     for each in fields(kind):
         value = found.get(each.name)

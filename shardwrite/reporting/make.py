@@ -17,8 +17,6 @@ from shardwrite.journal import Commits, RunRecord, Timeline, Worker
 from shardwrite.reporting.facts import Pause, PlanFigures, Span, WorkerReport, printed
 from shardwrite.reporting.report import RunReport
 
-__all__ = ["figures_in", "make_report"]
-
 _MAX_WORKERS = 128  # processes that a report names
 _MAX_LANES = 32  # threads of a process that the picture tells apart
 _MANY_SPANS = 1_500  # spans of all processes that are kept as they are
@@ -52,10 +50,7 @@ def figures_in(record: RunRecord) -> PlanFigures:
 class _Clock:
     """Seconds since the start of a run, without the pauses in which no process worked on it.
 
-    Parameters
-    ----------
-    stretches : sequence of (float, float)
-        Times in which a process worked, in seconds since 1970.
+    - `stretches`: times in which a process worked, in seconds since 1970.
     """
 
     def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
@@ -105,21 +100,11 @@ def make_report(
 ) -> RunReport:
     """Make the report of a run from its timeline.
 
-    Parameters
-    ----------
-    path : str
-        Path of the array.
-    record : RunRecord
-        The record of the run.
-    timeline : Timeline
-        Its timeline.
-    state : {"running", "interrupted", "finished"}
-        State of the run.
-    now : float
-        The current time, in seconds since 1970. Processes that are alive have worked until now.
-    call_seconds : float
-        Duration of the one call that has done all of it, which begins before the first task; 0 if
-        there were several.
+    - `state`: state of the run.
+    - `now`: the current time, in seconds since 1970. Processes that are alive have worked until
+      now.
+    - `call_seconds`: duration of the one call that has done all of it, which begins before the
+      first task; 0 if there were several.
     """
     ledger, commits = timeline.ledger, timeline.commits
     is_running = state == "running"

@@ -12,8 +12,6 @@ from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, Span, WorkerReport
 
-__all__ = ["card_of", "headline_of", "html", "rows_of", "text_of", "unit_of_time"]
-
 _WIDTH, _LEFT, _RIGHT, _TOP = 720, 150, 700, 26
 _HEIGHT = 130  # of the plot area of the throughput
 _LANE, _ROW_GAP = 9, 7  # height of a lane of the timeline, and space between processes
@@ -25,13 +23,8 @@ _TALLEST = 90  # height of a process with many lanes
 def html(report: RunFacts, *, reload_seconds: int = 0) -> str:
     """Make a page of a report, which loads nothing from elsewhere and has no script.
 
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    reload_seconds : int
-        Time after which a browser loads the page again; 0 for never. A page of a run that is not
-        running is never loaded again.
+    - `reload_seconds`: time after which a browser loads the page again; 0 for never. A page of a
+      run that is not running is never loaded again.
     """
     seconds = reload_seconds if report.state == "running" else 0
     return page_html(f"run of {report.path}", card_html(card_of(report)), reload_seconds=seconds)

@@ -15,8 +15,6 @@ from shardwrite.reporting.page import card_of, text_of
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["RunReport"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(RunFacts):

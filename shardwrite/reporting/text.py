@@ -12,23 +12,13 @@ from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, WorkerReport
 from shardwrite.reporting.page import headline_of, rows_of, unit_of_time
 
-__all__ = ["lines_of"]
-
 _STEPS = " ▁▂▃▄▅▆▇█"
 _NAME = 20
 _MAX_ROWS = 24
 
 
 def lines_of(report: RunFacts, width: int) -> Iterator[Text]:
-    """Lines that rich can print: the headline, the table, pictures of the course, and advice.
-
-    Parameters
-    ----------
-    report : RunFacts
-        The report.
-    width : int
-        Most columns to fill.
-    """
+    """Lines that rich can print: the headline, the table, pictures of the course, and advice."""
     colour = {"running": "blue", "interrupted": "red"}.get(report.state, "green")
     yield Text.assemble("run, ", (report.state, f"bold {colour}"))
     rows = rows_of(report)

@@ -13,8 +13,6 @@ from shardwrite.journal import find_run, neighbours, read_receipt
 from shardwrite.plan import Plan
 from shardwrite.runs.job import Job, intent_of, target_of_update
 
-__all__ = ["accepted", "accepts_source", "as_begun"]
-
 
 def accepts_source() -> bool:
     """Whether the user says that the data of the source are those of the run that was begun."""
@@ -22,17 +20,7 @@ def accepts_source() -> bool:
 
 
 def as_begun(plan: Plan, mode: str, identity: str | None, digest: str) -> Plan | None:
-    """The plan with the source of a run, if that run differs in nothing else.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan of now.
-    mode : str
-        Mode of the run.
-    identity, digest : str
-        Identity of the run's source, and digest of the run.
-    """
+    """The plan with the source of a run, if that run differs in nothing else."""
     if identity is None:
         return None
     found = replace(plan, source=replace(plan.source, identity=identity))
@@ -40,13 +28,7 @@ def as_begun(plan: Plan, mode: str, identity: str | None, digest: str) -> Plan |
 
 
 def accepted(job: Job) -> Job:
-    """The job, with the source of the run that it goes on with if `accepts_source`.
-
-    Raises
-    ------
-    JournalError, StoreError
-        If what lies beside the array cannot be read.
-    """
+    """The job, with the source of the run that it goes on with if `accepts_source`."""
     if not accepts_source():
         return job
     for identity, digest in _recorded(job):

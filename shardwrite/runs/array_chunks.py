@@ -30,15 +30,7 @@ __all__ = ["ArrayChunks", "waves_reruns"]
 
 
 class ArrayChunks:
-    """Values of a dask array.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The array.
-    region : Box, optional
-        The plan's region, if it has one; it has the shape of `x`.
-    """
+    """Values of a dask array."""
 
     is_encoded = False
 

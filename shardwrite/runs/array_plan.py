@@ -36,20 +36,6 @@ from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.stores import Store
 
-__all__ = [
-    "BY_CHUNKS",
-    "by_groups",
-    "identity_of",
-    "n_tasks_of",
-    "naming_settings",
-    "new_metadata",
-    "plan_array",
-    "plan_into",
-    "resources_of",
-    "waiting",
-    "with_configured",
-]
-
 _OF_ARRAYS: dict[str, Setting[Any]] = {
     "shards": SHARDS,
     "chunks": INNER_CHUNKS,
@@ -69,25 +55,8 @@ def plan_array(
 ) -> Plan:
     """Make the plan of a new array for an engine, and check that it fits.
 
-    Parameters
-    ----------
-    x : dask.array.Array
-        The source.
-    engine : Engine
-        The engine that will run the tasks.
-    array : ArrayOptions
-        Keywords that describe the array.
-    options : PlanOptions
-        Keywords that control the plan.
-    store : Store, optional
-        Where the array will lie. If it is not known, nothing waits for it in memory.
-
-    Raises
-    ------
-    SpecError
-        If an argument is not valid.
-    PlanError
-        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
+    - `store`: where the array will lie. If it is not known, nothing waits for it in memory.
+    - Raises PlanError if the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
     metadata, notes = new_metadata(x, array, options.strategy)
     made = make_plan(
@@ -119,22 +88,7 @@ def plan_array(
 def new_metadata(
     x: dask.array.Array, array: ArrayOptions, strategy: Any
 ) -> tuple[ArrayMetadata, Sequence[str]]:
-    """Metadata of a new array, and explanations of the shapes that were chosen.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The source.
-    array : ArrayOptions
-        Keywords that describe the array.
-    strategy : Strategy or str
-        The write strategy.
-
-    Raises
-    ------
-    SpecError
-        If an argument is not valid.
-    """
+    """Metadata of a new array, and explanations of the shapes that were chosen."""
     itemsize, given = x.dtype.itemsize or 1, array
     array = for_new_array(with_configured(array), strategy)
     with naming_settings(given, array):
@@ -147,13 +101,7 @@ def new_metadata(
 
 
 def with_configured(array: ArrayOptions) -> ArrayOptions:
-    """Keywords of a new array, with what the configuration says in place of ``"auto"``.
-
-    Raises
-    ------
-    SpecError
-        If the configuration holds a wrong value.
-    """
+    """Keywords of a new array, with what the configuration says in place of ``"auto"``."""
 
     def chosen(field: str) -> Any:
         given = getattr(array, field)
@@ -164,15 +112,7 @@ def with_configured(array: ArrayOptions) -> ArrayOptions:
 
 @contextlib.contextmanager
 def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
-    """Have errors about keywords that come from the configuration name the setting.
-
-    Parameters
-    ----------
-    given : ArrayOptions
-        Keywords as the user has given them.
-    array : ArrayOptions
-        What `with_configured` has made of them.
-    """
+    """Have errors about keywords that come from the configuration name the setting."""
     try:
         yield
     except SpecError as error:
@@ -186,13 +126,7 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
 
 
 def by_groups(plan: Plan) -> Plan:
-    """The plan with one task for each group, so that no units wait for their shard.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plan of a run whose source has encoded inner chunks.
-    """
+    """The plan with one task for each group, so that no units wait for their shard."""
     edges = plan.partition.group_edges
     return replace(plan, partition=Partition(edges, edges), is_staged=False)
 
@@ -200,12 +134,7 @@ def by_groups(plan: Plan) -> Plan:
 def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:
     """Threads and memory of an engine's workers.
 
-    Parameters
-    ----------
-    engine : Engine
-        The engine.
-    memory_limit_nbytes : int, optional
-        Bytes that a worker process may use. The engine's limit by default.
+    - `memory_limit_nbytes`: bytes that a worker process may use. The engine's limit by default.
     """
     return Resources(
         engine.n_threads,
@@ -226,24 +155,7 @@ def waiting(resources: Resources, store: Store | None, metadata: ArrayMetadata) 
 def plan_into(
     x: dask.array.Array, metadata: ArrayMetadata, engine: Engine, options: PlanOptions
 ) -> Plan:
-    """Plan how `x` would be written into an existing array of the same shape.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The source, of the array's shape and dtype.
-    metadata : ArrayMetadata
-        The array.
-    engine : Engine
-        The engine that will run the tasks.
-    options : PlanOptions
-        Keywords that control the plan.
-
-    Raises
-    ------
-    PlanError
-        If the plan does not fit the memory.
-    """
+    """Plan how `x` would be written into an existing array of the same shape."""
     made = make_plan(
         metadata,
         SourceLayout(x.chunks, n_tasks_of(x), identity_of(x)),

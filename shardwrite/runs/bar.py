@@ -12,8 +12,6 @@ from shardwrite.notebook.html import Bar, bar_html
 from shardwrite.plan.render import duration, human
 from shardwrite.write.context import GroupReport
 
-__all__ = ["NotebookBar", "notebook_display"]
-
 _DRAW_SECONDS = 0.2  # least time between two drawings
 _RATE_SECONDS = 1.0  # time after which a rate means something
 
@@ -49,14 +47,8 @@ def notebook_display() -> Display | None:
 class NotebookBar:
     """Progress of a run, shown as a bar with a text beside it.
 
-    Parameters
-    ----------
-    raw_nbytes : int
-        Decoded bytes of everything that will be in the array.
-    display : callable
-        Shows an object, and returns a handle that replaces it.
-    clock : callable
-        Returns the time in seconds.
+    - `raw_nbytes`: decoded bytes of everything that will be in the array.
+    - `clock`: returns the time in seconds.
     """
 
     def __init__(
@@ -82,10 +74,7 @@ class NotebookBar:
     def end(self, *, is_done: bool) -> None:
         """Draw the last state.
 
-        Parameters
-        ----------
-        is_done : bool
-            Whether the call has ended without an error.
+        - `is_done`: whether the call has ended without an error.
         """
         self._state = "done" if is_done else "stopped"
         self._draw()

@@ -55,36 +55,11 @@ from shardwrite.runs.session import Session
 from shardwrite.stores import Staged, as_store_error
 from shardwrite.write.spool import no_spool
 
-__all__ = ["begin", "check_place", "join"]
-
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
     """Begin or join a run for each job, after all targets were checked.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        What to write.
-    engine : Engine
-        The engine whose workers are probed, and which checks shards.
-    stack : contextlib.ExitStack
-        Stack that holds the leases of the runs.
-
-    Returns
-    -------
-    list of Session
-        A session for each job, with a ledger of the shards that are done.
-
-    Raises
-    ------
-    SpecError
-        If two jobs have the same target, or something in a target must not be overwritten.
-    JournalError
-        If a run of another plan is in the way.
-    StoreError
-        If a worker cannot write there, or the storage refuses.
-    RunEndedError
-        If another process ends a run in the meantime.
+    - Raises RunEndedError if another process ends a run in the meantime.
     """
     _check_apart(jobs)
     for job in jobs:
@@ -171,30 +146,7 @@ def join(
 ) -> Iterator[Session]:
     """Work on some shards of a run that another process has begun.
 
-    Parameters
-    ----------
-    job : Job
-        The job with the plan of the run.
-    engine : Engine
-        The engine that checks the shards.
-    directory : RunDirectory
-        The run.
-    only : collection of int
-        Ranks of the shards that this process is responsible for.
-    may_list : bool
-        Whether the array may be listed to find temporaries.
-
-    Yields
-    ------
-    Session
-        The session, with a ledger of the shards that are done.
-
-    Raises
-    ------
-    JournalError
-        If the run was begun for another plan, which includes another source.
-    RunEndedError
-        If another process has ended the run.
+    - Raises RunEndedError if another process has ended the run.
     """
     if directory.digest != job.plan.digest:
         changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
@@ -249,13 +201,7 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
 
 
 def _check_apart(jobs: Sequence[Job]) -> None:
-    """Refuse two jobs for one place, unless they update different shards of one array.
-
-    Raises
-    ------
-    SpecError
-        If there are two.
-    """
+    """Refuse two jobs for one place, unless they update different shards of one array."""
     for one, other in itertools.combinations(jobs, 2):
         if os.path.realpath(one.target.beside) != os.path.realpath(other.target.beside):
             continue
@@ -290,16 +236,6 @@ def check_place(job: Job) -> None:
     The shards of a run that has not ended look like files of somebody else. Another process may
     begin such a run right after this one has looked for runs. So this looks again before it
     refuses.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-
-    Raises
-    ------
-    SpecError
-        If something else stands there.
     """
     if _is_begun(job):
         return
@@ -349,11 +285,6 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     """Refuse an update if the array's shape has changed between its plan and its begin.
 
     Such an update would treat elements that were added in between as if they did not exist.
-
-    Raises
-    ------
-    JournalError
-        If the shape has changed. A run that is new is taken back.
     """
     region = job.plan.array_region
     if region is None:
@@ -405,17 +336,7 @@ def _probe_here(path: str, document: str, fence: Fence | None, scratch: str | No
 def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
     """Check that every worker can write into the run directory, or finds the lease in the bucket.
 
-    Raises
-    ------
-    StoreError
-        If a worker cannot.
-    SpecError
-        If the plan needs part files, and workers on other hosts do not see them; or if shards
-        cannot wait in the directory that is given for that.
-    PlanError
-        If a machine has too little room for shards that wait.
-    RunEndedError
-        If another process has ended the run.
+    - Raises RunEndedError if another process has ended the run.
     """
     path, fence = str(directory.path), fence_of(job.target)
     scratch = job.target.store.scratch

@@ -21,22 +21,9 @@ from shardwrite.journal import RunDirectory
 from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
 from shardwrite.runs.array_plan import n_tasks_of
 
-__all__ = ["is_gathering", "makes_scale", "plan_begun"]
-
 
 def is_gathering(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume whose hash scatters the chunks.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-
-    Raises
-    ------
-    JournalError, SpecError, StoreError
-        If the document of the array is damaged.
-    """
+    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
     return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
 
 
@@ -53,27 +40,8 @@ def plan_begun(
 ) -> Plan:
     """Read back the plan of a run that makes an array.
 
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    resources : Resources
-        Threads and memory of a process on this machine.
-    x : dask.array.Array, optional
-        The source. It is needed only to write shards.
-    identity : str, optional
-        Identity of the source. The identity in the run's plan by default.
-
-    Returns
-    -------
-    Plan
-        The plan. If `identity` differs from the run's, so does its digest.
-
-    Raises
-    ------
-    JournalError
-        If the run's files do not hold a plan that can be written in parts, or its write strategy
-        is not registered in this process.
+    - `x`: the source. It is needed only to write shards.
+    - `identity`: identity of the source. The identity in the run's plan by default.
     """
     try:
         what, layout = run.record.identity, run.record.layout
@@ -104,15 +72,7 @@ def plan_begun(
 
 
 def _strategy(run: RunDirectory) -> Strategy:
-    """Write strategy of a plan on disk.
-
-    Raises
-    ------
-    JournalError
-        If it is not registered in this process, or cannot be loaded.
-    LookupError, TypeError, ValueError
-        If the plan does not describe it.
-    """
+    """Write strategy of a plan on disk."""
     label, kept = str(run.record.identity.strategy), run.record.strategy
     if kept is None:  # an older version began the run
         return labelled(label)
@@ -139,13 +99,7 @@ def _strategy(run: RunDirectory) -> Strategy:
 
 
 def _partition(cuts: Cuts | None, grid: ShardGrid) -> Partition:
-    """Groups and blocks of a plan on disk.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or they do not cut the grid at shard and inner chunk boundaries.
-    """
+    """Groups and blocks of a plan on disk."""
     if cuts is None:
         raise ValueError("it does not say how its tasks are cut")
     partition = Partition.from_cuts(cuts, grid.shape)

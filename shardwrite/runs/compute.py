@@ -17,8 +17,6 @@ from shardwrite.runs.session import Session
 from shardwrite.runs.watching import CopiesObjects, SourceWatch
 from shardwrite.write.context import GroupReport
 
-__all__ = ["compute_again", "compute_together", "compute_waves", "one_graph"]
-
 Collect = Callable[[Any, GroupReport], None]
 
 
@@ -51,11 +49,8 @@ def _compute(
 ) -> None:
     """Run tasks that commit, and collect their reports.
 
-    Raises
-    ------
-    Stopped
-        If a task did not begin all of its shards because its process was asked to stop, or if this
-        process is asked to stop.
+    - Raises Stopped if a task did not begin all of its shards because its process was asked to
+      stop, or if this process is asked to stop.
     """
     n_before = len(engine.retried)
     engine.run(graph, keys, collect, _explainer(sessions))
@@ -106,16 +101,7 @@ def compute_waves(
 ) -> None:
     """Write the groups of a session wave by wave.
 
-    Parameters
-    ----------
-    session : Session
-        The session.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    only : container of int, optional
-        Ranks of the groups to write. All groups by default.
+    - `only`: ranks of the groups to write. All groups by default.
     """
     waves = session.job.plan.waves
     for number, wave in enumerate(waves):
@@ -130,17 +116,10 @@ def compute_again(
 ) -> None:
     """Write shards once more that were made of objects which have changed since.
 
-    Parameters
-    ----------
-    session, engine, on_report
-        See `compute_waves`.
-    looks_at_copy : bool
-        Also compare all objects with the journal, and write those that are not what it says.
-
-    Raises
-    ------
-    StoreError
-        With ESTALE, if objects of the source change again and again; see `SourceWatch`.
+    - `looks_at_copy`: also compare all objects with the journal, and write those that are not what
+      it says.
+    - Raises StoreError with ESTALE, if objects of the source change again and again; see
+      `SourceWatch`.
     """
     source = session.job.source
     copied = source.copied if isinstance(source, CopiesObjects) else None

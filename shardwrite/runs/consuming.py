@@ -33,8 +33,6 @@ from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Donor
 from shardwrite.write.whole_objects import differing_objects
 
-__all__ = ["Consumer", "execute_consuming", "ranks_there"]
-
 Ranks = npt.NDArray[np.int64]
 _MOST_AT_ONCE = 4096  # shards in a line, when many are found done
 
@@ -42,21 +40,7 @@ _MOST_AT_ONCE = 4096  # shards in a line, when many are found done
 class Consumer:
     """Removes the objects of an array as they become superfluous.
 
-    Parameters
-    ----------
-    state : Consumption
-        State of the consumption, whose objects are listed.
-    source, target : ShardedArray
-        The array that is consumed, and the one that is made of it.
-    passage : Passage or None
-        How encoded chunks pass from one to the other. None if whole objects are the same.
-    engine : Engine
-        The engine that looks at shards.
-
-    Attributes
-    ----------
-    n_removed : int
-        Number of objects that were removed.
+    - `passage`: how encoded chunks pass from one to the other. None if whole objects are the same.
     """
 
     def __init__(
@@ -80,23 +64,11 @@ class Consumer:
     def begin(self, ledger: Ledger, run: RunDirectory | None, *, deep: bool = False) -> None:
         """Go on where the consumption was interrupted, or begin it.
 
-        Parameters
-        ----------
-        ledger : Ledger
-            Shards of the new array that are done. Those that were compared before are added.
-        run : RunDirectory or None
-            The run that writes them, unless that has ended.
-        deep : bool
-            Decode the shards that were compared before.
-
-        Raises
-        ------
-        CorruptShardError
-            If a shard is damaged whose source is removed already.
-        StoreError
-            If an object is missing that was listed, or one is there that was not.
-        JournalError
-            If the state cannot be read.
+        - `ledger`: shards of the new array that are done. Those that were compared before are
+          added.
+        - `run`: the run that writes them, unless that has ended.
+        - `deep`: decode the shards that were compared before.
+        - Raises CorruptShardError if a shard is damaged whose source is removed already.
         """
         self._ledger = ledger
         for checked in self._state.checked():
@@ -220,13 +192,7 @@ class Consumer:
         return numbers[~is_free]
 
     def finish(self) -> bool:
-        """Remove what is left of the array; return whether nothing is.
-
-        Raises
-        ------
-        StoreError
-            If an object is left, or the storage refuses.
-        """
+        """Remove what is left of the array; return whether nothing is."""
         if self._is_there.any():
             raise StoreError(
                 f"objects of {self._state.path} are left, although all shards are written",
@@ -239,13 +205,7 @@ class Consumer:
 
 
 def ranks_there(array: ShardedArray) -> npt.NDArray[np.bool_]:
-    """For each shard of an array, whether it has an object. The array is listed once.
-
-    Raises
-    ------
-    SpecError
-        If files there are named like chunks of another array.
-    """
+    """For each shard of an array, whether it has an object. The array is listed once."""
     grid, keys = array.metadata.grid, list(array.store.list_keys())
     there = np.zeros(grid.n_shards, dtype=bool)
     label = str(array.store.local_root or array.store)
@@ -279,24 +239,7 @@ def _meeting(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> Iterator[Ranks]
 def execute_consuming(
     job: Job, engine: Engine, on_report: OnReport, consumer: Consumer
 ) -> WriteResult:
-    """Write an array, and consume what it is made of.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the tasks.
-    on_report : callable
-        Called with the report of each group.
-    consumer : Consumer
-        Removes the objects of the source.
-
-    Raises
-    ------
-    ShardwriteError
-        See `execute`, and the methods of `Consumer`.
-    """
+    """Write an array, and consume what it is made of."""
 
     def begun(session: Session) -> None:
         n_before = session.ledger.n_done

@@ -40,39 +40,25 @@ from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
 from shardwrite.write.donor import TWICE, Check
 
-__all__ = ["ConversionOptions", "Converting", "convert_array", "copied_nbytes", "plan_of_copies"]
-
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOptions:
-    """What a conversion makes of an array.
+    """What a conversion makes of an array."""
 
-    Attributes
-    ----------
-    shards : int, sequence of int, str or None
-        Shards in inner chunks; see :func:`shardwrite.shard`.
-    chunks : int, sequence of int, str or None
-        Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
-    compressors, checksum, index_location, dimension_names, manifest
-        See :class:`shardwrite.format.converted.ConvertedLayout`.
-    check : bool or "twice"
-        Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
-        checksum a second time, and compares.
-    drop_empty : bool
-        Store no inner chunk that holds only the fill value.
-    """
-
-    shards: Sized = "auto"
+    shards: Sized = "auto"  # shards in inner chunks; see :func:`shardwrite.shard`
+    # Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
     chunks: Sized = None
-    compressors: Any = "keep"
-    checksum: bool | None = None
-    index_location: str | None = None
-    dimension_names: Any = None
-    manifest: Manifest = None
+    compressors: Any = "keep"  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    checksum: bool | None = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    index_location: str | None = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    dimension_names: Any = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    manifest: Manifest = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    # Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
+    # checksum a second time, and compares.
     check: Check = False
-    drop_empty: bool = False
+    drop_empty: bool = False  # store no inner chunk that holds only the fill value
 
     def __post_init__(self) -> None:
         check_manifest(self.manifest)
@@ -98,30 +84,14 @@ class ConversionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """A conversion of one array, planned.
+    """A conversion of one array, planned."""
 
-    Attributes
-    ----------
-    source : StoredArray
-        The array that exists.
-    chunks : ChunkSource
-        The chunks to write.
-    plan : Plan
-        How they are written.
-    passage : Passage or None
-        How encoded chunks pass; None if they are decoded and re-encoded.
-    reasons : tuple of str
-        Why they are; empty if they pass.
-    memory_nbytes : int
-        Estimated memory of a worker process, in bytes.
-    """
-
-    source: StoredArray
-    chunks: ChunkSource
-    plan: Plan
-    passage: Passage | None
-    reasons: tuple[str, ...]
-    memory_nbytes: int
+    source: StoredArray  # the array that exists
+    chunks: ChunkSource  # the chunks to write
+    plan: Plan  # how they are written
+    passage: Passage | None  # how encoded chunks pass; None if they are decoded and re-encoded
+    reasons: tuple[str, ...]  # why they are; empty if they pass
+    memory_nbytes: int  # estimated memory of a worker process, in bytes
 
     @property
     def metadata(self) -> ArrayMetadata:
@@ -144,27 +114,7 @@ def convert_array(
 ) -> Converting:
     """Plan the conversion of an array.
 
-    Parameters
-    ----------
-    source : StoredArray
-        The array.
-    engine : Engine
-        The engine that will run the tasks.
-    wanted : ConversionOptions
-        What the array becomes.
-    options : PlanOptions
-        Keywords that control the plan.
-    into : Store
-        Where the new array will lie.
-
-    Raises
-    ------
-    SpecError
-        If an argument does not fit the array, or it cannot be written.
-    PlanError
-        If no plan fits into the memory.
-    ChangedError
-        If the array has lost objects.
+    - Raises ChangedError if the array has lost objects.
     """
     if not engine.shares_memory:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)
@@ -209,36 +159,14 @@ def plan_of_copies(
 ) -> tuple[Plan, int]:
     """Plan of a run that copies encoded chunks, and the memory of a worker process, in bytes.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The new array.
-    source : SourceLayout
-        Identity of the array that has the chunks.
-    resources : Resources
-        Threads and memory of a process.
-    options : PlanOptions
-        Keywords that control the plan.
-    decodes : bool
-        Whether chunks are also decoded.
-
-    Raises
-    ------
-    PlanError
-        If copying takes more memory than a process may use.
+    - `decodes`: whether chunks are also decoded.
     """
     made = by_groups(make_plan(metadata, source, resources, options))
     return made, copied_nbytes(made, decodes=decodes)
 
 
 def _refuse_scattered(source: StoredArray) -> None:
-    """Refuse a scale whose array has the chunks of the volume one after the other.
-
-    Raises
-    ------
-    SpecError
-        If the hash scatters its chunks.
-    """
+    """Refuse a scale whose array has the chunks of the volume one after the other."""
     shards: object = source.array.metadata.shard_format
     if isinstance(shards, PrecomputedShards) and shards.size is not None:
         raise SpecError(
@@ -254,17 +182,7 @@ def _refuse_scattered(source: StoredArray) -> None:
 def copied_nbytes(plan: Plan, *, decodes: bool) -> int:
     """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
 
-    Parameters
-    ----------
-    plan : Plan
-        Plan of the run that copies them.
-    decodes : bool
-        Whether chunks are also decoded.
-
-    Raises
-    ------
-    PlanError
-        If it may not.
+    - `decodes`: whether chunks are also decoded.
     """
     chunk_nbytes = math.prod(plan.metadata.grid.chunks) * plan.metadata.itemsize
     needed = copying_nbytes(plan, (2 if decodes else 1) * chunk_nbytes + plan.held_nbytes)

@@ -27,8 +27,6 @@ from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport, WriteSpec
 
-__all__ = ["as_delayed"]
-
 
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     """Begin runs, and return the rest of :func:`execute` as one `Delayed`.
@@ -39,11 +37,6 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
 
     If the state of a run lies in the bucket, the tasks write no journal, wherever they run. The one
     that ends the run takes the lease, and enters the reports of all others.
-
-    Raises
-    ------
-    SpecError, JournalError, StoreError
-        If a run cannot begin.
     """
     with holding(*(job.target for job in jobs)):
         jobs = [accepted(job) for job in jobs]
@@ -73,18 +66,10 @@ def _finishing(job: Job) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Sessions, and results of jobs that were finished before; dask does not search it for keys.
+    """Sessions, and results of jobs that were finished before; dask does not search it for keys."""
 
-    Attributes
-    ----------
-    sessions : tuple of Session
-        Sessions of the other jobs.
-    before : tuple of WriteResult or None
-        For each job its result if it was finished before.
-    """
-
-    sessions: tuple[Session, ...]
-    before: tuple[WriteResult | None, ...]
+    sessions: tuple[Session, ...]  # sessions of the other jobs
+    before: tuple[WriteResult | None, ...]  # for each job its result if it was finished before
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +103,7 @@ def _ended(todo: _Kept, path: str) -> list[WriteResult]:
 
     The leases are held.
 
-    Raises
-    ------
-    RunEndedError
-        If one of them has not written its plan: another run has taken its place.
+    - Raises RunEndedError if one of them has not written its plan: another run has taken its place.
     """
     found = [finished(session.job, session.directory.run) for session in todo.sessions]
     new = iter([result for result in found if result is not None])
@@ -154,10 +136,7 @@ def _here(session: Session) -> Session:
 def _taking_part(sessions: Sequence[Session]) -> Iterator[None]:
     """Take part in the runs whose state lies in a bucket, under the lease that is held.
 
-    Raises
-    ------
-    RunEndedError
-        If one of them has ended, or was given up.
+    - Raises RunEndedError if one of them has ended, or was given up.
     """
     with contextlib.ExitStack() as stack:
         for session in sessions:

@@ -43,34 +43,13 @@ def execute(
 
     Jobs of one wave share one graph if they are not staged. Work on a common source is done once.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        What to write. A job that was finished before is not run again.
-    engine : Engine
-        The engine that runs the graphs, such as `active_engine` returns.
-    on_report : callable
-        Called with the report of each group.
-    looks_again : bool
-        See `looks_at_copy` of `compute_again`. This is done before any array is published.
-
-    Returns
-    -------
-    list of WriteResult
-        One for each job.
-
-    Raises
-    ------
-    SpecError, JournalError, StoreError
-        If a run cannot begin, continue or end.
-    ChangedError
-        If a job was finished before, and the array is not what its last run left.
-    IncompleteError
-        If the process was asked to stop and shards are missing.
-    RunEndedError
-        If another process took over a run, and has not finished the same plan.
-    WorkersLostError
-        If workers died while they ran tasks, or the cluster was lost.
+    - `jobs`: what to write. A job that was finished before is not run again.
+    - `looks_again`: see `looks_at_copy` of `compute_again`. This is done before any array is
+      published.
+    - Raises ChangedError if a job was finished before, and the array is not what its last run left.
+    - Raises IncompleteError if the process was asked to stop and shards are missing.
+    - Raises RunEndedError if another process took over a run, and has not finished the same plan.
+    - Raises WorkersLostError if workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
     with holding(*(job.target for job in jobs)):
@@ -124,17 +103,8 @@ def finished_before(job: Job, engine: Engine, on_report: OnReport) -> WriteResul
 def explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     """Report the missing shards if the block is stopped, or its workers are lost.
 
-    Yields
-    ------
-    list of Session
-        An empty list. The block adds the sessions that it has begun.
-
-    Raises
-    ------
-    IncompleteError
-        In place of `Stopped`, if a run has not ended.
-    WorkersLostError
-        With a note about the missing shards of each run that has not ended.
+    - Raises IncompleteError in place of `Stopped`, if a run has not ended.
+    - Raises WorkersLostError with a note about the missing shards of each run that has not ended.
     """
     begun: list[Session] = []
     try:
@@ -182,26 +152,10 @@ def execute_missing(
     While the run lasts, no other run writes these shards. So `look` sees everything that was
     written before.
 
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    look : callable
-        Called when the run has begun. It returns a ledger in which the good shards are done.
-    check : callable
-        Called after all shards are written and before the run ends. An exception from it keeps
-        the run from ending.
-
-    Raises
-    ------
-    CorruptShardError
-        If `check` raises it.
-    ShardwriteError
-        For the same reasons as in `execute`.
+    - `look`: called when the run has begun. It returns a ledger in which the good shards are done.
+    - `check`: called after all shards are written and before the run ends. An exception from it
+      keeps the run from ending.
+    - Raises CorruptShardError if `check` raises it.
     """
     start = time.perf_counter()
     with holding(job.target), contextlib.ExitStack() as stack, explaining([job]) as begun:

@@ -26,8 +26,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
 
-__all__ = ["finished", "has_ended", "incomplete", "refuse_another", "unreadable"]
-
 _N_NAMED = 20  # bad chunks in the message of an error
 _MOST_LOOKS = 1000  # of more shards than that, the array is listed
 
@@ -37,16 +35,7 @@ def incomplete(
 ) -> IncompleteError:
     """The error that names missing shards.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of what is written: the array, or the window of an update.
-    target : Target
-        The array.
-    missing : sequence of int
-        Ranks of the missing shards. The error has the keys of the first 1000.
-    remedy : str
-        What to do; the end of the message.
+    - `missing`: ranks of the missing shards. The error has the keys of the first 1000.
     """
     grid = metadata.grid
     names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
@@ -63,12 +52,7 @@ def unreadable(
 ) -> CorruptShardError:
     """The error that names what could not be read, of an array or of the one that is changed.
 
-    Parameters
-    ----------
-    errors : sequence of CorruptShardError
-        Why each shard is not written that is missing now.
-    array : ShardedArray or None
-        The array that was read.
+    - `errors`: why each shard is not written that is missing now.
     """
     store = None if array is None else array.store
     where = "" if store is None else f", from {store.local_root or store.url or store}"
@@ -90,19 +74,6 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
     run is the one that was just completed or joined. Shards that somebody has removed since then
     are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    joined : str
-        Name of a run that this process had joined.
-
-    Raises
-    ------
-    SpecError, JournalError, StoreError
-        If the files of the array, or beside it, cannot be read or are not valid. A JournalError
-        also says that shards are gone, unless the mode replaces the array.
     """
     result = _finished(job, joined)
     if result is not None:
@@ -184,13 +155,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
 
 
 def refuse_another(job: Job) -> None:
-    """Refuse to overwrite an existing array in mode ``"w-"``.
-
-    Raises
-    ------
-    SpecError
-        If there is an array. The error names the fields in which it differs from the new array.
-    """
+    """Refuse to overwrite an existing array in mode ``"w-"``."""
     if job.options.mode != "w-" or job.target.place.kind() != "array":
         return
     document = job.target.document_if_there

@@ -18,8 +18,6 @@ from shardwrite.grid import Box, Shape
 from shardwrite.plan import Region
 from shardwrite.plan.limits import check_region
 
-__all__ = ["fitted", "scalar"]
-
 
 def scalar(x: Any, dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any] | None:
     """Make an array without axes of a scalar; None if `x` is not a scalar.
@@ -27,19 +25,8 @@ def scalar(x: Any, dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any] | Non
     A number of Python has no dtype of its own, as in numpy: it is taken in the dtype of the array
     if that can hold it.
 
-    Parameters
-    ----------
-    x : object
-        A number, text or bytes, a scalar of numpy, or a numpy array without axes.
-    dtype : numpy.dtype
-        Dtype of the array.
-    casting : str
-        Rule of numpy by which a value may be cast.
-
-    Raises
-    ------
-    SpecError
-        If the array cannot hold the number of Python.
+    - `x`: A number, text or bytes, a scalar of numpy, or a numpy array without axes.
+    - Raises SpecError if the array cannot hold the number of Python.
     """
     value: npt.NDArray[Any]
     if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic):
@@ -84,25 +71,9 @@ def _python_number(x: complex, dtype: np.dtype[Any], casting: str) -> npt.NDArra
 def fitted(x: dask.array.Array, region: Region, shards: Shape) -> dask.array.Array:
     """Lay a source into the box of a region.
 
-    Parameters
-    ----------
-    x : dask.array.Array
-        The source: without axes, or of the region's shape, with or without the axes that integers
-        have dropped.
-    region : Region
-        The region.
-    shards : tuple of int
-        Shape of a shard, in elements. A scalar is repeated in chunks of this shape.
-
-    Returns
-    -------
-    dask.array.Array
-        Array of the shape of the region's box.
-
-    Raises
-    ------
-    SpecError
-        If the shape is another, or the region is too large.
+    - `x`: the source: without axes, or of the region's shape, with or without the axes that
+      integers have dropped.
+    - `shards`: shape of a shard, in elements. A scalar is repeated in chunks of this shape.
     """
     box = region.box
     if not region.accepts(x.shape):

@@ -17,8 +17,6 @@ from dask.task_spec import GraphNode, Task
 from shardwrite.engines import Engine
 from shardwrite.plan import Plan
 
-__all__ = ["fuse_source", "is_worth_fusing"]
-
 # bytes that a task copies in about the time that it takes to schedule it
 _SMALL_NBYTES = 2**20
 
@@ -29,12 +27,7 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     This is worthwhile if there are no more source chunks than groups. It is also worthwhile if the
     source tasks are small and there is a group for each thread.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan. Source tasks are only fused if its layout is fused.
-    engine : Engine
-        The engine that runs the tasks.
+    - `plan`: the plan. Source tasks are only fused if its layout is fused.
     """
     n_threads = engine.n_processes * engine.n_threads
     n_groups, is_small = (
@@ -51,17 +44,7 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     Tasks with annotations of dask, such as resources or a number of retries, are not fused. They
     would run without them.
 
-    Parameters
-    ----------
-    graph : HighLevelGraph
-        Graph of the tasks that write groups, and of their source.
-    keys : sequence of key
-        Keys of the results.
-
-    Returns
-    -------
-    HighLevelGraph
-        A graph without the tasks that no result needs. It has one layer if tasks were fused.
+    - Returns A graph without the tasks that no result needs. It has one layer if tasks were fused.
     """
     culled = graph.cull(set(keys))
     here = get_annotations()  # are those of all tasks that are made now

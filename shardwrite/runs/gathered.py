@@ -45,31 +45,14 @@ from shardwrite.stores import Store
 from shardwrite.write.copying import copy_group, gathered_nbytes
 from shardwrite.write.donor import Donor
 
-__all__ = [
-    "GatheredChunks",
-    "finish_gathering",
-    "gathering_begun",
-    "gathering_nbytes",
-    "plan_gathering",
-    "remove_spool",
-    "spooled",
-    "whole_spool",
-]
-
 _ID_NBYTES = 40  # of each chunk of the volume, while a process finds out which shard has it
 
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """Shards that a run has committed.
+    """Shards that a run has committed."""
 
-    Attributes
-    ----------
-    bits : bytes
-        A bit for each shard by its row-major rank: whether it has an object.
-    """
-
-    bits: bytes
+    bits: bytes  # A bit for each shard by its row-major rank: whether it has an object
 
     def has(self, rank: int) -> bool:
         """Whether the shard of a row-major rank has an object."""
@@ -87,18 +70,10 @@ class _Committed:
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunks(EncodedChunks):
-    """Encoded inner chunks in the spool.
-
-    Attributes
-    ----------
-    spool : ShardedArray
-        The spool.
-    listed : _Committed
-        The shards that it has.
-    """
+    """Encoded inner chunks in the spool."""
 
     spool: ShardedArray
-    listed: _Committed
+    listed: _Committed  # the shards that it has
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -121,21 +96,8 @@ def plan_gathering(
 ) -> Plan:
     """Plan of the run that gathers chunks out of the spool.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array that has the chunks one after the other.
-    spooling : Plan
-        Plan of the run that writes the spool.
-    engine : Engine
-        The engine that will run the tasks.
-    store : Store, optional
-        Where the volume will lie. If it is not known, nothing waits for it in memory.
-
-    Raises
-    ------
-    PlanError
-        If gathering takes more memory than a process may use.
+    - `metadata`: metadata of the array that has the chunks one after the other.
+    - `store`: where the volume will lie. If it is not known, nothing waits for it in memory.
     """
     source = spooling.source
     resources = resources_of(engine, spooling.resources.memory_limit_nbytes)
@@ -153,26 +115,7 @@ def plan_gathering(
 def gathering_begun(
     run: RunDirectory, resources: Resources, n_shards: int, identity: str | None = None
 ) -> Plan:
-    """Read back the plan of a run that gathers chunks out of a spool.
-
-    Parameters
-    ----------
-    run : RunDirectory
-        The run.
-    resources : Resources
-        Threads and memory of a process on this machine.
-    n_shards : int
-        Number of shards of the spool.
-    identity : str, optional
-        See `plan_begun`.
-
-    Raises
-    ------
-    JournalError
-        See `plan_begun`.
-    PlanError
-        If gathering takes more memory than a process may use.
-    """
+    """Read back the plan of a run that gathers chunks out of a spool."""
     made = plan_begun(run, resources, identity=identity)
     made = replace(made, source=replace(made.source, chunks=made.metadata.grid.sizes))
     _check_fits(made, n_shards)
@@ -180,15 +123,7 @@ def gathering_begun(
 
 
 def gathering_nbytes(plan: Plan, n_shards: int) -> int:
-    """Memory of a process that gathers chunks out of a spool, in bytes, at most.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plan of the run that gathers them.
-    n_shards : int
-        Number of shards of the spool.
-    """
+    """Memory of a process that gathers chunks out of a spool, in bytes, at most."""
     needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards) + plan.held_nbytes)
     return needed + _ID_NBYTES * plan.n_inner_chunks
 
@@ -203,26 +138,7 @@ def _check_fits(plan: Plan, n_shards: int) -> None:
 def spooled(job: Job, engine: Engine, on_report: OnReport) -> Iterator[GatheredChunks]:
     """Write the spool, and hold its run while the block gathers chunks out of it.
 
-    Parameters
-    ----------
-    job : Job
-        The spool.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-
-    Yields
-    ------
-    GatheredChunks
-        The chunks.
-
-    Raises
-    ------
-    IncompleteError
-        If shards of the spool are missing at the end.
-    ShardwriteError
-        For the same reasons as in `execute`.
+    - Raises IncompleteError if shards of the spool are missing at the end.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(holding(job.target))
@@ -246,30 +162,9 @@ def whole_spool(
 
     The index of every shard of the spool is looked at first.
 
-    Parameters
-    ----------
-    job : Job
-        The spool. Its source is not asked for chunks.
-    run : RunDirectory
-        The run that writes it.
-    engine : Engine
-        The engine that checks the shards.
-    n_parts : int or None
-        Number of parts, so that the error can name the parts to write again.
-    may_list : bool
-        Whether the spool may be listed to find temporaries.
-
-    Yields
-    ------
-    GatheredChunks
-        The chunks.
-
-    Raises
-    ------
-    IncompleteError
-        If shards of the spool are missing or damaged.
-    RunEndedError
-        If the run has ended in the meantime.
+    - `job`: the spool. Its source is not asked for chunks.
+    - Raises IncompleteError if shards of the spool are missing or damaged.
+    - Raises RunEndedError if the run has ended in the meantime.
     """
     with join(job, engine, run, only=range(job.plan.n_shards), may_list=may_list) as session:
         refuse_missing(job, session.ledger, n_parts)
@@ -288,23 +183,8 @@ def finish_gathering(
 ) -> WriteResult:
     """Gather the shards that are missing, and publish the scale.
 
-    Parameters
-    ----------
-    job : Job
-        The scale, with the chunks in the spool as its source.
-    run : RunDirectory
-        The run that gathers them.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-
-    Raises
-    ------
-    IncompleteError
-        If the process was asked to stop and shards are missing.
-    RunEndedError
-        If the run has ended in the meantime.
+    - Raises IncompleteError if the process was asked to stop and shards are missing.
+    - Raises RunEndedError if the run has ended in the meantime.
     """
     start = time.perf_counter()
     with join(job, engine, run, only=range(job.plan.n_shards), may_list=True) as session:
@@ -320,21 +200,6 @@ def remove_spool(target: Target) -> bool:
     """Give up the run that writes a spool, which takes the spool away.
 
     If another process works on the run, that process does so in the end.
-
-    Parameters
-    ----------
-    target : Target
-        Place of the spool.
-
-    Returns
-    -------
-    bool
-        Whether there was a run.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be removed.
     """
     with holding(target):
         run = tidied_run(target)

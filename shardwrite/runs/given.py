@@ -37,8 +37,6 @@ from shardwrite.sources.common import as_attributes
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
-__all__ = ["Given", "check_meaning", "known_of_xarray", "take", "take_for", "take_written"]
-
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
 _OF_WORDS = ("units", "flag_values", "flag_masks", "flag_meanings")
@@ -58,24 +56,14 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An array that a user has given.
+    """An array that a user has given."""
 
-    Attributes
-    ----------
-    array : dask.array.Array
-        Its values.
-    known : SourceMetadata
-        What the user's object knows of a fill value, names of the axes, and attributes.
-    layout : ArrayOptions
-        Shards, chunks and compressors that an object of xarray asks for.
-    not_applied : tuple of str
-        What an object of xarray asks for besides, and does not get.
-    """
-
-    array: dask.array.Array
+    array: dask.array.Array  # its values
+    # What the user's object knows of a fill value, names of the axes, and attributes
     known: SourceMetadata = field(default_factory=SourceMetadata)
+    # Shards, chunks and compressors that an object of xarray asks for
     layout: ArrayOptions = field(default_factory=ArrayOptions)
-    not_applied: tuple[str, ...] = ()
+    not_applied: tuple[str, ...] = ()  # what an object of xarray asks for besides, and does not get
 
     def described(self, options: ArrayOptions) -> ArrayOptions:
         """Keywords of a new array, where what the object knows stands for what was left out."""
@@ -107,21 +95,10 @@ class Given:
 def take(x: Any, field: str = "x") -> Given:
     """Make a dask array of what a user has given.
 
-    Parameters
-    ----------
-    x : array_like
-        A dask array, a numpy array, a `zarr.Array`, an `xarray.DataArray` or a source of
-        :mod:`shardwrite.sources`. It may also be a `Given`, which was taken before. Another
-        collection of dask needs a shape and a dtype. Any other object needs ``__array__`` and a
-        shape.
-    field : str
-        Name of the argument, for errors.
-
-    Raises
-    ------
-    SpecError
-        If it is none of these, its chunk sizes are unknown, it is masked, or its chunks are no
-        arrays of numpy.
+    - `x`: A dask array, a numpy array, a `zarr.Array`, an `xarray.DataArray` or a source of
+      :mod:`shardwrite.sources`. It may also be a `Given`, which was taken before. Another
+      collection of dask needs a shape and a dtype. Any other object needs ``__array__`` and a
+      shape.
     """
     given = _given(x, field)
     if any(math.isnan(size) for sizes in given.array.chunks for size in sizes):
@@ -148,20 +125,6 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
     object without any attributes says nothing. Units and flags are compared if both have them,
     since computing often loses them; units of a time are always compared. An array of floats has
     NaN for missing values, and takes them from a source that has no other value for these.
-
-    Parameters
-    ----------
-    known : SourceMetadata
-        What the source says besides its values.
-    metadata : ArrayMetadata
-        The array.
-    field : str
-        Name of the argument, for the error.
-
-    Raises
-    ------
-    SpecError
-        If attributes of the conventions of CF, such as ``scale_factor``, differ.
     """
     kept, own = attributes_of(metadata.document), known.attributes
     if not own:
@@ -193,11 +156,6 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
 
     The byte order of the dtypes may differ. If the inner chunks of the array come from everywhere
     in another one, the values are those of the other; see `ScatteredChunks`.
-
-    Raises
-    ------
-    SpecError
-        If `take` refuses it, or its shape or dtype is not the array's.
     """
     source = take(x, field).array
     shape, dtype = _shape_for(metadata), metadata.dtype
@@ -230,11 +188,6 @@ def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Arra
     If the array that exists is a scale of a volume, the axes of the other one may have another
     order; see `source_axes`. They are put into the order of the scale. For all other arrays, this
     is `take_for`.
-
-    Raises
-    ------
-    SpecError
-        See `take_for`.
     """
     given = take(x, field)
     source = given.array
@@ -472,14 +425,7 @@ def _refuse_masked(x: Any, field: str) -> None:
 def _refuse_other_blocks(x: Any, field: str, *, is_given: bool = False) -> None:
     """Refuse what does not become an array of numpy, as an empty piece of it shows.
 
-    Parameters
-    ----------
-    x : array_like
-        An array without elements, as blocks of a dask array are; or what a user has given.
-    field : str
-        Name of the argument.
-    is_given : bool
-        Whether it is the latter.
+    - `x`: an array without elements, as blocks of a dask array are; or what a user has given.
     """
     reason = ""
     if hasattr(x, "__array__"):

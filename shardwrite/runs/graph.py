@@ -23,8 +23,6 @@ from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
 from shardwrite.write.tasks import Unreadable, commit_group
 
-__all__ = ["GroupGraph"]
-
 
 @sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
 def _sizeof_encoded_block(block: EncodedBlock) -> int:
@@ -38,20 +36,8 @@ def _sizeof_encoded_block(block: EncodedBlock) -> int:
 class GroupGraph:
     """Builder of graphs for groups of a plan, without the shards that are done.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    spec : WriteSpec
-        Facts that every task needs.
-    source : ChunkSource
-        The source. It covers the plan's array, or its region.
-    ledger : Ledger
-        The shards that are done.
-    name : str
-        Part of every key, so that keys differ from those of other graphs.
-    shares_memory : bool
-        Whether tasks take their inputs from this process without a copy.
+    - `source`: the source. It covers the plan's array, or its region.
+    - `shares_memory`: whether tasks take their inputs from this process without a copy.
     """
 
     def __init__(
@@ -119,13 +105,7 @@ class GroupGraph:
         return tuple(blocks)
 
     def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
-        """Layer and keys of commit tasks, each of which returns a `GroupReport`.
-
-        Parameters
-        ----------
-        encoded : dict of int to list
-            Encoded blocks, or references to them, by the rank of the group.
-        """
+        """Layer and keys of commit tasks, each of which returns a `GroupReport`."""
         layer: dict[Key, Any] = {}
         for rank, blocks in encoded.items():
             group = self._plan.partition.group_box(rank)

@@ -14,20 +14,11 @@ from shardwrite.grid import ShardGrid
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.consuming import ranks_there
 
-__all__ = ["settled_shards"]
-
 
 def settled_shards(source: ShardedArray, grid: ShardGrid, axis: int) -> npt.NDArray[np.bool_]:
     """For each shard of a new array, whether no chunk can come any more that belongs into it.
 
-    Parameters
-    ----------
-    source : ShardedArray
-        The array that is still written. It is listed once.
-    grid : ShardGrid
-        Grid of the new array, which has the same shape.
-    axis : int
-        The axis along which the array is written step by step.
+    - `source`: the array that is still written. It is listed once.
     """
     of_source = source.metadata.grid
     others = tuple(other for other in range(of_source.ndim) if other != axis)

@@ -30,8 +30,6 @@ from shardwrite.read.hdf5_shards import (
 )
 from shardwrite.stores import Store
 
-__all__ = ["KeptShards", "KnownShards", "for_update", "keeping_hdf5", "shards_at_ends"]
-
 _MAX_LABELS = 10
 _N_THREADS = 16
 _FEW = 4  # shards for which threads are not worth it
@@ -40,17 +38,7 @@ _MOST_SEEN = 65536
 
 @dataclass(frozen=True, slots=True)
 class KnownShards:
-    """What is known of the shards of an array.
-
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        The array.
-    store : Store
-        Its store.
-    receipt : Receipt, optional
-        Its receipt.
-    """
+    """What is known of the shards of an array."""
 
     metadata: ArrayMetadata
     store: Store
@@ -139,17 +127,7 @@ class KnownShards:
 
 
 class KeptShards:
-    """Looks at the shards of an array before a stream accepts a block for them, each once.
-
-    Parameters
-    ----------
-    target : Target
-        The array.
-    metadata : ArrayMetadata
-        Its metadata as the stream has found them.
-    strategy : Strategy
-        The strategy of the stream.
-    """
+    """Looks at the shards of an array before a stream accepts a block for them, each once."""
 
     def __init__(self, target: Target, metadata: ArrayMetadata, strategy: Strategy) -> None:
         self._strategy, self._seen = strategy, set[Shape]()
@@ -158,16 +136,8 @@ class KeptShards:
     def check(self, box: Box) -> None:
         """Refuse a block if the stream would make another file of one of HDF5.
 
-        Parameters
-        ----------
-        box : Box
-            Box of the block. Shards behind the end of the array, as the stream has found it, are
-            looked at when they are written.
-
-        Raises
-        ------
-        SpecError
-            See `keeping_hdf5`.
+        - `box`: box of the block. Shards behind the end of the array, as the stream has found it,
+          are looked at when they are written.
         """
         if self._known is None:
             return
@@ -202,25 +172,9 @@ def for_update(
     The first shard and the last one are looked at. All of them are if some may have been dropped:
     then the receipt tells of files of HDF5, and these two are none.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    metadata : ArrayMetadata
-        Its metadata, as they are after the update.
-    strategy : Strategy
-        The strategy that was asked for.
-    box : Box, optional
-        Region that is written. If it is not given, two shards of the array are looked at.
-    drops : bool
-        Whether files of HDF5 may be dropped.
-
-    Raises
-    ------
-    SpecError
-        See `keeping_hdf5`.
-    JournalError
-        If the receipt is not valid.
+    - `metadata`: its metadata, as they are after the update.
+    - `box`: region that is written. If it is not given, two shards of the array are looked at.
+    - `drops`: whether files of HDF5 may be dropped.
     """
     if not fits_hdf5(metadata):
         return strategy
@@ -236,27 +190,7 @@ def keeping_hdf5(
 ) -> Strategy:
     """The strategy of an update, which keeps files of HDF5, and the name of their dataset.
 
-    Parameters
-    ----------
-    known : KnownShards
-        The array.
-    strategy : Strategy
-        The strategy that was asked for.
-    indices : iterable of tuple of int
-        Positions of shards that the update touches.
-    drops : bool
-        Whether files of HDF5 may be dropped.
-
-    Returns
-    -------
-    Strategy
-        The same. If it is `Hdf5` without a name, it has the name that the files have.
-
-    Raises
-    ------
-    SpecError
-        If a shard is a file of HDF5, or would be one if it was there, and the strategy makes
-        something else. Or if the name is not that of the files.
+    - `drops`: whether files of HDF5 may be dropped.
     """
     metadata = known.metadata
     if not fits_hdf5(metadata):

@@ -34,37 +34,14 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
-__all__ = [
-    "execute_part",
-    "finish_parts",
-    "options_of_run",
-    "prepare_jobs",
-    "refuse_missing",
-    "refuse_unwritten",
-    "remedy_of_parts",
-    "run_on",
-]
-
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
     """Begin or join runs that are written in parts, and make the directories of their shards.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        What to write. A job that was finished before is left out.
-    engine : Engine
-        The engine whose workers are probed.
-    stripe_count : int, optional
-        Number of Lustre targets over which each shard is spread. By default, the setting of the
-        directory is kept.
-
-    Raises
-    ------
-    SpecError, JournalError, StoreError
-        If a run cannot begin, or the striping cannot be set.
-    ChangedError
-        If a job was finished before, and the array is not what its last run left.
+    - `jobs`: what to write. A job that was finished before is left out.
+    - `stripe_count`: number of Lustre targets over which each shard is spread. By default, the
+      setting of the directory is kept.
+    - Raises ChangedError if a job was finished before, and the array is not what its last run left.
     """
     if stripe_count is not None:
         for job in jobs:
@@ -88,32 +65,9 @@ def execute_part(
 ) -> WriteResult:
     """Write one part of a run that another process has begun.
 
-    Parameters
-    ----------
-    job : Job
-        The source and the plan of the run.
-    run : RunDirectory
-        The run.
-    part : Part
-        The groups to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-
-    Returns
-    -------
-    WriteResult
-        The result of this part only.
-
-    Raises
-    ------
-    IncompleteError
-        If the process was asked to stop. The error names missing shards of this part only.
-    JournalError
-        If the run was begun for another source.
-    RunEndedError
-        If the run has ended in the meantime.
+    - Raises IncompleteError if the process was asked to stop. The error names missing shards of
+      this part only.
+    - Raises RunEndedError if the run has ended in the meantime.
     """
     start = time.perf_counter()
     grid = job.plan.metadata.grid
@@ -149,15 +103,7 @@ def refuse_unwritten(
 
     Shards that are there, but in no journal, are taken for written; `finish_parts` looks at them.
 
-    Parameters
-    ----------
-    job, run, n_parts, among
-        See `finish_parts`.
-
-    Raises
-    ------
-    IncompleteError
-        If shards are missing.
+    - Raises IncompleteError if shards are missing.
     """
     metadata = job.plan.metadata
     ledger = replay(run, metadata).ledger
@@ -172,17 +118,7 @@ def refuse_missing(
 ) -> None:
     """Raise what `finish_parts` raises if shards are missing in a ledger.
 
-    Parameters
-    ----------
-    job, n_parts, among
-        See `finish_parts`.
-    ledger : Ledger
-        The shards that are done.
-
-    Raises
-    ------
-    IncompleteError
-        If shards are missing.
+    - Raises IncompleteError if shards are missing.
     """
     plan, missing = job.plan, ledger.missing
     if len(missing):
@@ -201,25 +137,10 @@ def finish_parts(
 ) -> WriteResult:
     """Check the index of every shard of a run, and publish the array if no shard is missing.
 
-    Parameters
-    ----------
-    job : Job
-        The plan of the run. Its source is not asked for chunks.
-    run : RunDirectory
-        The run.
-    engine : Engine
-        The engine that checks the shards.
-    n_parts : int, optional
-        Number of parts, so that the error can name the parts to write again.
-    among : Stretch, optional
-        Place of the plan among several that are cut into parts together.
-
-    Raises
-    ------
-    IncompleteError
-        If shards are missing. The error names them, and their parts if `n_parts` is given.
-    RunEndedError
-        If the run has ended in the meantime.
+    - `job`: the plan of the run. Its source is not asked for chunks.
+    - Raises IncompleteError if shards are missing. The error names them, and their parts if
+      `n_parts` is given.
+    - Raises RunEndedError if the run has ended in the meantime.
     """
     start = time.perf_counter()
     plan = job.plan
@@ -229,15 +150,7 @@ def finish_parts(
 
 
 def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
-    """Text that says which parts must be written again.
-
-    Parameters
-    ----------
-    parts : sequence of int
-        The parts.
-    n_parts : int or None
-        Number of all parts, if it is known.
-    """
+    """Text that says which parts must be written again."""
     if n_parts is None:
         return "write their parts again; give the number of parts to be told which"
     listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
@@ -255,18 +168,9 @@ def run_on(
 ) -> Iterator[RunDirectory | None]:
     """The unfinished run of an array, for a process that writes a part, or ends it with `check`.
 
-    Parameters
-    ----------
-    target : Target
-        The array.
-    check : callable or None
-        Given by a process that ends the run; see `working_on`. None for a process that writes a
-        part. Where the state lies in the bucket, several of these work at a time.
-
-    Yields
-    ------
-    RunDirectory or None
-        The run; None if there is none.
+    - `check`: given by a process that ends the run; see `working_on`. None for a process that
+      writes a part. Where the state lies in the bucket, several of these work at a time.
+    - Yields the run; None if there is none.
     """
     if target.in_store:
         with sharing(target) as shared:

@@ -18,13 +18,7 @@ _NOT_FIGURES = ("format", "identity", "gathering")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One array to write: what, how, and where.
-
-    Raises
-    ------
-    ValueError
-        If the source covers another region than the plan.
-    """
+    """One array to write: what, how, and where."""
 
     source: ChunkSource  # such as `ArrayChunks`; `NoChunks` if a run is only finished
     plan: Plan
@@ -49,13 +43,7 @@ class Job:
 
     @property
     def durability(self) -> str:
-        """Durability level of the run.
-
-        Raises
-        ------
-        SpecError
-            If the store cannot promise the level that the user has given.
-        """
+        """Durability level of the run."""
         return self.target.durability(self.options.durability)
 
     @property
@@ -86,14 +74,6 @@ def intent_of(plan: Plan, mode: str) -> Intent:
 
 
 def target_of_update(target: Target, plan: Plan) -> Target:
-    """The target of an update, which has a run directory of its own beside the array.
-
-    Parameters
-    ----------
-    target : Target
-        The array.
-    plan : Plan
-        Plan of the update.
-    """
+    """The target of an update, which has a run directory of its own beside the array."""
     digest = intent_of(plan, "r+").digest
     return replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16])

@@ -19,8 +19,6 @@ from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["HOW_TO_GO_ON", "Kept", "check_kept", "kept", "ledger_of", "noted_sizes"]
-
 HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
     "array as it is with verify and accept=True (shardwrite verify --accept)"
@@ -30,29 +28,20 @@ _BAD = "write the bad ones again from their source with repair (shardwrite repai
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """Shards whose objects are not what the receipt says.
-
-    Attributes
-    ----------
-    array : ShardedArray
-        The array.
-    receipt : Receipt or None
-        Its receipt.
-    lost, changed : numpy.ndarray of int64
-        Ranks of the shards that have no object any more, and of those with another one. Objects
-        that were decoded and are bad count as lost.
-    notes : dict of int to str
-        For each of `changed`, what is there and what the receipt says. For each bad object, the
-        error.
-    is_blind : bool
-        Whether the receipt tells nothing of the objects, because another program made the array.
-    """
+    """Shards whose objects are not what the receipt says."""
 
     array: ShardedArray
     receipt: Receipt | None
+    # Ranks of the shards that have no object any more, and of those with another one. Objects that
+    # were decoded and are bad count as lost.
     lost: npt.NDArray[np.int64]
+    # Ranks of the shards that have no object any more, and of those with another one. Objects that
+    # were decoded and are bad count as lost.
     changed: npt.NDArray[np.int64]
+    # For each of `changed`, what is there and what the receipt says. For each bad object, the
+    # error.
     notes: dict[int, str]
+    # Whether the receipt tells nothing of the objects, because another program made the array
     is_blind: bool = False
 
     @property
@@ -88,25 +77,7 @@ def noted_sizes(
 ) -> npt.NDArray[np.int64] | None:
     """Size that each shard's object should have by the receipt, or None if it does not tell.
 
-    Parameters
-    ----------
-    receipt : Receipt or None
-        The receipt.
-    metadata : ArrayMetadata
-        Metadata of the whole array.
-    open_runs : list of RunDirectory
-        Updates that have not ended. What they write is not known.
-
-    Returns
-    -------
-    numpy.ndarray of int64, of the shard grid's shape
-        0 for a shard that is empty by design, -1 for one of unknown size, and -2 for one of which
-        nothing is known.
-
-    Raises
-    ------
-    SpecError
-        If the receipt does not fit the array.
+    - `open_runs`: updates that have not ended. What they write is not known.
     """
     noted = None if receipt is None else receipt.nbytes_on(metadata.grid)
     if noted is not None:
@@ -167,12 +138,7 @@ def _ranks_of(array: ShardedArray, part: ArrayMetadata | None) -> npt.NDArray[np
 def check_kept(target: Target, engine: Engine) -> None:
     """Verify that all objects of a finished array are there, with the sizes in its receipt.
 
-    Raises
-    ------
-    ChangedError
-        If one is missing, or is another one.
-    StoreError
-        If the storage refuses.
+    - Raises ChangedError if one is missing, or is another one.
     """
     found = _compare(target, engine)
     if found.are_there:
@@ -181,18 +147,10 @@ def check_kept(target: Target, engine: Engine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left of a job that was finished before.
+    """What is left of a job that was finished before."""
 
-    Attributes
-    ----------
-    result : WriteResult or None
-        Its result; None if the job must be run.
-    there : Ledger or None
-        The shards that are there, if others must be written again.
-    """
-
-    result: WriteResult | None = None
-    there: Ledger | None = None
+    result: WriteResult | None = None  # its result; None if the job must be run
+    there: Ledger | None = None  # the shards that are there, if others must be written again
 
 
 def kept(job: Job, engine: Engine) -> Kept:
@@ -203,23 +161,11 @@ def kept(job: Job, engine: Engine) -> Kept:
     program has made is made again if any of its shards has no object. With `recheck`, all objects
     of an array are decoded, and bad ones count as gone.
 
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that looks at the objects.
-
-    Raises
-    ------
-    ChangedError
-        If the array is not what its last run left, and the job may not replace it.
-    CorruptShardError
-        If objects are gone, and the index of another one is bad.
-
-    Notes
-    -----
     Other errors are those of `finished`.
+
+    - Raises ChangedError if the array is not what its last run left, and the job may not replace
+      it.
+    - Raises CorruptShardError if objects are gone, and the index of another one is bad.
     """
     result = finished(job)
     if result is None:

@@ -11,8 +11,6 @@ from shardwrite.read.stored_array import StoredArray, check_names_of
 from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
-__all__ = ["check_nothing_lost"]
-
 _MOST_NAMED, _MOST_TOLD = 1000, 4
 
 
@@ -22,21 +20,9 @@ def check_nothing_lost(source: StoredArray) -> None:
     The array is listed to the end if it lies on this machine, or has a receipt that says which of
     its shards are empty. Otherwise the first chunk ends the listing.
 
-    Parameters
-    ----------
-    source : StoredArray
-        The array. One whose objects are being removed, as they are consumed, is not looked at.
-
-    Raises
-    ------
-    SpecError
-        If none of its chunks is there, but files are that are named like chunks.
-    ChangedError
-        If an object is missing that the receipt names.
-    JournalError
-        If the receipt is not valid.
-    StoreError
-        If the storage refuses.
+    - `source`: the array. One whose objects are being removed, as they are consumed, is not looked
+      at.
+    - Raises ChangedError if an object is missing that the receipt names.
     """
     if source.known_identity or source.is_in_file:
         return

@@ -17,28 +17,9 @@ from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Staged, Store, Unguarded, require
 
-__all__ = [
-    "check_kind",
-    "check_needs",
-    "check_unshared",
-    "check_updatable",
-]
-
 
 def check_needs(job: Job, engine: Engine) -> None:
-    """Refuse a job whose store cannot do what the job needs, before anything is written.
-
-    Raises
-    ------
-    SpecError
-        If it cannot. The message names the capability and the remedy. Also if shards may become
-        too large for it, or if a library that the strategy needs is not installed. Or if the first
-        shard or the last one is a file of HDF5, and the strategy would make something else of it.
-    PlanError
-        If a process cannot hold the shards until the store takes them.
-    StoreError
-        If the store cannot be written or read. The message says what to set.
-    """
+    """Refuse a job whose store cannot do what the job needs, before anything is written."""
     store, label = job.target.store, job.target.label
     store.prepare()
     _check_size(job)
@@ -60,13 +41,6 @@ def _check_size(job: Job) -> None:
     """Refuse shards that are larger than the store can take, or memory can hold until then.
 
     How large encoded chunks are that another array gives is known when they are copied.
-
-    Raises
-    ------
-    SpecError
-        If the store cannot take them.
-    PlanError
-        If they do not fit into memory.
     """
     if job.source.is_encoded:
         return
@@ -79,13 +53,7 @@ def _check_size(job: Job) -> None:
 
 
 def check_updatable(store: Store, strategy: Strategy) -> None:
-    """Refuse to change the shards of an array whose store cannot replace or edit objects.
-
-    Raises
-    ------
-    SpecError
-        If it cannot. The message names the capability and the remedy.
-    """
+    """Refuse to change the shards of an array whose store cannot replace or edit objects."""
     _check_library(strategy)
     if strategy.in_place:
         require(store, Capability.EDIT, field="strategy", value=strategy.label)
@@ -98,13 +66,6 @@ def check_unshared(target: Target) -> None:
 
     A bucket of a service without conditions is such a place, unless the user says that nobody else
     writes there. What the service can do is found out here.
-
-    Raises
-    ------
-    SpecError
-        If it would.
-    StoreError
-        If the bucket cannot be written. The message says what to set.
     """
     store = target.store
     store.prepare()
@@ -123,11 +84,6 @@ def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> Non
     """Refuse to change files of HDF5 by another strategy, as far as the first and last shard tell.
 
     Tasks look at every shard before they change it. This tells earlier, so that nothing is begun.
-
-    Raises
-    ------
-    SpecError
-        If one of the two is a file of HDF5, and the strategy makes something else.
     """
     grid = metadata.grid
     if grid.n_shards:

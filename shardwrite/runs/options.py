@@ -20,42 +20,23 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a run goes; none of this changes what is written.
+    """How a run goes; none of this changes what is written."""
 
-    Attributes
-    ----------
-    mode : {"w-", "w", "r+"}
-        ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes
-        into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
-    publish : {"last", "first"}
-        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
-    durability : {"full", "batch", "none"} or None
-        Whether shards are synced one by one before they count as committed, many at a time, or
-        never. None stands for the strongest that the store can promise; see `Job.durability`.
-    restart : bool
-        Remove the shards of an unfinished run and start over; give up an unfinished update.
-    recheck : bool
-        Decode the shards that journals call committed, and those of an array that is finished.
-    keep_report : bool
-        Keep a report of the run in the array.
-    drop_hdf5 : bool
-        Shards that are files of HDF5 may become plain shards.
-    remedy_if_there : str
-        What a user can do where an array exists. Not every operation can replace it.
-
-    Raises
-    ------
-    SpecError
-        If a value is not one of the choices.
-    """
-
+    # ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes into
+    # one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
     mode: str = "w-"
+    # Whether ``zarr.json`` appears when the array is whole, or at the start of the run
     publish: str = "last"
+    # Whether shards are synced one by one before they count as committed, many at a time, or never.
+    # None stands for the strongest that the store can promise; see `Job.durability`.
     durability: str | None = None
+    # Remove the shards of an unfinished run and start over; give up an unfinished update
     restart: bool = False
+    # Decode the shards that journals call committed, and those of an array that is finished
     recheck: bool = False
-    keep_report: bool = False
-    drop_hdf5: bool = False
+    keep_report: bool = False  # keep a report of the run in the array
+    drop_hdf5: bool = False  # shards that are files of HDF5 may become plain shards
+    # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE
 
     def __post_init__(self) -> None:
@@ -69,14 +50,7 @@ class RunOptions:
 
 
 def for_new_array(options: RunOptions) -> RunOptions:
-    """Check the options of a run that makes an array.
-
-    Raises
-    ------
-    SpecError
-        If the mode is ``"r+"``. Operations that write into an existing array have checks of their
-        own.
-    """
+    """Check the options of a run that makes an array."""
     if options.mode == "r+":
         raise SpecError(
             "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"

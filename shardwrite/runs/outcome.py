@@ -37,14 +37,6 @@ from shardwrite.host.stopping import before_leaving, is_draining, request_drain,
 from shardwrite.journal import release_all
 from shardwrite.stores import discard_open_temporaries
 
-__all__ = [
-    "INCOMPLETE",
-    "WHILE_COMPUTING",
-    "exit_code_of",
-    "handling_signals",
-    "is_of_a_block",
-]
-
 WHILE_COMPUTING = "shardwrite: while computing"
 USAGE, MAY_PASS, INCOMPLETE = 2, 75, 85
 _MAY_PASS = {

@@ -12,8 +12,6 @@ from shardwrite.errors import SpecError
 from shardwrite.runs.bar import NotebookBar, notebook_display
 from shardwrite.write.context import GroupReport
 
-__all__ = ["OnReport", "Progress", "reporting", "tell_found"]
-
 OnReport = Callable[[GroupReport], None]
 
 
@@ -49,15 +47,7 @@ def _in_notebook(bar: NotebookBar) -> Iterator[OnReport]:
 def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
     """Show a progress bar on standard error, if that is a terminal.
 
-    Parameters
-    ----------
-    raw_nbytes : int
-        Decoded bytes of everything that is written.
-
-    Yields
-    ------
-    callable
-        Function to call with each report.
+    - `raw_nbytes`: decoded bytes of everything that is written.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
     from rich.console import Console
@@ -104,22 +94,7 @@ class _TerminalBar:
 def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
     """Report the progress of the block.
 
-    Parameters
-    ----------
-    progress : bool or callable
-        Whether to show a bar, or the function to call with each report.
-    raw_nbytes : int
-        Decoded bytes of everything that is written.
-
-    Yields
-    ------
-    callable
-        Function to call with each report.
-
-    Raises
-    ------
-    SpecError
-        If `progress` is neither.
+    - `raw_nbytes`: decoded bytes of everything that is written.
     """
     if callable(progress):
         yield progress

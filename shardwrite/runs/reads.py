@@ -34,8 +34,6 @@ from shardwrite.stores import BucketStore, Staged, Store, is_bucket_url, open_st
 from shardwrite.stores.bucket_kinds import given_address
 from shardwrite.stores.whole import WholeStore
 
-__all__ = ["check_not_read", "refuse_reading"]
-
 # Objects of users are looked into, but not a whole program that hangs on one of them.
 _MOST_OBJECTS = 20_000
 _PLAIN = frozenset(
@@ -62,21 +60,12 @@ _BUCKETS |= {"az": "AzureStore", "abfs": "AzureStore", "abfss": "AzureStore"}
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A place that something in a graph reads.
+    """A place that something in a graph reads."""
 
-    Attributes
-    ----------
-    service : str
-        What holds the objects: empty for the directories of this machine, ``"*"`` if unknown.
-    path : str
-        Path of the objects there.
-    kind : {"array", "file", "group"}
-        A group is read with all that lies in it, and a file may lie in an array.
-    """
-
+    # What holds the objects: empty for the directories of this machine, ``"*"`` if unknown
     service: str
-    path: str
-    kind: str = "array"
+    path: str  # path of the objects there
+    kind: str = "array"  # A group is read with all that lies in it, and a file may lie in an array
 
     def touches(self, target: _Read) -> bool:
         """Whether it reads the array at another place."""
@@ -94,11 +83,6 @@ def check_not_read(jobs: Sequence[Job]) -> None:
 
     An interrupted run would read again what it has changed before. An array that is replaced is set
     aside before the source is read, and would read as its fill value.
-
-    Raises
-    ------
-    SpecError
-        If a job replaces or updates an array that it, or another of the jobs, reads.
     """
     changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
     read = {place for job in jobs for place in _places_read(job)} if changed else set()
@@ -113,13 +97,7 @@ def _is_public(job: Job) -> bool:
 
 
 def refuse_reading(x: Any, store: Store, label: str) -> None:
-    """Refuse an array as the source of a change of the array that it reads; see `check_not_read`.
-
-    Raises
-    ------
-    SpecError
-        If it reads that array.
-    """
+    """Refuse an array as the source of a change of the array that it reads; see `check_not_read`."""
     _refuse(set(_places([x])), store, label, is_replaced=False)
 
 

@@ -23,25 +23,12 @@ from shardwrite.plan import Identity
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["make_receipt", "updated_receipt"]
-
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
     """Make the receipt that a run leaves in the array.
 
     An update adds itself to the receipt of the array. Another run in mode ``"r+"``, such as a
     repair, keeps the digest, identity and updates of the existing receipt, if there is one.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-        The run.
-    job : Job
-        The job that the run does.
-    ledger : Ledger
-        The shards of the run.
-    result : WriteResult
-        The result to store.
     """
     if job.is_update:
         return updated_receipt(
@@ -96,18 +83,9 @@ def updated_receipt(
 ) -> Receipt:
     """The receipt of an array after an update of some of its shards.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-        The run of the update.
-    part : ArrayMetadata
-        Metadata of the window of shards that the update touches.
-    ledger : Ledger
-        The shards of that window. Shards that are not done are as they were before.
-    result : mapping
-        Fields of the result to store.
-    durability : str
-        Durability level of the commits. It is used only if the array has no receipt yet.
+    - `ledger`: the shards of that window. Shards that are not done are as they were before.
+    - `durability`: durability level of the commits. It is used only if the array has no receipt
+      yet.
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     update = UpdateEntry(

@@ -23,27 +23,15 @@ from shardwrite.runs.source import Key, TaskBox
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.write.donor import TWICE, Check
 
-__all__ = ["ReencodedChunks", "by_inner_chunks", "to_reencode"]
-
 _READ_NBYTES = 32 * 2**20
 
 
 class ReencodedChunks(ArrayChunks):
     """Values of an array that exists, and which of its chunks are stored.
 
-    Parameters
-    ----------
-    x : dask.array.Array
-        The values, as `by_inner_chunks` gives them.
-    array : ShardedArray or None
-        The array; None if it does not tell which chunks it stores, and `drop_empty` holds anyway.
-    drop_empty : bool
-        Store no chunk that holds only the fill value.
-
-    Attributes
-    ----------
-    copied : ShardedArray or None
-        See :class:`CopiesObjects`.
+    - `array`: the array; None if it does not tell which chunks it stores, and `drop_empty` holds
+      anyway.
+    - `drop_empty`: store no chunk that holds only the fill value.
     """
 
     def __init__(
@@ -71,13 +59,7 @@ class ReencodedChunks(ArrayChunks):
 
 
 def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
-    """Open an array as a dask array of which each chunk is whole inner chunks.
-
-    Raises
-    ------
-    SpecError
-        If the dask array would have too many chunks.
-    """
+    """Open an array as a dask array of which each chunk is whole inner chunks."""
     metadata = array.metadata
     sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
     return as_dask_array(array, sizes)
@@ -86,17 +68,7 @@ def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
 def to_reencode(array: ShardedArray, check: Check) -> dask.array.Array:
     """Open an array as `by_inner_chunks` does; blocks that cannot be read are `Damaged`.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    check : bool or "twice"
-        With ``"twice"``, what has no checksum is read twice, and compared.
-
-    Raises
-    ------
-    SpecError
-        If the dask array would have too many chunks.
+    - `check`: with ``"twice"``, what has no checksum is read twice, and compared.
     """
     like, source = by_inner_chunks(array), _Source(array, check)
     made: dask.array.Array = dask.array.from_array(

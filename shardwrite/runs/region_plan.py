@@ -27,36 +27,16 @@ from shardwrite.runs.given import Given, check_meaning, take
 from shardwrite.runs.hdf5_kept import for_update
 from shardwrite.runs.needs import check_updatable
 
-__all__ = [
-    "APPEND",
-    "Where",
-    "cast_block",
-    "check_axis",
-    "check_can_update",
-    "check_cast",
-    "region_plan",
-]
-
 APPEND = "append"
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Region of an existing array that a source goes to.
+    """Region of an existing array that a source goes to."""
 
-    Parameters
-    ----------
-    region : str, or tuple of slice or int, slice, int, Ellipsis
-        The region in array coordinates, or `APPEND` to append the source along an axis.
-    axis : int
-        Axis of an append; without an append it is ignored.
-    casting : str
-        Rule of numpy by which the source may be cast to the array's dtype.
-    """
-
-    region: Any
-    axis: int = 0
-    casting: str = "safe"
+    region: Any  # the region in array coordinates, or `APPEND` to append the source along an axis
+    axis: int = 0  # axis of an append; without an append it is ignored
+    casting: str = "safe"  # rule of numpy by which the source may be cast to the array's dtype
 
 
 def region_plan(
@@ -70,37 +50,9 @@ def region_plan(
 ) -> tuple[dask.array.Array, Plan]:
     """Plan how `x` would be written into a region of an existing array.
 
-    Parameters
-    ----------
-    x : array_like or scalar
-        The source; see `take`. A scalar is repeated in the whole region.
-    target : Target
-        The array.
-    where : Where
-        The region.
-    engine : Engine
-        The engine that will run the tasks.
-    options : PlanOptions
-        Keywords that control the plan.
-    drop_hdf5 : bool
-        Whether shards that are files of HDF5 may become plain shards.
-
-    Returns
-    -------
-    source : dask.array.Array
-        `x` in the array's dtype.
-    plan : Plan
-        The plan. Its metadata is that of the window of shards that the region touches.
-
-    Raises
-    ------
-    SpecError
-        If there is no array, if it cannot be updated with this strategy, or if an argument is not
-        valid or does not fit the array. Or if a shard is a file of HDF5, and would not stay one.
-    PlanError
-        If the plan exceeds the memory or the number of tasks.
-    JournalError
-        If what lies beside the array tells of an append to another array.
+    - `x`: the source; see `take`. A scalar is repeated in the whole region.
+    - `drop_hdf5`: whether shards that are files of HDF5 may become plain shards.
+    - Raises PlanError if the plan exceeds the memory or the number of tasks.
     """
     metadata = parse_metadata(open_at(target.place).metadata.text, writing=True)
     check_can_update(metadata, options.strategy)
@@ -169,13 +121,6 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
 
     Without a checksum, an index that a crash has torn cannot be recognised. Without shards, chunks
     can only be replaced.
-
-    Raises
-    ------
-    SpecError
-        If the strategy changes shards in place and the index has no checksum, or if it does not
-        replace objects and the array has no shards. Or if it makes files of HDF5 and the shards
-        cannot be any.
     """
     if metadata.placed is not None:
         raise SpecError(
@@ -204,13 +149,7 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
 
 
 def _check_names(given: Given, metadata: ArrayMetadata) -> None:
-    """Refuse a source whose axes have the array's names in another order.
-
-    Raises
-    ------
-    SpecError
-        If both name their axes, and they do so in a different order.
-    """
+    """Refuse a source whose axes have the array's names in another order."""
     names, of_array = given.known.dimension_names, metadata.document.get("dimension_names")
     if not names or not of_array or None in names or names == tuple(of_array):
         return
@@ -236,24 +175,7 @@ def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array
 
 
 def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: str) -> None:
-    """Refuse a dtype that a casting rule does not allow to become the array's.
-
-    Parameters
-    ----------
-    given : numpy.dtype
-        The source's dtype.
-    dtype : numpy.dtype
-        The array's dtype.
-    casting : str
-        The casting rule, as numpy names it.
-    what : str
-        Name of the source, for the message.
-
-    Raises
-    ------
-    SpecError
-        If there is no such rule, or it does not allow the cast.
-    """
+    """Refuse a dtype that a casting rule does not allow to become the array's."""
     if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
         raise SpecError(
             "no such rule",
@@ -277,13 +199,7 @@ def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: s
 
 
 def cast_block(block: npt.NDArray[Any], dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any]:
-    """A block of values in the array's dtype, if the casting rule allows it.
-
-    Raises
-    ------
-    SpecError
-        If it does not, or if objects are no text.
-    """
+    """A block of values in the array's dtype, if the casting rule allows it."""
     check_cast(block.dtype, dtype, casting, "block")
     if block.dtype == dtype:
         return block
@@ -301,13 +217,7 @@ def cast_block(block: npt.NDArray[Any], dtype: np.dtype[Any], casting: str) -> n
 
 
 def check_axis(axis: int, ndim: int) -> int:
-    """The axis as a non-negative number.
-
-    Raises
-    ------
-    SpecError
-        If the array has no such axis.
-    """
+    """The axis as a non-negative number."""
     is_integer = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
     if not is_integer or not -ndim <= axis < ndim:
         raise SpecError(
@@ -324,13 +234,6 @@ def _appended(
     It begins at the end of the array. If the same append was begun before and is not finished, its
     region is returned instead. With a `source_id` (`is_stable`), this holds for a finished append,
     too.
-
-    Raises
-    ------
-    SpecError
-        If the source does not fit the array.
-    JournalError
-        If what lies beside the array tells of an append to another array.
     """
     found = unfinished_append(target, identity, axis)
     if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:

@@ -227,46 +227,21 @@ class VolumeResult(WriteResult):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a run took.
+    """What a run took."""
 
-    Attributes
-    ----------
-    seconds : float
-        Duration of the run.
-    n_tasks : int
-        Number of tasks.
-    n_resumed : int
-        Number of shards that were done before.
-    resumed_nbytes : int
-        Decoded bytes of these shards.
-    n_retried : int
-        Number of times that a task was run again.
-    n_reread : int
-        Number of reads that were made again.
-    """
-
-    seconds: float
-    n_tasks: int
-    n_resumed: int
-    resumed_nbytes: int
-    n_retried: int
-    n_reread: int = 0
+    seconds: float  # duration of the run
+    n_tasks: int  # number of tasks
+    n_resumed: int  # number of shards that were done before
+    resumed_nbytes: int  # decoded bytes of these shards
+    n_retried: int  # number of times that a task was run again
+    n_reread: int = 0  # number of reads that were made again
 
 
 def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteResult:
     """Make the result of a run from its ledger.
 
-    Parameters
-    ----------
-    path : str
-        Path of the array.
-    plan : Plan
-        The plan. If it updates a region, the decoded bytes are those of the region, and otherwise
-        those of the shards that are done.
-    ledger : Ledger
-        The shards that are done.
-    effort : Effort
-        What the run took.
+    - `plan`: the plan. If it updates a region, the decoded bytes are those of the region, and
+      otherwise those of the shards that are done.
     """
     totals = ledger.totals(plan.metadata.itemsize)
     return WriteResult(
@@ -288,10 +263,7 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
 def volume_result(results: Sequence[WriteResult]) -> VolumeResult:
     """Put the results of all scales of a call together.
 
-    Parameters
-    ----------
-    results : sequence of WriteResult
-        One for each scale. The first is that of the array itself.
+    - `results`: one for each scale. The first is that of the array itself.
     """
     first = {field.name: getattr(results[0], field.name) for field in fields(WriteResult)}
     return VolumeResult(**first, scales=tuple(results[1:]))
@@ -301,18 +273,6 @@ def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResu
     """Read the result that a receipt holds.
 
     All of its shards count as resumed, and its duration is 0.
-
-    Parameters
-    ----------
-    kept : mapping or None
-        The result as parsed from JSON, if there is one.
-    path : str
-        Path of the array.
-
-    Raises
-    ------
-    JournalError
-        If the receipt does not hold a valid result.
     """
     found = (
         {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)}

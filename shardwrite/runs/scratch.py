@@ -13,26 +13,14 @@ from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Room, room_in
 
-__all__ = ["Scratch", "check_scratch", "needed_by", "scratch_here"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """What a worker has found where its shards will wait.
+    """What a worker has found where its shards will wait."""
 
-    Attributes
-    ----------
-    host : str
-        Machine of the worker.
-    room : Room or None
-        Room that it found.
-    trouble : str
-        What went wrong, if nothing can be written there.
-    """
-
-    host: str
-    room: Room | None = None
-    trouble: str = ""
+    host: str  # machine of the worker
+    room: Room | None = None  # room that it found
+    trouble: str = ""  # what went wrong, if nothing can be written there
 
 
 def scratch_here(directory: str | None) -> Scratch | None:
@@ -63,23 +51,8 @@ def check_scratch(
 ) -> None:
     """Refuse a directory in which the shards of all workers cannot wait, before any task runs.
 
-    Parameters
-    ----------
-    found : mapping of str to Scratch
-        What each worker has found, by its name.
-    directory : str
-        The directory.
-    needed_nbytes : int
-        Bytes that each worker process needs, at most.
-    n_processes : int
-        Number of worker processes, if only one of them has looked.
-
-    Raises
-    ------
-    SpecError
-        If a worker cannot write there.
-    PlanError
-        If there is too little room on a machine.
+    - `needed_nbytes`: bytes that each worker process needs, at most.
+    - `n_processes`: number of worker processes, if only one of them has looked.
     """
     for worker, one in found.items():
         if one.room is None:

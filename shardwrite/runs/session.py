@@ -65,56 +65,29 @@ from shardwrite.runs.source import ReadsArray
 from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
-__all__ = ["Session", "finish_together"]
-
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A job that was begun, and its progress.
-
-    Attributes
-    ----------
-    job : Job
-        The job.
-    directory : RunDirectory
-        The run.
-    driver : str
-        Name of this driver in the run, unique to the session.
-    ledger : Ledger
-        The shards that are done.
-    n_resumed : int
-        Number of shards that were done before this session.
-    resumed_nbytes : int
-        Decoded bytes of these shards, inside the array and the region.
-    n_retried : int
-        Number of times that a task was run again because workers had died.
-    n_left : int
-        Number of shards that tasks did not begin, because their processes were asked to stop.
-    n_reread : int
-        Number of reads of stored chunks that were made again, since their bytes were wrong.
-    bad : dict of int to CorruptShardError
-        Why shards are not written, by their ranks: what they are made of cannot be read.
-    has_helpers : bool
-        Whether other processes ran tasks.
-    is_later : bool
-        Whether the tasks run when nobody works on the run any more.
-    """
+    """A job that was begun, and its progress."""
 
     job: Job
-    directory: RunDirectory
-    driver: str
-    ledger: Ledger
-    n_resumed: int = 0
-    resumed_nbytes: int = 0
-    n_retried: int = 0
+    directory: RunDirectory  # the run
+    driver: str  # name of this driver in the run, unique to the session
+    ledger: Ledger  # the shards that are done
+    n_resumed: int = 0  # number of shards that were done before this session
+    resumed_nbytes: int = 0  # decoded bytes of these shards, inside the array and the region
+    n_retried: int = 0  # number of times that a task was run again because workers had died
+    # Number of shards that tasks did not begin, because their processes were asked to stop
     n_left: int = 0
+    # Number of reads of stored chunks that were made again, since their bytes were wrong
     n_reread: int = 0
+    # Why shards are not written, by their ranks: what they are made of cannot be read
     bad: dict[int, CorruptShardError] = field(default_factory=dict)
-    has_helpers: bool = False
-    is_later: bool = False
+    has_helpers: bool = False  # whether other processes ran tasks
+    is_later: bool = False  # whether the tasks run when nobody works on the run any more
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -157,15 +130,7 @@ class Session:
         return [rank for rank in groups if n_left[rank]]
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:
-        """Builder of a graph of the session's tasks.
-
-        Parameters
-        ----------
-        name : str
-            Part of the keys of the graph, different for each graph of the session.
-        engine : Engine
-            The engine that will run the graph.
-        """
+        """Builder of a graph of the session's tasks."""
         self.has_helpers |= not engine.shares_memory
         return GroupGraph(
             self.job.plan,
@@ -259,10 +224,8 @@ class Session:
     def refuse_bad(self) -> None:
         """Raise an error if what some shards are made of cannot be read.
 
-        Raises
-        ------
-        CorruptShardError
-            The error of the first of these shards, with a list of the others.
+        - Raises CorruptShardError the error of the first of these shards, with a list of the
+          others.
         """
         errors = [e for rank, e in sorted(self.bad.items()) if not self.ledger.is_done[rank]]
         if errors:
@@ -445,22 +408,9 @@ class Session:
         Changes in place that were interrupted are undone first. Shards that a power cut may have
         damaged are decoded; with `recheck`, all shards that are done. Bad shards are written again.
 
-        Parameters
-        ----------
-        engine : Engine
-            The engine that checks the shards.
-        may_list : bool
-            Whether the array may be listed to find temporaries.
-        only : collection of int, optional
-            Ranks of the shards that this process is responsible for, if it works on a part. Only
-            these are checked. Their indexes are checked even if a journal calls them durable,
-            because no other process of the run does so.
-
-        Raises
-        ------
-        CorruptShardError, JournalError
-            If a change in place that was interrupted cannot be undone, or what the run has written
-            is not there any more.
+        - `only`: ranks of the shards that this process is responsible for, if it works on a part.
+          Only these are checked. Their indexes are checked even if a journal calls them durable,
+          because no other process of the run does so.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
@@ -562,20 +512,7 @@ class Session:
 
 
 def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> list[WriteResult]:
-    """End the runs of several arrays: none is published before all of them are whole.
-
-    Parameters
-    ----------
-    sessions : sequence of Session
-        The sessions.
-    seconds : sequence of float
-        Duration of each, for its result.
-
-    Raises
-    ------
-    IncompleteError, CorruptShardError, JournalError, RunEndedError, StoreError
-        If one of the runs cannot end; see `Session.finish`.
-    """
+    """End the runs of several arrays: none is published before all of them are whole."""
     for session in sessions:
         session.check_whole()
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]

@@ -25,37 +25,19 @@ from shardwrite.grid import Box, Shape
 from shardwrite.read.array import ShardedArray
 from shardwrite.write.context import WriteSpec
 
-__all__ = ["ChunkSource", "Key", "NoChunks", "ReadsArray", "TaskBox"]
-
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBox:
-    """Box of whole inner chunks that one task writes or encodes.
+    """Box of whole inner chunks that one task writes or encodes."""
 
-    Attributes
-    ----------
-    key : tuple
-        Key of the task.
-    name : str
-        Name that is part of every key of the graph, and of no other graph's.
-    spec : WriteSpec
-        Facts that every task needs.
-    box : Box
-        The box, in coordinates of the plan's grid.
-    skip : frozenset of tuple of int
-        Positions of shards in the box that are done already.
-    shares_memory : bool
-        Whether tasks take their inputs from this process without a copy.
-    """
-
-    key: Key
-    name: str
-    spec: WriteSpec
-    box: Box
-    skip: frozenset[Shape]
-    shares_memory: bool
+    key: Key  # key of the task
+    name: str  # name that is part of every key of the graph, and of no other graph's
+    spec: WriteSpec  # facts that every task needs
+    box: Box  # the box, in coordinates of the plan's grid
+    skip: frozenset[Shape]  # positions of shards in the box that are done already
+    shares_memory: bool  # whether tasks take their inputs from this process without a copy
 
 
 @runtime_checkable
@@ -109,17 +91,10 @@ class ChunkSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoChunks:
-    """The source of a job that only looks at a run or finishes it. Asking for a chunk is an error.
+    """The source of a job that only looks at a run or finishes it. Asking for a chunk is an error."""
 
-    Attributes
-    ----------
-    region : Box, optional
-        The plan's region, if it has one.
-    is_encoded : bool
-        See :class:`ChunkSource`. It is True for a run that is begun now, and will copy chunks.
-    """
-
-    region: Box | None = None
+    region: Box | None = None  # the plan's region, if it has one
+    # See :class:`ChunkSource`. It is True for a run that is begun now, and will copy chunks.
     is_encoded: bool = False
 
     @property

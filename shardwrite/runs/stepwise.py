@@ -21,8 +21,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.write.context import GroupReport
 
-__all__ = ["execute_settled", "execute_watched"]
-
 
 def execute_watched(
     job: Job,
@@ -33,29 +31,10 @@ def execute_watched(
 ) -> tuple[WriteResult, bool]:
     """Write an array, and say when the run has begun, and what is in its ledger.
 
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    on_begun : callable
-        Called with the session before the first task. It may enter shards into the ledger.
-    on_entered : callable
-        Called with the report of each group before `on_report` is.
-
-    Returns
-    -------
-    result : WriteResult
-    is_new : bool
-        False if the job was finished before.
-
-    Raises
-    ------
-    ShardwriteError
-        See `execute`, and what the callables raise.
+    - `on_begun`: called with the session before the first task. It may enter shards into the
+      ledger.
+    - `on_entered`: called with the report of each group before `on_report` is.
+    - Returns False if the job was finished before.
     """
     with holding(job.target):
         job = accepted(job)
@@ -94,28 +73,7 @@ def execute_settled(
 ) -> tuple[WriteResult, int]:
     """Write only some shards of an array, and end the run if no other is left.
 
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    is_settled : numpy.ndarray of bool, shape (n_shards,)
-        Whether a shard is to be written now.
-
-    Returns
-    -------
-    result : WriteResult
-        Of the shards that are written.
-    n_left : int
-        Number of shards that are left for a later call.
-
-    Raises
-    ------
-    ShardwriteError
-        See `execute`.
+    - `is_settled`: bool, shape (n_shards,). Whether a shard is to be written now.
     """
     with holding(job.target):
         job = accepted(job)

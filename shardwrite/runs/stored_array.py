@@ -19,27 +19,13 @@ from shardwrite.place.base import Place
 from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.runs.job import Job
 
-__all__ = ["empty_after", "stored_array"]
-
 
 def stored_array(
     job: Job, like: dask.array.Array, after: Delayed | None = None
 ) -> dask.array.Array:
     """Array that reads what a job has stored.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    like : dask.array.Array
-        The job's source, whose chunks the array has.
-    after : dask.delayed.Delayed, optional
-        The rest of the run, if it has not ended. The array is then read after it.
-
-    Returns
-    -------
-    dask.array.Array
-        The array, of the dtype that is stored.
+    - `after`: the rest of the run, if it has not ended. The array is then read after it.
     """
     place, region = job.target.place, job.plan.array_region
     start = (0,) * like.ndim if region is None else region.start
@@ -76,13 +62,6 @@ def empty_after(after: Delayed, like: dask.array.Array) -> dask.array.Array:
     """Array with the chunks of a source, whose blocks are empty and come after a run.
 
     `dask.array.store` returns such an array for ``compute=False``. To compute it is to write.
-
-    Parameters
-    ----------
-    after : dask.delayed.Delayed
-        The rest of the run.
-    like : dask.array.Array
-        The source.
     """
 
     def nothing(key: Any) -> Task:

@@ -10,22 +10,9 @@ from shardwrite.read.stored_array import StoredArray, stored_at
 from shardwrite.sources.zarr_array import ZarrSource
 from shardwrite.stores import is_bucket_url, is_file
 
-__all__ = ["stored_behind"]
-
 
 def stored_behind(x: Any) -> StoredArray | None:
-    """The stored array that a user has given, or None if `x` is anything else.
-
-    Parameters
-    ----------
-    x : array_like
-        A `zarr.Array`, or a source that reads a Zarr array in a directory or a bucket.
-
-    Raises
-    ------
-    SpecError
-        If the array cannot be read by this package.
-    """
+    """The stored array that a user has given, or None if `x` is anything else."""
     if isinstance(x, ZarrSource):
         if not is_bucket_url(x.path) and is_file(Path(x.path)):
             return None  # a zip file

@@ -48,35 +48,16 @@ class EncodedChunks:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunks(EncodedChunks):
-    """Encoded inner chunks of the array itself, or of another array with the same inner chunks.
+    """Encoded inner chunks of the array itself, or of another array with the same inner chunks."""
 
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        Metadata in the plan.
-    region : Box, optional
-        The plan's region, if it has one.
-    other : ShardedArray, optional
-        The other array. Without it, each shard is rewritten from its own inner chunks.
-    check : bool or "twice"
-        Decode each inner chunk of the other array before it is copied; see `Donor`.
-    drop_empty : bool
-        Leave out inner chunks that hold only the fill value.
-    listed : Listed, optional
-        Objects that the other array must have.
-
-    Raises
-    ------
-    SpecError
-        If the other array has other inner chunks, or there is another array and a region.
-    """
-
-    metadata: ArrayMetadata
-    region: Box | None = None
+    metadata: ArrayMetadata  # metadata in the plan
+    region: Box | None = None  # the plan's region, if it has one
+    # The other array. Without it, each shard is rewritten from its own inner chunks.
     other: ShardedArray | None = None
+    # Decode each inner chunk of the other array before it is copied; see `Donor`
     check: Check = False
-    drop_empty: bool = False
-    listed: Listed | None = None
+    drop_empty: bool = False  # leave out inner chunks that hold only the fill value
+    listed: Listed | None = None  # objects that the other array must have
 
     def __post_init__(self) -> None:
         if self.other is None:

@@ -26,8 +26,6 @@ from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.session import Session
 from shardwrite.stores import Dated, parse_document, read_limit
 
-__all__ = ["CopiesObjects", "SourceWatch"]
-
 
 @runtime_checkable
 class CopiesObjects(Protocol):
@@ -44,13 +42,8 @@ class SourceWatch:
     An object has changed if its file was changed after the run had begun. The first time is by the
     clock of the file system of the object, the second by that of the state of the run.
 
-    Parameters
-    ----------
-    session : Session
-        The session.
-    source : ShardedArray
-        The array. If it lies in no directory, or has too many objects to list, the objects are
-        not looked at. The document is that of Zarr v3; those of other formats are not looked at.
+    - `source`: the array. If it lies in no directory, or has too many objects to list, the objects
+      are not looked at. The document is that of Zarr v3; those of other formats are not looked at.
     """
 
     def __init__(self, session: Session, source: ShardedArray) -> None:
@@ -65,16 +58,8 @@ class SourceWatch:
         Objects that have changed since the last look are an error, because a program seems to write
         them again and again.
 
-        Parameters
-        ----------
-        engine : Engine
-            The engine that looks at the objects.
-
-        Raises
-        ------
-        StoreError
-            With ESTALE, if objects have changed again, or an object is gone whose copy is there.
-            Also if another array has taken the place of the source.
+        - Raises StoreError with ESTALE, if objects have changed again, or an object is gone whose
+          copy is there. Also if another array has taken the place of the source.
         """
         self._check_document()
         if not self._is_watched:

@@ -21,23 +21,13 @@ from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores import Capability, require
 from shardwrite.write.whole_objects import copy_objects
 
-__all__ = ["WholeObjects", "plan_transfer_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class WholeObjects(EncodedChunks):
-    """Objects of another array whose document is that of the plan.
+    """Objects of another array whose document is that of the plan."""
 
-    Attributes
-    ----------
-    array : ShardedArray
-        The other array.
-    listed : Listed, optional
-        Objects that the other array must have.
-    """
-
-    array: ShardedArray
-    listed: Listed | None = None
+    array: ShardedArray  # the other array
+    listed: Listed | None = None  # objects that the other array must have
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -68,19 +58,7 @@ class WholeObjects(EncodedChunks):
 def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
     """Plan a copy of an array with the same document and the same objects.
 
-    Parameters
-    ----------
-    source : StoredArray
-        The array.
-    engine : Engine
-        The engine that will run the tasks.
-
-    Raises
-    ------
-    SpecError
-        If processes cannot share the array.
-    ChangedError
-        If the array has lost objects.
+    - Raises ChangedError if the array has lost objects.
     """
     if not engine.shares_memory:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)

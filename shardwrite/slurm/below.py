@@ -13,28 +13,13 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.begun import is_gathering
 from shardwrite.stores import listed, mode_of
 
-__all__ = ["runs_at", "spool_at", "targets_at"]
-
 
 def targets_at(target: Target) -> list[Target]:
     """The arrays that commands for a target mean.
 
-    Parameters
-    ----------
-    target : Target
-        Where an array goes, or a group of arrays that are converted together.
-
-    Returns
-    -------
-    list of Target
-        The target itself, and its spool if it has one; see `spool_at`. If a group stands there,
-        each array in it that is there, or that was begun. If it is being converted in its place,
-        the new arrays.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
+    - Returns the target itself, and its spool if it has one; see `spool_at`. If a group stands
+      there, each array in it that is there, or that was begun. If it is being converted in its
+      place, the new arrays.
     """
     spool = spool_at(target)
     if spool is not None:
@@ -49,18 +34,7 @@ def targets_at(target: Target) -> list[Target]:
 
 
 def spool_at(target: Target) -> Target | None:
-    """Place of the spool of a scale that is being made, if its hash scatters the chunks.
-
-    Parameters
-    ----------
-    target : Target
-        Where an array goes.
-
-    Raises
-    ------
-    JournalError, StoreError
-        If the state of its run is damaged, or the storage refuses.
-    """
+    """Place of the spool of a scale that is being made, if its hash scatters the chunks."""
     run = look_beside(target).run
     places = places_around(target, None) if run is not None and is_gathering(run) else None
     spool = None if places is None else fetched(places.spool)

@@ -17,30 +17,14 @@ from shardwrite.host.resources import job_id
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 
-__all__ = [
-    "as_array_indices",
-    "cancel",
-    "command_words",
-    "endings",
-    "max_array_size",
-    "queue",
-    "requeue",
-    "resubmission",
-    "root_of",
-    "submit_chain",
-]
-
 
 def _run(
     command: Sequence[str], directory: Path | None = None, seconds: float | None = None
 ) -> str:
     """Run a command and return its standard output.
 
-    Raises
-    ------
-    SubmitError
-        If the command is not in PATH, fails, or does not answer within `seconds`, by default
-        ``shardwrite.slurm.command-timeout``.
+    - Raises SubmitError if the command is not in PATH, fails, or does not answer within `seconds`,
+      by default ``shardwrite.slurm.command-timeout``.
     """
     seconds = value_of(SLURM_TIMEOUT) if seconds is None else seconds
     shown = shlex.join(command)
@@ -74,10 +58,7 @@ def _run(
 def max_array_size() -> int:
     """Largest number of tasks that a job array may have on this cluster.
 
-    Raises
-    ------
-    SubmitError
-        If `scontrol` cannot be called, or does not say the number.
+    - Raises SubmitError if `scontrol` cannot be called, or does not say the number.
     """
     found = re.search(
         r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE
@@ -98,26 +79,8 @@ def submit_chain(
     ``afterany``, so it starts however that ends. With ``afterok`` it would wait for ever after one
     task that failed.
 
-    Parameters
-    ----------
-    array, finalize : pathlib.Path
-        The scripts, which lie in one directory.
-    tasks : str
-        Given to ``sbatch --array``; if it is empty, all tasks of the array are submitted.
-    n_rounds : int
-        How often the array is submitted. All tasks belong to later rounds.
-
-    Returns
-    -------
-    arrays : list of str
-        Ids of the job array, for each round.
-    last : str
-        Id of the job that follows.
-
-    Raises
-    ------
-    SubmitError
-        If `sbatch` cannot be called, or refuses a script.
+    - `n_rounds`: how often the array is submitted. All tasks belong to later rounds.
+    - Raises SubmitError if `sbatch` cannot be called, or refuses a script.
     """
     directory = array.parent
     ids: list[str] = []
@@ -135,10 +98,7 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
     Each is a dictionary with the keys ``id``, ``state``, ``reason``, ``node`` and ``left``. The
     last is the time that is left, as `squeue` prints it.
 
-    Raises
-    ------
-    SubmitError
-        If `squeue` cannot be called, fails, or does not answer.
+    - Raises SubmitError if `squeue` cannot be called, fails, or does not answer.
     """
     if not ids:
         return []
@@ -170,10 +130,7 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     and its state. `squeue` knows a task for some minutes after its end. `sacct` knows it for
     longer, if the site has it.
 
-    Raises
-    ------
-    SubmitError
-        If `squeue` cannot be called, fails, or does not answer.
+    - Raises SubmitError if `squeue` cannot be called, fails, or does not answer.
     """
     if not ids:
         return {}
@@ -225,10 +182,8 @@ def _is_of(name: str, job: str) -> bool:
 def cancel(ids: Sequence[str], seconds: float | None = None) -> None:
     """Cancel jobs; jobs that have ended or that SLURM has forgotten are no error.
 
-    Raises
-    ------
-    SubmitError
-        If `scancel` cannot be called, does not answer within `seconds`, or fails otherwise.
+    - Raises SubmitError if `scancel` cannot be called, does not answer within `seconds`, or fails
+      otherwise.
     """
     if not ids:
         return
@@ -247,17 +202,8 @@ def requeue(limit: int, environ: Mapping[str, str] | None = None) -> str:
     Nothing is done outside a job, in a process that is not the first task of its step, or if the
     job was requeued `limit` times already.
 
-    Parameters
-    ----------
-    limit : int
-        How often the job may be requeued.
-    environ : mapping, optional
-        Used instead of this process's environment.
-
-    Raises
-    ------
-    SubmitError
-        If `scontrol` cannot be called, or SLURM refuses.
+    - `environ`: used instead of this process's environment.
+    - Raises SubmitError if `scontrol` cannot be called, or SLURM refuses.
     """
     environ = os.environ if environ is None else environ
     own = job_id(environ)
@@ -302,11 +248,6 @@ def command_words(target: Target) -> str:
 
 def root_of(target: Target) -> str:
     """Path or URL of the store of a target, as another process finds it.
-
-    Raises
-    ------
-    SpecError
-        If the store is neither a directory nor a bucket with a URL.
 
     Examples
     --------

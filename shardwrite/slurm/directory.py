@@ -19,8 +19,6 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import root_of
 from shardwrite.stores import is_store_url
 
-__all__ = ["Scripts", "check_directory", "default_directory", "read_scripts", "write_scripts"]
-
 ARRAY, FINALIZE = "array.sbatch", "finalize.sbatch"
 _DIGITS = 8
 _STEM_NBYTES = 200  # leaves room for the suffix: file systems allow names of 255 bytes
@@ -28,22 +26,13 @@ _STEM_NBYTES = 200  # leaves room for the suffix: file systems allow names of 25
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """What the scripts in a directory do, as read from their text.
+    """What the scripts in a directory do, as read from their text."""
 
-    Attributes
-    ----------
-    target : Target or None
-        The array that they write. None if they write different arrays, or if their text does not
-        tell, for instance because a user has edited them.
-    n_parts : int
-        Number of the array's parts; 0 if the scripts do not tell.
-    at_once : str
-        Limit of tasks that run at a time, such as ``%4``; empty if there is none.
-    """
-
+    # The array that they write. None if they write different arrays, or if their text does not
+    # tell, for instance because a user has edited them.
     target: Target | None
-    n_parts: int
-    at_once: str
+    n_parts: int  # number of the array's parts; 0 if the scripts do not tell
+    at_once: str  # limit of tasks that run at a time, such as ``%4``; empty if there is none
 
 
 def default_directory(target: Target) -> Path:
@@ -127,23 +116,7 @@ def _values(text: str, name: str, pattern: str) -> list[str] | None:
 
 
 def write_scripts(directory: Path, target: Target, scripts: Mapping[str, str]) -> None:
-    """Write the scripts of an array, and make the directory ``logs`` beside them.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the scripts, which is made if it is missing.
-    target : Target
-        The array that the scripts write.
-    scripts : mapping of str to str
-        Texts of the scripts, by file name.
-
-    Raises
-    ------
-    SpecError
-        If the directory holds scripts of another array, or scripts whose array cannot be told. In
-        that case nothing is written.
-    """
+    """Write the scripts of an array, and make the directory ``logs`` beside them."""
     check_directory(directory, target)
     (directory / "logs").mkdir(parents=True, exist_ok=True)
     for leaf, text in scripts.items():
@@ -151,14 +124,7 @@ def write_scripts(directory: Path, target: Target, scripts: Mapping[str, str]) -
 
 
 def check_directory(directory: Path, target: Target) -> None:
-    """Refuse a directory that holds scripts of another array.
-
-    Raises
-    ------
-    SpecError
-        If the scripts there write another array, which the message names, or if their array cannot
-        be told.
-    """
+    """Refuse a directory that holds scripts of another array."""
     there = read_scripts(directory)
     if there is not None and (there.target is None or _path_of(there.target) != _path_of(target)):
         whose = (

@@ -31,16 +31,6 @@ from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores,
 from shardwrite.journal import write_note
 from shardwrite.plan.render import human, table_text
 
-__all__ = [
-    "Examination",
-    "check_directory",
-    "examine",
-    "meet",
-    "problems_of",
-    "report",
-    "warnings_of",
-]
-
 _NETWORK = (
     "nfs",
     "nfs4",
@@ -58,51 +48,32 @@ _LATE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What one rank found on its node.
+    """What one rank found on its node."""
 
-    Attributes
-    ----------
-    rank, node : int
-        Number of the process in its step, and number of its node in the job.
-    host, version, python : str
-        Name of the node, and the versions of shardwrite and Python.
-    cores, memory_nbytes : int
-        Cores and memory available to the process.
-    scratch, scratch_type, directory_type : str
-        Directory for scratch files, and the types of the file systems of this directory and of the
-        examined directory.
-    interfaces : list of str
-        Names of the network interfaces.
-    faults : list of str
-        What went wrong when file operations were tried in the examined directory.
-    delay_seconds : float
-        Longest time in seconds after which a file of another rank was seen.
-    """
-
-    rank: int
-    node: int
-    host: str
-    version: str
-    python: str
-    cores: int
-    memory_nbytes: int
+    rank: int  # number of the process in its step, and number of its node in the job
+    node: int  # number of the process in its step, and number of its node in the job
+    host: str  # name of the node, and the versions of shardwrite and Python
+    version: str  # name of the node, and the versions of shardwrite and Python
+    python: str  # name of the node, and the versions of shardwrite and Python
+    cores: int  # cores and memory available to the process
+    memory_nbytes: int  # cores and memory available to the process
+    # Directory for scratch files, and the types of the file systems of this directory and of the
+    # examined directory
     scratch: str
+    # Directory for scratch files, and the types of the file systems of this directory and of the
+    # examined directory
     scratch_type: str
+    # Directory for scratch files, and the types of the file systems of this directory and of the
+    # examined directory
     directory_type: str
-    interfaces: list[str]
-    faults: list[str]
+    interfaces: list[str]  # names of the network interfaces
+    faults: list[str]  # what went wrong when file operations were tried in the examined directory
+    # Longest time in seconds after which a file of another rank was seen
     delay_seconds: float = 0.0
 
 
 def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
-    """Examine this node, and try file operations in a directory.
-
-    Raises
-    ------
-    SpecError
-        If one of SLURM's variables in `environ` has an unexpected value, or if the scratch
-        directory that the user names cannot be written to.
-    """
+    """Examine this node, and try file operations in a directory."""
     scratch = scratch_directory(environ)
     return Examination(
         rank=int(environ.get("SLURM_PROCID", 0)),
@@ -159,22 +130,6 @@ def meet(
 
     Rank 0 receives the findings of all ranks that it saw in time, ordered by rank. The other ranks
     receive an empty list. See the module for the protocol.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory that all nodes should see.
-    own : Examination
-        What this rank found.
-    environ : mapping
-        Environment of the process, which tells the number of ranks.
-    patience_seconds : float
-        Time limit for the whole meeting.
-
-    Raises
-    ------
-    StoreError
-        If the directory cannot be used.
     """
     n_ranks = int(environ.get("SLURM_STEP_NUM_TASKS", 1))
     job, step = environ.get("SLURM_JOB_ID", str(os.getpid())), environ.get("SLURM_STEP_ID", "0")
@@ -230,15 +185,7 @@ def _wait(place: Path, name: str, n_ranks: int, deadline: float) -> float:
 
 
 def problems_of(found: Sequence[Examination], n_ranks: int) -> list[str]:
-    """Problems that must be solved before the nodes can write together.
-
-    Parameters
-    ----------
-    found : sequence of Examination
-        Findings of the ranks that came.
-    n_ranks : int
-        Number of ranks that should have come.
-    """
+    """Problems that must be solved before the nodes can write together."""
     problems = []
     missing = sorted(set(range(n_ranks)) - {one.rank for one in found})
     if missing:
@@ -302,13 +249,7 @@ def report(found: Sequence[Examination]) -> str:
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse a path that is no directory on this node.
-
-    Raises
-    ------
-    SpecError
-        If `directory` is no directory. The message names it and the node.
-    """
+    """Refuse a path that is no directory on this node."""
     if not directory.is_dir():
         remedy = "give the directory in which arrays are to be written"
         raise SpecError(

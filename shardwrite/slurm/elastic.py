@@ -61,8 +61,6 @@ from shardwrite.slurm.workers import (
     workers_of,
 )
 
-__all__ = ["cluster", "opened"]
-
 Tell = Callable[[str], None]
 
 _LEAVE_SECONDS = 5.0  # time limit of scancel when a signal ends the process
@@ -90,59 +88,25 @@ def cluster(
     :func:`shardwrite.runs.outcome.handling_signals`, or under ``shardwrite exec``, they are also
     cancelled when a signal ends the process.
 
-    Parameters
-    ----------
-    jobs : int
-        Largest number of workers.
-    store, name
-        Where the array goes, as for :func:`shardwrite.to_sharded_zarr`. Once the run of this array
-        has begun, the ids of the jobs are kept beside it, so that ``shardwrite slurm cancel`` finds
-        them even if this process was killed.
-    tell : callable, optional
-        Called with a line of text that says why there are no workers, and when the work is
-        cancelled.
-    cores : int, optional
-        Cores of each job, and threads of its worker; by default what dask's configuration says, for
-        instance in ``~/.config/dask/jobqueue.yaml``, or else 4.
-    memory, time : str, optional
-        Memory and time limit of each job, as `sbatch` takes them; by default what dask's
-        configuration says, or else ``8G`` and the half hour that is dask-jobqueue's default.
-    job_name : str
-        Name of the jobs.
-    directives, setup : sequence of str
-        Options of `sbatch`, and lines of shell to run before the worker starts. They are added to
-        those of dask's configuration.
-    minimum_jobs : int
-        Smallest number of workers. Workers beyond it are given back after two minutes without work.
-    interface, scheduler_interface : str, optional
-        Network interfaces, such as ``"ib0"``, of the workers and of the scheduler.
-        ``SHARDWRITE_INTERFACE`` and ``SHARDWRITE_SCHEDULER_INTERFACE`` by default.
-    log_directory : path, optional
-        Directory for the jobs' output, on a file system that all nodes see; ``logs`` by default.
-    encrypted : bool
-        Whether the processes talk by TLS, with certificates made for this cluster.
-    patience_seconds : float
-        How long to wait while there is no worker at all.
-    config_name : str
-        Section of dask's configuration ``jobqueue``.
-
-    Yields
-    ------
-    distributed.Client
-        Client of the cluster, which is dask's active one. It is yielded once there is a worker.
-
-    Raises
-    ------
-    ClusterError
-        If there is no worker for `patience_seconds`, or if the process is asked to stop before the
-        first worker comes.
-    RunCancelledError
-        If the work was cancelled by ``shardwrite slurm cancel``.
-    SpecError
-        If an argument cannot be used, or the package dask-jobqueue is not installed.
-    SubmitError
-        If `sbatch` takes no job at all, if another driver or job array writes to `store`, or if
-        SLURM cannot be asked about that.
+    - `store`, `name`: where the array goes, as for :func:`shardwrite.to_sharded_zarr`. Once the run
+      of this array has begun, the ids of the jobs are kept beside it, so that ``shardwrite slurm
+      cancel`` finds them even if this process was killed.
+    - `cores`: cores of each job, and threads of its worker; by default what dask's configuration
+      says, for instance in ``~/.config/dask/jobqueue.yaml``, or else 4.
+    - `memory`, `time`: memory and time limit of each job, as `sbatch` takes them; by default what
+      dask's configuration says, or else ``8G`` and the half hour that is dask-jobqueue's default.
+    - `directives`, `setup`: options of `sbatch`, and lines of shell to run before the worker
+      starts. They are added to those of dask's configuration.
+    - `minimum_jobs`: smallest number of workers. Workers beyond it are given back after two minutes
+      without work.
+    - `interface`, `scheduler_interface`: network interfaces, such as ``"ib0"``, of the workers and
+      of the scheduler. ``SHARDWRITE_INTERFACE`` and ``SHARDWRITE_SCHEDULER_INTERFACE`` by default.
+    - `patience_seconds`: how long to wait while there is no worker at all.
+    - Raises ClusterError if there is no worker for `patience_seconds`, or if the process is asked
+      to stop before the first worker comes.
+    - Raises RunCancelledError if the work was cancelled by ``shardwrite slurm cancel``.
+    - Raises SubmitError if `sbatch` takes no job at all, if another driver or job array writes to
+      `store`, or if SLURM cannot be asked about that.
 
     Examples
     --------
@@ -409,12 +373,8 @@ class _Watch(threading.Thread):
     def first_worker(self) -> None:
         """Wait for the first worker.
 
-        Raises
-        ------
-        ClusterError
-            If no worker comes in time, or if the process is asked to stop before.
-        SubmitError
-            If `sbatch` refuses and has taken no job so far.
+        - Raises ClusterError if no worker comes in time, or if the process is asked to stop before.
+        - Raises SubmitError if `sbatch` refuses and has taken no job so far.
         """
         begun = clock.monotonic()
         while not self._cluster.scheduler.workers:

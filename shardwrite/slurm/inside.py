@@ -28,15 +28,6 @@ from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_dire
 from shardwrite.host.stopping import is_draining
 from shardwrite.slurm.keys import KEY, make_keys, security_of, write_keys, write_private
 
-__all__ = [
-    "SCHEDULER_FILE",
-    "connect",
-    "make_run_directory",
-    "run_scheduler",
-    "run_worker",
-    "worker_nbytes",
-]
-
 SCHEDULER_FILE = "scheduler.json"
 _GATHER_SECONDS = 20.0  # after which a client stops waiting for all workers, if there is one
 _LEAVE_SECONDS = 3  # in which a nanny must close
@@ -62,16 +53,7 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     the job was submitted. All nodes must see it. It holds no scheduler's address at first. Run
     directories that earlier starts of the job have left are removed.
 
-    Parameters
-    ----------
-    environ : mapping, optional
-        Used instead of this process's environment.
-
-    Raises
-    ------
-    SpecError
-        If this process is in no SLURM job, if the directory belongs to another user, or if the
-        package `cryptography` is not installed.
+    - `environ`: used instead of this process's environment.
     """
     environ = os.environ if environ is None else environ
     job = environ.get("SLURM_JOB_ID", "")
@@ -118,11 +100,8 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
 
     Its address is written to the run directory once it listens.
 
-    Raises
-    ------
-    SpecError
-        If other nodes cannot reach its address, or if ``SHARDWRITE_INTERFACE`` names no network
-        interface of this machine.
+    - Raises SpecError if other nodes cannot reach its address, or if ``SHARDWRITE_INTERFACE`` names
+      no network interface of this machine.
     """
     environ = os.environ if environ is None else environ
     with configured(_SETTINGS):
@@ -153,15 +132,9 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
 
     A nanny runs in this process. It starts the worker again if it dies.
 
-    Raises
-    ------
-    SpecError
-        If the environment gives too little memory, no usable scratch directory, or a network
-        interface that this machine lacks.
-    Stopped
-        If this process is asked to stop before the scheduler's address is there.
-    WorkersLostError
-        If the scheduler's address does not appear within ``shardwrite.slurm.start-timeout``.
+    - Raises Stopped if this process is asked to stop before the scheduler's address is there.
+    - Raises WorkersLostError if the scheduler's address does not appear within
+      ``shardwrite.slurm.start-timeout``.
     """
     environ = os.environ if environ is None else environ
     # USR1 tells the program to finish, and it needs its workers to do so.
@@ -207,11 +180,6 @@ def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
 
     This is what its process may use. On the first node it is less, because the scheduler and the
     program run there.
-
-    Raises
-    ------
-    SpecError
-        If less than 128 MiB would be left.
     """
     environ = os.environ if environ is None else environ
     has_others = environ.get("SLURM_NODEID", "0") == "0"
@@ -227,13 +195,7 @@ def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
 
 
 def _interface(environ: Mapping[str, str]) -> str | None:
-    """Network interface that the user names in ``SHARDWRITE_INTERFACE``; None if there is none.
-
-    Raises
-    ------
-    SpecError
-        If this machine has no network interface of that name.
-    """
+    """Network interface that the user names in ``SHARDWRITE_INTERFACE``; None if there is none."""
     name = environ.get("SHARDWRITE_INTERFACE")
     here = sorted(name for _, name in socket.if_nameindex())
     if name and name not in here:
@@ -248,11 +210,6 @@ def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
     """Refuse a loopback address for the scheduler of a job with several nodes.
 
     A machine's own tables may give such an address for its host name. Other nodes cannot reach it.
-
-    Raises
-    ------
-    SpecError
-        If `address` is such an address.
     """
     host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
     if ipaddress.ip_address(host).is_loopback and environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
@@ -269,12 +226,8 @@ def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
 def _address_in(path: Path) -> str:
     """Wait for a scheduler file, and return the address in it.
 
-    Raises
-    ------
-    Stopped
-        If this process is asked to stop meanwhile.
-    WorkersLostError
-        If the file does not appear within ``shardwrite.slurm.start-timeout``.
+    - Raises Stopped if this process is asked to stop meanwhile.
+    - Raises WorkersLostError if the file does not appear within ``shardwrite.slurm.start-timeout``.
     """
     limit = value_of(SLURM_START)
     deadline = time.monotonic() + limit
@@ -299,22 +252,11 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
     any. It then waits for workers: 20 seconds for one worker of each task of the job, and up to two
     minutes for the first one.
 
-    Parameters
-    ----------
-    where : str
-        Address of the scheduler, or path of its scheduler file. A path has a slash in it or ends
-        in ``.json``.
-    environ : mapping, optional
-        Used instead of this process's environment.
-
-    Raises
-    ------
-    SpecError
-        If it is no address.
-    Stopped
-        If this process is asked to stop meanwhile.
-    WorkersLostError
-        If the scheduler file or the first worker does not appear in time.
+    - `where`: address of the scheduler, or path of its scheduler file. A path has a slash in it or
+      ends in ``.json``.
+    - `environ`: used instead of this process's environment.
+    - Raises Stopped if this process is asked to stop meanwhile.
+    - Raises WorkersLostError if the scheduler file or the first worker does not appear in time.
     """
     from distributed.comm.addressing import parse_address, parse_host_port
 

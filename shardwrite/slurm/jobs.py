@@ -25,48 +25,19 @@ from shardwrite.slurm.below import runs_at, targets_at
 from shardwrite.slurm.client import cancel, command_words, queue
 from shardwrite.stores import as_store_error, is_there, listed, read_file
 
-__all__ = [
-    "Cancelled",
-    "Driver",
-    "DriverNote",
-    "Submitted",
-    "cancel_all",
-    "cancel_left",
-    "record_jobs",
-    "refuse_second",
-    "submitted",
-    "submitting",
-]
-
 _GONE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A process that submits workers, as its note describes it.
+    """A process that submits workers, as its note describes it."""
 
-    Attributes
-    ----------
-    path : Path
-        Path of the note.
-    data : bytes
-        Content of the note.
-    job : str
-        Id of the driver's own job; empty if it is not in a job.
-    workers : tuple of str
-        Ids of its workers' jobs.
-    process : str
-        Host and pid, as ``host:pid``.
-    has_ended : bool
-        Whether the note says that the driver has ended.
-    """
-
-    path: Path
-    data: bytes
-    job: str
-    workers: tuple[str, ...]
-    process: str
-    has_ended: bool
+    path: Path  # path of the note
+    data: bytes  # content of the note
+    job: str  # id of the driver's own job; empty if it is not in a job
+    workers: tuple[str, ...]  # ids of its workers' jobs
+    process: str  # host and pid, as ``host:pid``
+    has_ended: bool  # whether the note says that the driver has ended
 
     @property
     def is_alive(self) -> bool:
@@ -79,26 +50,15 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Drivers and jobs that were submitted for a run, or have worked on it.
+    """Drivers and jobs that were submitted for a run, or have worked on it."""
 
-    Attributes
-    ----------
-    drivers : tuple of Driver
-        Processes that submit workers.
-    workers : tuple of str
-        Ids of the workers' jobs.
-    others : tuple of str
-        Ids of job arrays, of the jobs that follow them, and of jobs that have noted themselves.
-    n_parts : int
-        Number of parts of the job array that was submitted last; 0 if there was none.
-    among : Stretch or None
-        Place of the run among those that this job array cuts into parts together.
-    """
-
-    drivers: tuple[Driver, ...] = ()
-    workers: tuple[str, ...] = ()
+    drivers: tuple[Driver, ...] = ()  # processes that submit workers
+    workers: tuple[str, ...] = ()  # ids of the workers' jobs
+    # Ids of job arrays, of the jobs that follow them, and of jobs that have noted themselves
     others: tuple[str, ...] = ()
+    # Number of parts of the job array that was submitted last; 0 if there was none
     n_parts: int = 0
+    # Place of the run among those that this job array cuts into parts together
     among: Stretch | None = None
 
     @property
@@ -117,16 +77,7 @@ def record_jobs(
 ) -> None:
     """Note a job array beside the run that it was submitted for, unless this run has ended.
 
-    Parameters
-    ----------
-    target : Target
-        The array, or one of several that are cut into parts together.
-    array, finalize : str
-        Ids of the job array, and of the job that follows it.
-    n_parts : int
-        Number of parts.
-    among : Stretch, optional
-        Place of the array among several. By default as in the note before.
+    - `among`: place of the array among several. By default as in the note before.
     """
     run = find_run(target)
     if run is None:
@@ -144,10 +95,7 @@ class DriverNote:
 
     The driver keeps the note up to date as long as it lives.
 
-    Parameters
-    ----------
-    name : str
-        Name of the driver. No other driver may have it, because it names the file.
+    - `name`: name of the driver. No other driver may have it, because it names the file.
     """
 
     def __init__(self, name: str) -> None:
@@ -198,11 +146,6 @@ def submitted(run: RunDirectory) -> Submitted:
     """Read the notes beside a run's journal.
 
     Ids that are not numbers of jobs are left out, because they go to SLURM's commands.
-
-    Raises
-    ------
-    StoreError
-        If a note cannot be read.
     """
     found: list[tuple[float, Path, bytes, Mapping[str, object]]] = []
     for path in listed(run.path, JOBS_PREFIX, ".json"):
@@ -271,20 +214,11 @@ def _driver(path: Path, data: bytes, facts: Mapping[str, object]) -> Driver:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Outcome of cancelling a run's jobs.
+    """Outcome of cancelling a run's jobs."""
 
-    Attributes
-    ----------
-    jobs : list of str
-        Ids of the jobs that were cancelled. All others had ended.
-    n_known : int
-        Number of jobs known to be submitted for the run, or to have worked on it.
-    alive : list of str
-        Processes that still work on the run, or seem to: host, pid, and the job if there is one.
-    """
-
-    jobs: list[str]
-    n_known: int
+    jobs: list[str]  # ids of the jobs that were cancelled. All others had ended.
+    n_known: int  # number of jobs known to be submitted for the run, or to have worked on it
+    # Processes that still work on the run, or seem to: host, pid, and the job if there is one
     alive: list[str] = field(default_factory=list)
 
 
@@ -297,17 +231,10 @@ def cancel_left(
     is completing is cancelled too, unless it is a worker's, because it may have put itself back
     into the queue. Drivers that are in no job are waited for, but no longer than half a minute.
 
-    Parameters
-    ----------
-    find : callable
-        Returns the jobs. It is called again in each round, because a driver may submit more.
-    wait : callable
-        Sleeps for a number of seconds.
-
-    Raises
-    ------
-    SubmitError
-        If SLURM's commands cannot be called or fail, or if jobs are left after half a minute.
+    - `find`: returns the jobs. It is called again in each round, because a driver may submit more.
+    - `wait`: sleeps for a number of seconds.
+    - Raises SubmitError if SLURM's commands cannot be called or fail, or if jobs are left after
+      half a minute.
     """
     cancelled: dict[str, None] = {}
     deadline = time.monotonic() + _GONE_SECONDS
@@ -342,10 +269,8 @@ def cancel_all(target: Target) -> Cancelled:
     The runs are that of the whole array, and those of its updates. Drivers are told by a file
     beside their note to end by themselves; see `DriverNote`.
 
-    Raises
-    ------
-    SubmitError
-        If SLURM's commands cannot be called or fail, or if jobs are left after half a minute.
+    - Raises SubmitError if SLURM's commands cannot be called or fail, or if jobs are left after
+      half a minute.
     """
     targets = (each for one in targets_at(target) for each in (one, *one.others))
     runs = [run for each in targets if (run := find_run(each)) is not None]
@@ -399,10 +324,8 @@ def refuse_second(target: Target) -> None:
     this process does not count. Workers whose driver is gone do not count either: they are
     cancelled, because nobody has work for them.
 
-    Raises
-    ------
-    SubmitError
-        If the run is being written, naming the jobs and the remedy. Also if SLURM cannot be asked.
+    - Raises SubmitError if the run is being written, naming the jobs and the remedy. Also if SLURM
+      cannot be asked.
     """
     runs = runs_at(target)
     if not runs:
@@ -442,12 +365,7 @@ def submitting(target: Target) -> Iterator[None]:
 
     Nothing is held if no run has begun at the target.
 
-    Raises
-    ------
-    JournalError
-        If another process holds the right for too long.
-    SubmitError
-        If the run is being written already, as in `refuse_second`.
+    - Raises SubmitError if the run is being written already, as in `refuse_second`.
     """
     runs = runs_at(target)
     with contextlib.ExitStack() as stack:

@@ -16,8 +16,6 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 
-__all__ = ["KEY", "make_keys", "security_of", "write_keys", "write_private"]
-
 _AUTHORITY, _CERTIFICATE, KEY = "ca.pem", "certificate.pem", "key.pem"
 
 
@@ -26,11 +24,6 @@ def make_keys() -> dict[str, bytes]:
 
     The files' contents are returned by file name. The private key of the authority is not kept, so
     it can sign nothing else.
-
-    Raises
-    ------
-    SpecError
-        If the package `cryptography` is not installed.
     """
     try:
         from cryptography import x509

@@ -9,16 +9,6 @@ from numbers import Integral
 from shardwrite.errors import SpecError
 from shardwrite.slurm.settings import Settings, head, setup_lines, thread_lines, words
 
-__all__ = [
-    "AllocationJob",
-    "ArrayJob",
-    "ElasticJob",
-    "allocation_script",
-    "array_script",
-    "elastic_script",
-    "finalize_script",
-]
-
 _MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed
 _LOOP = """
 # Signals to this shell go to the program: USR1 as soon as it listens, \
@@ -71,35 +61,19 @@ exit "$code"
 class ArrayJob:
     """What a job array writes, or converts: one part in each of its tasks.
 
-    Attributes
-    ----------
-    src, dst : str
-        Source, and store that is written.
-    n_parts : int
-        Number of parts, and of tasks of the job array.
-    at_once : int
-        Largest number of tasks that run at a time; 0 for no limit.
-    source_options : tuple of str
-        Options of ``shardwrite write-part`` that say how to read the source, or options of the
-        conversion.
-    name : str
-        Path of the array in the store; empty if the store is the array.
-    conversion : {"", "shard", "unshard", "reshard"}
-        Command of a conversion; empty for a write.
-
-    Raises
-    ------
-    SpecError
-        If `n_parts` is no whole number from 1 to 4,000,001, which is the most that SLURM can take.
+    - Raises SpecError if `n_parts` is no whole number from 1 to 4,000,001, which is the most that
+      SLURM can take.
     """
 
-    src: str
-    dst: str
-    n_parts: int
-    at_once: int = 0
+    src: str  # source, and store that is written
+    dst: str  # source, and store that is written
+    n_parts: int  # number of parts, and of tasks of the job array
+    at_once: int = 0  # largest number of tasks that run at a time; 0 for no limit
+    # Options of ``shardwrite write-part`` that say how to read the source, or options of the
+    # conversion
     source_options: tuple[str, ...] = field(default=())
-    name: str = ""
-    conversion: str = ""
+    name: str = ""  # path of the array in the store; empty if the store is the array
+    conversion: str = ""  # command of a conversion; empty for a write
 
     def __post_init__(self) -> None:
         n: object = self.n_parts
@@ -115,33 +89,16 @@ class ArrayJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """What a driver job writes with workers that are jobs of their own.
+    """What a driver job writes with workers that are jobs of their own."""
 
-    Attributes
-    ----------
-    src, dst : str
-        Source, and store that is written.
-    n_jobs : int
-        Largest number of workers.
-    options : tuple of str
-        More options of ``shardwrite write``, for the source and for the layout of the array.
-    driver_memory : str
-        Memory of the driver, as `sbatch` takes it.
-    driver_time : str
-        Time limit of the driver, as `sbatch` takes it. It is longer than that of the workers,
-        because the driver also waits for them in the queue.
-
-    Raises
-    ------
-    SpecError
-        If `n_jobs` is less than 1.
-    """
-
-    src: str
-    dst: str
-    n_jobs: int
+    src: str  # source, and store that is written
+    dst: str  # source, and store that is written
+    n_jobs: int  # largest number of workers
+    # More options of ``shardwrite write``, for the source and for the layout of the array
     options: tuple[str, ...] = field(default=())
-    driver_memory: str = "2G"
+    driver_memory: str = "2G"  # memory of the driver, as `sbatch` takes it
+    # Time limit of the driver, as `sbatch` takes it. It is longer than that of the workers, because
+    # the driver also waits for them in the queue.
     driver_time: str = "1-00:00:00"
 
     def __post_init__(self) -> None:
@@ -156,37 +113,16 @@ class ElasticJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationJob:
-    """What a dask cluster inside one allocation runs: a write, or a program of the user.
+    """What a dask cluster inside one allocation runs: a write, or a program of the user."""
 
-    Attributes
-    ----------
-    n_nodes : int
-        Number of nodes.
-    n_workers : int
-        Number of workers on each node. Each has as many cores as a task of the job.
-    src, dst : str
-        Source, and store that is written.
-    options : tuple of str
-        Options of ``shardwrite write``.
-    program : str
-        Path of a Python script, instead of a source and a store.
-    arguments : tuple of str
-        Arguments of the program.
-
-    Raises
-    ------
-    SpecError
-        If `n_nodes` or `n_workers` is less than 1, or if there is not either a program or both a
-        source and a store.
-    """
-
-    n_nodes: int = 4
+    n_nodes: int = 4  # number of nodes
+    # Number of workers on each node. Each has as many cores as a task of the job.
     n_workers: int = 1
-    src: str = ""
-    dst: str = ""
-    options: tuple[str, ...] = ()
-    program: str = ""
-    arguments: tuple[str, ...] = ()
+    src: str = ""  # source, and store that is written
+    dst: str = ""  # source, and store that is written
+    options: tuple[str, ...] = ()  # options of ``shardwrite write``
+    program: str = ""  # path of a Python script, instead of a source and a store
+    arguments: tuple[str, ...] = ()  # arguments of the program
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "n_workers"):

@@ -14,17 +14,6 @@ from dataclasses import dataclass
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 
-__all__ = [
-    "Settings",
-    "directives_of",
-    "head",
-    "memory_nbytes",
-    "one_thread_each",
-    "setup_lines",
-    "thread_lines",
-    "words",
-]
-
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 _LEAD_SECONDS = 120
 _THREADS = (
@@ -38,54 +27,27 @@ _THREADS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of SLURM jobs.
+    """Settings of SLURM jobs."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the jobs.
-    cores : int
-        Cores of each task.
-    memory : str
-        Memory of each task, as `sbatch` takes it.
-    time : str
-        Time limit of each task, as `sbatch` takes it.
-    lead_seconds : int
-        Seconds before the time limit at which a task is told to finish its shards in flight. This
-        must be longer than the slowest of these shards takes.
-    requeues : int
-        How often a task that was told to finish may put itself back into the queue.
-    directives : tuple of str
-        More options of `sbatch`, such as ``--partition=main``.
-    setup : tuple of str
-        Lines of shell that make the command ``shardwrite`` known, such as
-        ``module load python``.
-    run_dir : str
-        Directory for the state of runs on arrays in a bucket. All nodes must see it. Empty if the
-        array lies in a directory.
-    via : str
-        Directory on each node's own disk in which shards wait until they are put into a bucket.
-        Empty if they wait in memory.
-    credential_provider : str
-        Name of the function that gives the credentials for a bucket; empty if none is named.
-
-    Raises
-    ------
-    SpecError
-        If `cores` or `lead_seconds` is less than 1, or if an element of `setup` is not one
-        printable line.
-    """
-
-    name: str = "shardwrite"
-    cores: int = 4
-    memory: str = "8G"
-    time: str = "01:00:00"
+    name: str = "shardwrite"  # name of the jobs
+    cores: int = 4  # cores of each task
+    memory: str = "8G"  # memory of each task, as `sbatch` takes it
+    time: str = "01:00:00"  # time limit of each task, as `sbatch` takes it
+    # Seconds before the time limit at which a task is told to finish its shards in flight. This
+    # must be longer than the slowest of these shards takes.
     lead_seconds: int = _LEAD_SECONDS
+    # How often a task that was told to finish may put itself back into the queue
     requeues: int = 10
-    directives: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()  # more options of `sbatch`, such as ``--partition=main``
+    # Lines of shell that make the command ``shardwrite`` known, such as ``module load python``
     setup: tuple[str, ...] = ()
+    # Directory for the state of runs on arrays in a bucket. All nodes must see it. Empty if the
+    # array lies in a directory.
     run_dir: str = ""
+    # Directory on each node's own disk in which shards wait until they are put into a bucket. Empty
+    # if they wait in memory.
     via: str = ""
+    # Name of the function that gives the credentials for a bucket; empty if none is named
     credential_provider: str = ""
 
     def __post_init__(self) -> None:
@@ -110,12 +72,6 @@ class Settings:
 def memory_nbytes(text: str) -> int:
     """Number of bytes that a memory size of `sbatch` stands for; without a unit it counts in MiB.
 
-    Raises
-    ------
-    SpecError
-        If the text is no size, or if it is ``0``, which asks for all memory of a node: its size is
-        not known beforehand.
-
     Examples
     --------
     >>> memory_nbytes("8G"), memory_nbytes("500") // 2**20
@@ -138,11 +94,6 @@ def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str
     """Options of a job in the form that ``#SBATCH`` takes.
 
     The user's options come last, so they win.
-
-    Raises
-    ------
-    SpecError
-        If an option would not stay one option on one line.
     """
     every = (
         f"--job-name={name}",
@@ -157,14 +108,7 @@ def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str
 
 
 def directive(option: str) -> str:
-    """Option in the form that `sbatch` reads from a directive; its value is quoted if necessary.
-
-    Raises
-    ------
-    SpecError
-        If the option has no valid name, has an empty value, or would not stay one option on one
-        line.
-    """
+    """Option in the form that `sbatch` reads from a directive; its value is quoted if necessary."""
     name, separator, value = option.partition("=")
     if re.fullmatch(r"--[a-z][a-z-]*|-[a-zA-Z]", name) is None:
         raise SpecError(

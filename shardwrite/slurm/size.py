@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from shardwrite.errors import SpecError
 
-__all__ = ["parts_for"]
-
 _SECONDS = 600  # least duration of a part: the starts of shorter tasks would cost too much
 
 
 def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_array_size: int) -> int:
     """Number of parts of an array, so that each takes ten minutes or more.
 
-    Parameters
-    ----------
-    raw_nbytes : int
-        Decoded bytes of the array.
-    n_groups : int
-        Number of groups, which are boxes of shards that no two parts share.
-    nbytes_per_second : float
-        Decoded bytes that one task writes in a second.
-    max_array_size : int
-        Largest number of tasks of a job array on the cluster.
-
-    Raises
-    ------
-    SpecError
-        If `nbytes_per_second` is not positive.
+    - `raw_nbytes`: decoded bytes of the array.
+    - `nbytes_per_second`: decoded bytes that one task writes in a second.
 
     Examples
     --------

@@ -32,8 +32,6 @@ from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import Submitted, submitted
 from shardwrite.stores import is_there
 
-__all__ = ["Status", "status"]
-
 _SLOW = 0.5  # share of the median speed below which a process is a straggler
 _CUT_SHORT = (
     "ended in the middle of a task, without a word: killed, cancelled, out of memory, "
@@ -55,59 +53,37 @@ _AT_WORK = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "COMPLETING", "CONFIG
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Progress of a run.
+    """Progress of a run."""
 
-    Attributes
-    ----------
-    path : str
-        Path of the array.
-    is_whole : bool
-        Whether the array is published and its run has ended.
-    n_shards, n_done_shards : int
-        Number of all shards, and of those that are committed or empty by design. Those of a spool
-        count, too.
-    raw_nbytes, done_nbytes : int
-        Decoded bytes of all shards, and of those that are done.
-    nbytes_per_second : float
-        Joint speed, in decoded bytes, of the processes that work now; 0 if none of them has
-        committed a shard yet.
-    n_writers : int
-        Number of processes that hold a lease, or seem to.
-    stragglers : list of str
-        Writers slower than half the median speed, with host, pid, job and speed.
-    failures : dict of str to int
-        Causes that ended processes and jobs too early, and how often each of them did.
-    n_parts : int
-        Number of parts of the job array that was submitted last; 0 if there was none.
-    parts_left : list of int
-        Parts of that job array that are not done, counted from 0. If chunks are spooled, parts that
-        are not spooled; when there are none left, parts that are not gathered.
-    jobs : list of dict
-        Tasks in the queue, of jobs that were submitted for the run or work on it; see
-        :func:`shardwrite.slurm.client.queue` for the keys.
-    note : str
-        Why nothing is known of jobs; empty if SLURM answered.
-    is_published : bool
-        Whether readers see the array although its run has not ended.
-    warnings : list of str
-        Warnings about what lies beside the array; see :func:`shardwrite.verify`.
-    """
-
-    path: str
-    is_whole: bool
+    path: str  # path of the array
+    is_whole: bool  # whether the array is published and its run has ended
+    # Number of all shards, and of those that are committed or empty by design. Those of a spool
+    # count, too.
     n_shards: int
+    # Number of all shards, and of those that are committed or empty by design. Those of a spool
+    # count, too.
     n_done_shards: int
-    raw_nbytes: int
-    done_nbytes: int
+    raw_nbytes: int  # decoded bytes of all shards, and of those that are done
+    done_nbytes: int  # decoded bytes of all shards, and of those that are done
+    # Joint speed, in decoded bytes, of the processes that work now; 0 if none of them has committed
+    # a shard yet
     nbytes_per_second: float = 0.0
-    n_writers: int = 0
+    n_writers: int = 0  # number of processes that hold a lease, or seem to
+    # Writers slower than half the median speed, with host, pid, job and speed
     stragglers: list[str] = field(default_factory=list)
+    # Causes that ended processes and jobs too early, and how often each of them did
     failures: dict[str, int] = field(default_factory=dict)
+    # Number of parts of the job array that was submitted last; 0 if there was none
     n_parts: int = 0
+    # Parts of that job array that are not done, counted from 0. If chunks are spooled, parts that
+    # are not spooled; when there are none left, parts that are not gathered.
     parts_left: list[int] = field(default_factory=list)
+    # Tasks in the queue, of jobs that were submitted for the run or work on it; see
+    # :func:`shardwrite.slurm.client.queue` for the keys
     jobs: list[dict[str, str]] = field(default_factory=list)
-    note: str = ""
-    is_published: bool = False
+    note: str = ""  # why nothing is known of jobs; empty if SLURM answered
+    is_published: bool = False  # whether readers see the array although its run has not ended
+    # Warnings about what lies beside the array; see :func:`shardwrite.verify`
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -183,12 +159,9 @@ def status(target: Target) -> Status:
 
     This works after its jobs are gone, and where SLURM's commands are missing. Nothing is written.
 
-    Raises
-    ------
-    IncompleteError
-        If nothing was begun at the target.
-    UntrustedStateError
-        If the state beside the array cannot be trusted, and there is no receipt of a finished run.
+    - Raises IncompleteError if nothing was begun at the target.
+    - Raises UntrustedStateError if the state beside the array cannot be trusted, and there is no
+      receipt of a finished run.
     """
     targets = targets_at(target)
     looks = [_look(each) for each in targets]
@@ -357,17 +330,7 @@ def _decoded_sizes(plan: Plan) -> Any:
 def _failures(
     past: Sequence[History], alive: Collection[str], states: Mapping[str, str]
 ) -> dict[str, int]:
-    """Number of failures by cause, the most frequent first.
-
-    Parameters
-    ----------
-    past : sequence of History
-        What processes have done.
-    alive : collection of str
-        Names of the processes that hold a lease.
-    states : mapping of str to str
-        SLURM's states of jobs, by the jobs' numbers.
-    """
+    """Number of failures by cause, the most frequent first."""
     causes = Counter(cause for history in past for cause in history.failures)
     causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
     for history in past:

@@ -18,8 +18,6 @@ from shardwrite.errors import SpecError
 from shardwrite.host.environment import LOOPBACK, exports
 from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
-__all__ = ["DEATH_SECONDS", "Workers", "arguments_of", "configuration_of", "package", "workers_of"]
-
 # Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
 # task is not the cause.
 _ALLOWED_FAILURES = 100
@@ -53,39 +51,22 @@ _ENVIRONMENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Checked settings of workers that are SLURM jobs.
+    """Checked settings of workers that are SLURM jobs."""
 
-    Attributes
-    ----------
-    jobs, minimum_jobs : int
-        Largest and smallest number of workers.
-    settings : Settings
-        Settings of each worker's job.
-    memory_limit_nbytes : int
-        Bytes of its job's memory that a worker may use.
-    interface, scheduler_interface : str
-        Network interfaces of the workers and of the scheduler; empty for dask's choice.
-    log_directory : Path
-        Directory for the jobs' output, and for the certificates as long as the cluster lives. All
-        nodes must see it.
-    is_encrypted : bool
-        Whether the processes talk by TLS, with certificates made for this cluster.
-    patience_seconds : float
-        How long to wait while there is no worker at all.
-    config_name : str
-        Section of dask's configuration ``jobqueue``.
-    """
-
-    jobs: int
-    minimum_jobs: int
-    settings: Settings
-    memory_limit_nbytes: int
+    jobs: int  # largest and smallest number of workers
+    minimum_jobs: int  # largest and smallest number of workers
+    settings: Settings  # settings of each worker's job
+    memory_limit_nbytes: int  # bytes of its job's memory that a worker may use
+    # Network interfaces of the workers and of the scheduler; empty for dask's choice
     interface: str
+    # Network interfaces of the workers and of the scheduler; empty for dask's choice
     scheduler_interface: str
+    # Directory for the jobs' output, and for the certificates as long as the cluster lives. All
+    # nodes must see it.
     log_directory: Path
-    is_encrypted: bool
-    patience_seconds: float
-    config_name: str
+    is_encrypted: bool  # whether the processes talk by TLS, with certificates made for this cluster
+    patience_seconds: float  # how long to wait while there is no worker at all
+    config_name: str  # section of dask's configuration ``jobqueue``
 
 
 def workers_of(
@@ -105,14 +86,7 @@ def workers_of(
     patience_seconds: float = 86400.0,
     config_name: str = "slurm",
 ) -> Workers:
-    """Check the arguments of :func:`cluster`, and fill in what dask's configuration says.
-
-    Raises
-    ------
-    SpecError
-        If an argument cannot be used, or if dask-jobqueue is not installed. The message names the
-        argument.
-    """
+    """Check the arguments of :func:`cluster`, and fill in what dask's configuration says."""
     if not 1 <= minimum_jobs <= jobs:
         message = (
             "not between 1 and the number of jobs" if jobs >= 1 else "there is at least one job"
@@ -157,13 +131,7 @@ def workers_of(
 
 
 def package() -> Any:
-    """Import dask_jobqueue, which is an optional dependency.
-
-    Raises
-    ------
-    SpecError
-        If it is not installed.
-    """
+    """Import dask_jobqueue, which is an optional dependency."""
     try:
         return importlib.import_module("dask_jobqueue")
     except ImportError as error:
@@ -177,11 +145,6 @@ def _section(name: str) -> dict[str, Any]:
     """Section of dask's configuration ``jobqueue``, with every key that is read here.
 
     Importing dask_jobqueue loads its defaults.
-
-    Raises
-    ------
-    SpecError
-        If dask_jobqueue is not installed, or there is no such section.
     """
     package()
     found = dask.config.get(f"jobqueue.{name}", None)
@@ -230,11 +193,6 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
 
     Directives that SLURMCluster writes itself are left out where shardwrite writes the same option
     with its value quoted.
-
-    Raises
-    ------
-    SpecError
-        If this machine has no network interface of the name in `workers.scheduler_interface`.
     """
     section = _section(workers.config_name)
     # A job that is lost is replaced by a new one, so SLURM must not requeue it.
@@ -282,11 +240,6 @@ def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
     The interface that the user asks for comes first, and what `options` say comes second. Without
     them, it is the workers' interface if this machine has one of that name. The last resort is the
     address that dask finds.
-
-    Raises
-    ------
-    SpecError
-        If this machine has no network interface of the name that the user asks for.
     """
     from distributed.utils import get_ip
 

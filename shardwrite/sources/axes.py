@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from shardwrite.codecs.documents import JSON
 
-__all__ = ["UNITS", "dimension_units", "tell_left_out", "unique_names"]
-
 _PREFIXES = {
     "": "",
     "d": "deci",
@@ -63,17 +61,10 @@ _NAMES = {name: name for name in UNITS.values()}
 def dimension_units(steps: Iterable[tuple[float, str] | None]) -> dict[str, JSON]:
     """Attribute ``dimension_units``, as tensorstore and Neuroglancer read it.
 
-    Parameters
-    ----------
-    steps : iterable of (float, str) or None
-        For each axis, the length of a step and its unit, or None if it is unknown. A unit that is
-        neither a length nor a time counts as unknown, because Neuroglancer opens no array that has
-        one.
-
-    Returns
-    -------
-    dict
-        The attribute; empty if no step is known.
+    - `steps`: for each axis, the length of a step and its unit, or None if it is unknown. A unit
+      that is neither a length nor a time counts as unknown, because Neuroglancer opens no array
+      that has one.
+    - Returns the attribute; empty if no step is known.
 
     Examples
     --------
@@ -103,14 +94,6 @@ def unique_names(names: Sequence[str | None]) -> tuple[str | None, ...] | None:
 
 
 def tell_left_out(path: str, reasons: Iterable[str]) -> None:
-    """Warn of what a file says and the new array will not.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    reasons : iterable of str
-        What is left out, each with its reason.
-    """
+    """Warn of what a file says and the new array will not."""
     for reason in reasons:
         warnings.warn(f"{path}: {reason}", stacklevel=3)

@@ -22,19 +22,10 @@ def merge_chunks(
 ) -> tuple[int, ...]:
     """Chunk shape of whole multiples of `unit`, grown along the fastest axis first.
 
-    Parameters
-    ----------
-    unit : sequence of int
-        Shape of the smallest piece that can be read without reading more of the file.
-    shape : sequence of int
-        Shape of the array.
-    itemsize : int
-        Size of one element, in bytes.
-    target : int, optional
-        Maximum size of a chunk, in bytes; by default ``shardwrite.source.chunk-size``. A larger
-        `unit` is kept as it is.
-    order : {"C", "F"}
-        Whether the last or the first axis is the fastest.
+    - `unit`: shape of the smallest piece that can be read without reading more of the file.
+    - `target`: maximum size of a chunk, in bytes; by default ``shardwrite.source.chunk-size``. A
+      larger `unit` is kept as it is.
+    - `order`: whether the last or the first axis is the fastest.
     """
     target = value_of(SOURCE_CHUNKS) if target is None else target
     chunk = [max(1, min(u, n)) for u, n in zip(unit, shape, strict=True)]

@@ -48,21 +48,7 @@ def identify(
 
     A file in a bucket has an ETag in place of the time.
 
-    Parameters
-    ----------
-    name : str
-        Name of the format.
-    path : str or FileInBucket
-        File or directory.
-    stat_path : str, optional
-        File whose size and modification time count, if `path` is a directory.
-    **options
-        Further arguments on which the values depend; those that are None are left out.
-
-    Raises
-    ------
-    OSError
-        If the file is missing or cannot be examined.
+    - `options`: further arguments on which the values depend; those that are None are left out.
     """
     if isinstance(path, FileInBucket):
         size, tag, version = path.version
@@ -88,13 +74,7 @@ def identity_text(name: str, where: str, **facts: object) -> str:
 
 
 def open_binary(place: str | FileInBucket) -> IO[bytes]:
-    """Open a file for reading, on this machine or in a bucket.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened.
-    """
+    """Open a file for reading, on this machine or in a bucket."""
     return (
         cast("IO[bytes]", place.stream()) if isinstance(place, FileInBucket) else open(place, "rb")
     )
@@ -111,22 +91,7 @@ def place_text(place: str | FileInBucket) -> str:
 
 
 def require(module: str, extra: str, path: str) -> Any:
-    """Import an optional library.
-
-    Parameters
-    ----------
-    module : str
-        Name of the module.
-    extra : str
-        Extra of this package that installs the library.
-    path : str
-        File that is read, for the error.
-
-    Raises
-    ------
-    SpecError
-        If the library is not installed. The error names the extra.
-    """
+    """Import an optional library."""
     if importlib.util.find_spec(module) is None:
         raise SpecError(
             f"reading this needs the library {module}, which is not installed",
@@ -138,13 +103,7 @@ def require(module: str, extra: str, path: str) -> Any:
 
 
 def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
-    """Choose the array `dataset`, or the only one if that is None.
-
-    Raises
-    ------
-    SpecError
-        If there is no such array, or there are several to choose from. The error lists them.
-    """
+    """Choose the array `dataset`, or the only one if that is None."""
     clean = None if dataset is None else dataset.strip("/")
     if clean is not None and clean in names:
         return clean
@@ -183,14 +142,7 @@ def as_attributes(
     Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
     The attribute ``_FillValue`` gets the form in which xarray looks for it.
 
-    Parameters
-    ----------
-    found : mapping
-        Attributes as a library gives them: numbers, text, bytes, and arrays of these.
-    path : str
-        File that is read, for the warning.
-    dtype : numpy.dtype, optional
-        Data type of the array, of which ``_FillValue`` must be, too.
+    - `dtype`: data type of the array, of which ``_FillValue`` must be, too.
 
     Warns
     -----
@@ -217,11 +169,6 @@ def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
     """Attributes by which xarray decodes values: single numbers with their types, and text.
 
     The result of decoding has a type that depends on theirs.
-
-    Parameters
-    ----------
-    attributes : mapping
-        Attributes as a library gives them.
     """
     found: dict[str, object] = {}
     for name in _OF_DECODING & set(attributes):
@@ -265,13 +212,7 @@ def mask_value(value: Any, dtype: np.dtype[Any] | None = None) -> JSON:
 
 
 def _as_json(value: Any) -> JSON:
-    """A value in the form of JSON.
-
-    Raises
-    ------
-    TypeError
-        If it has none.
-    """
+    """A value in the form of JSON."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box
 
-__all__ = ["naming_damage"]
-
 _OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
 """What libraries raise about a damaged file. None of these is only for damage."""
 
@@ -21,11 +19,6 @@ def naming_damage(path: str, box: Box) -> Iterator[None]:
     """Turn what a library raises about a damaged file into an error that names the file.
 
     Errors of the operating system, which have a number, stay as they are.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged.
     """
     try:
         yield

@@ -13,20 +13,12 @@ from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Source, SourceMetadata
 from shardwrite.sources.common import as_attributes, require
 
-__all__ = ["DecodedSource", "decoded"]
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedSource(RegionSource):
-    """A source whose values are unpacked, masked and turned into times block by block.
+    """A source whose values are unpacked, masked and turned into times block by block."""
 
-    Parameters
-    ----------
-    packed : Source
-        The source as the file holds it.
-    """
-
-    packed: Source
+    packed: Source  # the source as the file holds it
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         values = _decode(self.packed, self.packed[box.slices[:-1]])
@@ -46,16 +38,6 @@ def decoded(source: Source) -> Source:
 
     The attributes that say how to decode, such as ``scale_factor``, are left out. Missing values
     become NaN or NaT, which is then the fill value.
-
-    Parameters
-    ----------
-    source : Source
-        The source as the file holds it.
-
-    Raises
-    ------
-    SpecError
-        If xarray is not installed, or cannot decode the values. The error names the extra.
     """
     if source.dtype.kind in "TO":  # texts and bytes are not packed
         return source

@@ -11,21 +11,14 @@ __all__ = ["FORMATS", "Format", "register_format"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that can be opened.
+    """A format that can be opened."""
 
-    Parameters
-    ----------
-    module : str
-        Full name of the module that opens the format with its function ``open_``. The module is
-        imported when a file of the format is opened.
-    options : frozenset of str
-        Arguments of :func:`open_source` that the format accepts.
-    suffixes : tuple of str
-        Ends of file names that decide, whatever the first bytes of the file are.
-    """
-
+    # Full name of the module that opens the format with its function ``open_``. The module is
+    # imported when a file of the format is opened.
     module: str
+    # Arguments of :func:`open_source` that the format accepts
     options: frozenset[str] = frozenset()
+    # Ends of file names that decide, whatever the first bytes of the file are
     suffixes: tuple[str, ...] = ()
 
 
@@ -50,17 +43,7 @@ FORMATS = {
 def register_format(name: str, added: Format) -> None:
     """Add a format, so that :func:`open_source` can open its files in this process.
 
-    Parameters
-    ----------
-    name : str
-        Name of the format, as users give it.
-    added : Format
-        The format. The same format may be added again.
-
-    Raises
-    ------
-    SpecError
-        If there is another format of this name, or another one has one of the suffixes.
+    - `added`: the format. The same format may be added again.
     """
     for known, format_ in FORMATS.items():
         shared = sorted(set(format_.suffixes) & set(added.suffixes))

@@ -15,8 +15,6 @@ from shardwrite.sources.common import open_binary
 from shardwrite.sources.formats import FORMATS
 from shardwrite.stores import FileInBucket, file_in_bucket, open_bucket
 
-__all__ = ["FILES_IN_BUCKETS", "guess", "guess_in_bucket", "is_named_as_file"]
-
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
 """Names of the formats whose files are read from buckets, besides arrays of many objects."""
 
@@ -51,15 +49,7 @@ _FILES = (".nc", ".nwb", ".h5ad", ".mat", ".ims", ".zip", ".nii", ".nii.gz", ".r
 def guess(path: str) -> str | None:
     """Name of the format of a file, directory or pattern; None if it is unknown.
 
-    Parameters
-    ----------
-    path : str
-        File, directory or pattern. For a pattern, only its text counts.
-
-    Raises
-    ------
-    OSError
-        If the file or directory cannot be read.
+    - `path`: file, directory or pattern. For a pattern, only its text counts.
     """
     if os.path.isdir(path):
         return _guess_directory(path)
@@ -81,16 +71,6 @@ def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
 
     A URL that is named like a file is looked for as a file first. Others are looked for as a volume
     of Neuroglancer or a Zarr array.
-
-    Parameters
-    ----------
-    url : str
-        The URL.
-
-    Raises
-    ------
-    StoreError
-        If nothing lies at a URL that is named like a file, or the service refuses.
     """
     is_named = is_named_as_file(url)
     file = file_in_bucket(url) if is_named else None

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FILES", "WHOLE", "HandleCache"]
-
 
 @dataclass(slots=True)
 class _Entry:
@@ -27,11 +25,6 @@ class HandleCache:
 
     A handle that leaves the cache is not closed here, because a thread may be reading from it. It
     closes when its last reader releases it.
-
-    Parameters
-    ----------
-    limit : int
-        Maximum number of handles to keep.
     """
 
     def __init__(self, limit: int) -> None:

@@ -36,16 +36,6 @@ from shardwrite.sources.common import (
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import FileInBucket, check_regular
 
-__all__ = [
-    "Hdf5Source",
-    "attributes_of",
-    "metadata_of",
-    "open_",
-    "open_dataset",
-    "open_file",
-    "reading",
-]
-
 _NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16
 # Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.
@@ -64,17 +54,10 @@ _OF_LIBRARIES = {
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Source(RegionSource):
-    """One dataset of an HDF5 file.
+    """One dataset of an HDF5 file."""
 
-    Parameters
-    ----------
-    dataset : str
-        Full name of the dataset in the file.
-    file : FileInBucket, optional
-        The file, if it lies in a bucket.
-    """
-
-    dataset: str
+    dataset: str  # full name of the dataset in the file
+    # The file, if it lies in a bucket
     file: FileInBucket | None = field(kw_only=True, default=None)
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
@@ -93,12 +76,7 @@ class Hdf5Source(RegionSource):
 def open_file(path: str | FileInBucket) -> Any:
     """Open an HDF5 file for reading.
 
-    Raises
-    ------
-    SpecError
-        If h5py is not installed.
-    OSError
-        If the file cannot be read, or is no HDF5 file (`errno` is then None).
+    - Raises OSError if the file cannot be read, or is no HDF5 file (`errno` is then None).
     """
     h5py = require("h5py", "hdf5", place_text(path))
     if importlib.util.find_spec("hdf5plugin") is not None:
@@ -136,12 +114,8 @@ def reading(path: str | FileInBucket) -> Iterator[Any]:
     h5py raises errors of many types where a file is damaged, or holds what h5py does not know. Here
     all of them become an OSError without a number, like that about a file which is no HDF5 file.
 
-    Raises
-    ------
-    SpecError
-        If h5py is not installed.
-    OSError
-        If the file cannot be read, or does not hold what HDF5 says (`errno` is then None).
+    - Raises OSError if the file cannot be read, or does not hold what HDF5 says (`errno` is then
+      None).
     """
     try:
         with open_file(path) as file:
@@ -207,31 +181,14 @@ def _dimension(dimension: Any) -> str | None:
 def open_(request: Request) -> Hdf5Source:
     """Open one dataset of an HDF5 or NetCDF-4 file.
 
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and with `dataset` if the file holds several datasets.
-
-    Raises
-    ------
-    SpecError
-        If h5py is not installed, or `dataset` does not name a dataset.
-    OSError
-        If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
+    - Raises OSError if the file cannot be read, is no HDF5 file, or is damaged (`errno` is then
+      None).
     """
     return open_dataset(place_of(request), request.dataset)
 
 
 def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
-    """Open one dataset of a file; see `open_`.
-
-    Parameters
-    ----------
-    place : str or FileInBucket
-        Absolute path of the file, or the file in a bucket.
-    wanted : str, optional
-        Name of the dataset, if the file holds several.
-    """
+    """Open one dataset of a file; see `open_`."""
     path = place_text(place)
     with reading(place) as file:
         parts = (wanted or "").split("/")
@@ -265,13 +222,7 @@ def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
 
 
 def _check_links(file: Any, name: str, path: str) -> None:
-    """Refuse a name that leads into another file, for which the HDF5 library takes this one.
-
-    Raises
-    ------
-    SpecError
-        If that is so.
-    """
+    """Refuse a name that leads into another file, for which the HDF5 library takes this one."""
     h5py = require("h5py", "hdf5", path)
     node, parts, n_links = file, [*filter(None, name.split("/"))], 0
     while parts and isinstance(node, h5py.Group) and n_links < _MOST_LINKS:
@@ -291,13 +242,7 @@ def _check_links(file: Any, name: str, path: str) -> None:
 
 
 def _check_inside(dataset: Any, name: str, path: str) -> None:
-    """Refuse a dataset whose values lie in other files, which the HDF5 library takes for empty.
-
-    Raises
-    ------
-    SpecError
-        If that is so.
-    """
+    """Refuse a dataset whose values lie in other files, which the HDF5 library takes for empty."""
     if dataset.is_virtual or dataset.id.get_create_plist().get_external_count():
         raise _elsewhere(name, path)
 

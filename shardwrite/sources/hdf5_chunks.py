@@ -16,8 +16,6 @@ from shardwrite.read.hdf5_names import stored_chunks
 from shardwrite.sources.common import open_binary
 from shardwrite.stores import FileInBucket
 
-__all__ = ["ChunkTable", "locate"]
-
 _SHUFFLE = 2  # number of this filter of HDF5
 # chunks of which the library's bytes are compared with those at the place that it tells
 _N_COMPARED = 32
@@ -26,22 +24,12 @@ _N_COMPARED_FAR = 1  # in a bucket, where each is a request
 
 @dataclass(frozen=True, slots=True)
 class ChunkTable:
-    """Places of the chunks that a dataset stores, by rank.
+    """Places of the chunks that a dataset stores, by rank."""
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks of the chunks in the grid of chunks, ascending.
-    offsets, nbytes : numpy.ndarray of int64, shape (n,)
-        First byte in the file, and number of bytes.
-    is_odd : numpy.ndarray of bool, shape (n,)
-        Whether a chunk was not made by all filters of the dataset.
-    """
-
-    ranks: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    nbytes: npt.NDArray[np.int64]
-    is_odd: npt.NDArray[np.bool_]
+    ranks: npt.NDArray[np.int64]  # row-major ranks of the chunks in the grid of chunks, ascending
+    offsets: npt.NDArray[np.int64]  # first byte in the file, and number of bytes
+    nbytes: npt.NDArray[np.int64]  # first byte in the file, and number of bytes
+    is_odd: npt.NDArray[np.bool_]  # whether a chunk was not made by all filters of the dataset
 
     def row(self, rank: int) -> int | None:
         """Row of a chunk; None if it is not stored."""
@@ -52,17 +40,7 @@ class ChunkTable:
 def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
     """Find where the chunks of a dataset lie; None if the library does not tell it rightly.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        A dataset of chunks.
-    place : str or FileInBucket
-        Its file.
-
-    Raises
-    ------
-    OSError
-        If a chunk is there twice, of which programs read either (`errno` is None).
+    - Raises OSError if a chunk is there twice, of which programs read either (`errno` is None).
     """
     shape, chunks = dataset.shape, dataset.chunks
     counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
@@ -98,14 +76,8 @@ def _is_edge_raw(dataset: Any, index: npt.NDArray[np.int64], nbytes: npt.NDArray
     tell. So what the library reads is compared with the bytes, until one chunk decides. Where both
     are the same with and without the filter, either will do.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        The dataset.
-    index : numpy.ndarray of int64, shape (n, ndim)
-        Positions of the chunks at the edge in the grid of chunks.
-    nbytes : numpy.ndarray of int64, shape (n,)
-        Their sizes in the file.
+    - `index`: int64, shape (n, ndim). Positions of the chunks at the edge in the grid of chunks.
+    - `nbytes`: int64, shape (n,). Their sizes in the file.
     """
     chunks, dtype = dataset.chunks, dataset.dtype
     if not len(index) or (nbytes != math.prod(chunks) * dtype.itemsize).any():

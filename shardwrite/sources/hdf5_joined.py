@@ -15,8 +15,6 @@ from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.stores import Capability, ObjectReader, Store
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["JoinedStore"]
-
 _MAX_OPEN = 64
 Version = tuple[int, int, int]
 
@@ -24,18 +22,7 @@ Version = tuple[int, int, int]
 class JoinedStore(Store):
     """The chunks of datasets that lie side by side.
 
-    Parameters
-    ----------
-    files : sequence of (str, tuple)
-        The files in row-major order of their grid, each with its version; see `file_of`.
-    dataset : str
-        Name of the dataset in each of them.
-    counts : tuple of int
-        Number of files along each axis.
-    n_chunks : tuple of int
-        Number of chunks along each axis in all files but the last.
-    document : str
-        Metadata document of the array.
+    - `files`: the files in row-major order of their grid, each with its version; see `file_of`.
     """
 
     capabilities = frozenset({Capability.SHARED})
@@ -54,13 +41,7 @@ class JoinedStore(Store):
 
     @staticmethod
     def file_of(path: str) -> tuple[str, Version]:
-        """A file, and the version that it has now.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be read.
-        """
+        """A file, and the version that it has now."""
         store = Hdf5Store(path)
         return str(store.path), store.file_version
 

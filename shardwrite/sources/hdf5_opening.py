@@ -24,22 +24,14 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.ranged import RangedSource
 
-__all__ = ["Hdf5InBucket", "open_"]
-
 _Read = Callable[[tuple[slice, ...]], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Hdf5InBucket(RegionSource):
-    """One dataset of an HDF5 file in a bucket.
+    """One dataset of an HDF5 file in a bucket."""
 
-    Parameters
-    ----------
-    values : Hdf5Source
-        The dataset as h5py reads it.
-    """
-
-    values: hdf5.Hdf5Source
+    values: hdf5.Hdf5Source  # the dataset as h5py reads it
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         read: _Read = FILES.get(f"{self.identity}:ranges", self._reader)
@@ -91,18 +83,8 @@ class Hdf5InBucket(RegionSource):
 def open_(request: Request) -> Source:
     """Open one dataset of an HDF5 or NetCDF-4 file.
 
-    Parameters
-    ----------
-    request : Request
-        Request with `path` or `file`, and with `dataset` if the file holds several datasets.
-
-    Raises
-    ------
-    SpecError
-        If h5py is not installed, or `dataset` does not name a dataset. In a bucket, also if its
-        values lie in other files.
-    OSError
-        If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
+    - Raises OSError if the file cannot be read, is no HDF5 file, or is damaged (`errno` is then
+      None).
     """
     values = hdf5.open_(request)
     if values.file is None:

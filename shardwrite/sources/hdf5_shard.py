@@ -25,8 +25,6 @@ from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
 from shardwrite.stores import FileInBucket, as_store_error, open_plain, pread_all
 
-__all__ = ["DECODE", "GIVE_FILES", "NO_FILE", "DatasetFile", "look_into", "refusing"]
-
 DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"
 GIVE_FILES = "give files by their names, also those of a directory"
@@ -37,36 +35,17 @@ _OF_NETCDF3 = b"CDF"  # first bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class DatasetFile:
-    """A file, and the dataset in it whose chunks become those of a shard.
+    """A file, and the dataset in it whose chunks become those of a shard."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    dataset : str
-        Name of the dataset.
-    metadata : ArrayMetadata
-        Metadata of the array without shards that has the chunks of the dataset.
-    nbytes : int
-        Size of the file.
-    why_not_end : str
-        Why nothing may follow the end of the file; empty if something may.
-    is_block_empty : bool
-        Whether all bytes of the user block are zero.
-    table : ChunkTable
-        Places of the chunks.
-    superblock : Superblock
-        The superblock of the file.
-    """
-
-    path: str
-    dataset: str
+    path: str  # the file
+    dataset: str  # name of the dataset
+    # Metadata of the array without shards that has the chunks of the dataset
     metadata: ArrayMetadata
-    nbytes: int
-    why_not_end: str
-    is_block_empty: bool
-    table: ChunkTable
-    superblock: Superblock
+    nbytes: int  # size of the file
+    why_not_end: str  # why nothing may follow the end of the file; empty if something may
+    is_block_empty: bool  # whether all bytes of the user block are zero
+    table: ChunkTable  # places of the chunks
+    superblock: Superblock  # the superblock of the file
 
     @property
     def room_nbytes(self) -> int:
@@ -76,10 +55,7 @@ class DatasetFile:
     def index_of(self, array: ArrayMetadata) -> ShardIndex:
         """Index of the shard that the file becomes.
 
-        Parameters
-        ----------
-        array : ArrayMetadata
-            The array with shards. Its inner chunks are those of the dataset.
+        - `array`: the array with shards. Its inner chunks are those of the dataset.
         """
         counts = array.grid.chunks_per_shard
         offsets = np.zeros(array.grid.n_chunks_per_shard, np.int64)
@@ -103,17 +79,10 @@ class Ranges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Object(FileInBucket):
-    """An object of a store, as a file that lies somewhere else.
+    """An object of a store, as a file that lies somewhere else."""
 
-    Parameters
-    ----------
-    source : Ranges
-        The object.
-    troubles : list of StoreError
-        What went wrong while it was read. The library of HDF5 tells it as damage of the file.
-    """
-
-    source: Ranges
+    source: Ranges  # the object
+    # What went wrong while it was read. The library of HDF5 tells it as damage of the file.
     troubles: list[StoreError]
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -128,21 +97,9 @@ class _Object(FileInBucket):
 def look_into(path: str, dataset: str | None, source: Ranges | None = None) -> DatasetFile:
     """Look at a dataset of a file, which is to become a shard as it is.
 
-    Parameters
-    ----------
-    path : str
-        Absolute path of the file.
-    dataset : str, optional
-        Name of the dataset. It may be left out if the file has only one.
-    source : Ranges, optional
-        The file, if it is an object of a store. Then `path` is the name by which errors call it.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot become a shard.
-    StoreError
-        If it cannot be read.
+    - `dataset`: name of the dataset. It may be left out if the file has only one.
+    - `source`: the file, if it is an object of a store. Then `path` is the name by which errors
+      call it.
     """
     if source is None:
         return _look_into(path, dataset)
@@ -223,22 +180,7 @@ def _as_array_of(place: str | FileInBucket, dataset: str | None) -> DatasetArray
 def refusing(
     place: str | FileInBucket, refused: Callable[[str, str, str], SpecError]
 ) -> Iterator[None]:
-    """Have errors about a file, which is looked at, be told as a refusal of that file.
-
-    Parameters
-    ----------
-    place : str or FileInBucket
-        The file.
-    refused : callable
-        Makes the error of the path, the reason and the remedy.
-
-    Raises
-    ------
-    SpecError
-        If the file is none of HDF5, a program writes to it, or it holds no such dataset.
-    StoreError
-        If the storage refuses to read it.
-    """
+    """Have errors about a file, which is looked at, be told as a refusal of that file."""
     path = place_text(place)
     h5py = require("h5py", "hdf5", path)
     try:

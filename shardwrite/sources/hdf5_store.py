@@ -33,8 +33,6 @@ from shardwrite.sources.common import place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable, locate
 from shardwrite.stores import Contents, FileInBucket, InsideStore, Member, Told
 
-__all__ = ["DatasetArray", "Hdf5Store", "as_array"]
-
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _CHECKSUM_NBYTES = 4
 _WHY_SOME = "filters of the dataset were left out when they were written"
@@ -54,24 +52,12 @@ class Hdf5Store(InsideStore):
 
 @dataclass(frozen=True, slots=True)
 class DatasetArray:
-    """A dataset as an array of Zarr.
+    """A dataset as an array of Zarr."""
 
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array that has the chunks of the dataset.
-    codecs : Mapped
-        How its filters map; `why_not` says why values are read with h5py.
-    table : ChunkTable or None
-        Places of its chunks; None if the dataset has none.
-    source : Hdf5Source
-        Its values.
-    """
-
-    metadata: ArrayMetadata
-    codecs: Mapped
-    table: ChunkTable | None
-    source: hdf5.Hdf5Source
+    metadata: ArrayMetadata  # metadata of the array that has the chunks of the dataset
+    codecs: Mapped  # how its filters map; `why_not` says why values are read with h5py
+    table: ChunkTable | None  # places of its chunks; None if the dataset has none
+    source: hdf5.Hdf5Source  # its values
 
     def member(self, key: str) -> Member | None:
         """The object of a chunk; None if it is not stored."""
@@ -134,18 +120,7 @@ def _without_checksum(read: Callable[[], bytes]) -> bytes:
 
 
 class _Tree(Contents):
-    """Groups and datasets of a file.
-
-    Parameters
-    ----------
-    place : str or FileInBucket
-        The file.
-
-    Raises
-    ------
-    SpecError
-        If it is no HDF5 file, or h5py is missing.
-    """
+    """Groups and datasets of a file."""
 
     def __init__(self, place: str | FileInBucket) -> None:
         self._place, self._path = place, place_text(place)
@@ -239,20 +214,7 @@ class _Tree(Contents):
 
 
 class _Dataset(Contents):
-    """One dataset of a file, as an array.
-
-    Parameters
-    ----------
-    place : str or FileInBucket
-        The file.
-    name : str
-        Name of the dataset, or of a link to it.
-
-    Raises
-    ------
-    SpecError
-        If the file is no HDF5 file, it has no such dataset, or h5py is missing.
-    """
+    """One dataset of a file, as an array."""
 
     left_out = ()
 
@@ -279,13 +241,7 @@ class _Dataset(Contents):
 
 
 def _array_of(place: str | FileInBucket, name: str) -> DatasetArray:
-    """A dataset of a file as an array.
-
-    Raises
-    ------
-    SpecError
-        If Zarr has no data type for its elements, or the file is damaged.
-    """
+    """A dataset of a file as an array."""
     try:
         return as_array(place, name)
     except OSError as error:
@@ -332,21 +288,11 @@ def as_array(
 ) -> DatasetArray:
     """A dataset as an array of Zarr.
 
-    Parameters
-    ----------
-    place : str or FileInBucket
-        The file.
-    name : str
-        Name of the dataset; empty if the file has only one.
-    keeps_checksums : bool
-        Whether a fletcher32 checksum at the end of each chunk stays there, and has a codec.
-
-    Raises
-    ------
-    SpecError
-        If Zarr has no data type for its elements.
-    OSError
-        If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
+    - `name`: name of the dataset; empty if the file has only one.
+    - `keeps_checksums`: whether a fletcher32 checksum at the end of each chunk stays there, and has
+      a codec.
+    - Raises OSError if the file cannot be read, is no HDF5 file, or is damaged (`errno` is then
+      None).
     """
     place = os.path.abspath(place) if isinstance(place, str) else place
     source = hdf5.open_dataset(place, name or None)
@@ -369,13 +315,7 @@ def as_array(
 
 
 def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:
-    """Data type of the values without what only h5py knows of it, and without gaps.
-
-    Raises
-    ------
-    SpecError
-        If elements have no fixed size, or are arrays.
-    """
+    """Data type of the values without what only h5py knows of it, and without gaps."""
     is_array = dtype.subdtype is not None
     if is_array or dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSV":
         raise SpecError(

@@ -14,8 +14,6 @@ from typing import Any
 
 from shardwrite.errors import CorruptShardError
 
-__all__ = ["Inflated"]
-
 _BLOCK_NBYTES = 2**18  # read from the file at a time
 _PIECE_NBYTES = 2**20  # inflated at a time
 _KEPT_NBYTES = 2**23  # kept as they are, if there are no more
@@ -34,16 +32,8 @@ class _State:
 class Inflated:
     """Bytes that are inflated as they are read.
 
-    Parameters
-    ----------
-    key : str
-        Name of the object for errors.
-    read_deflated : callable
-        Function of an offset and a number of bytes that reads the deflated bytes.
-    n_deflated, nbytes : int
-        Number of deflated bytes, and of all others.
-    crc : int
-        CRC-32 of the bytes.
+    - `read_deflated`: function of an offset and a number of bytes that reads the deflated bytes.
+    - `crc`: CRC-32 of the bytes.
     """
 
     def __init__(
@@ -64,10 +54,7 @@ class Inflated:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read `nbytes` bytes from byte `offset` on.
 
-        Raises
-        ------
-        CorruptShardError
-            If the bytes are not those that were deflated.
+        - Raises CorruptShardError if the bytes are not those that were deflated.
         """
         if not self._states:
             self._look_through()

@@ -9,30 +9,12 @@ import numpy as np
 from shardwrite.grid import Box
 from shardwrite.plan.regions import index_of_each_axis
 
-__all__ = ["split_key"]
-
 
 def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
     """Split a key into the smallest box that it selects from, and a key within that box.
 
-    Parameters
-    ----------
-    key : slice, int, list, numpy.ndarray, Ellipsis or tuple of them
-        Indexing key, as in NumPy.
-    shape : tuple of int
-        Shape of the array.
-
-    Returns
-    -------
-    box : Box
-        Box that must be read.
-    rest : tuple or None
-        Key to apply to the block of the box; None if the block is the result.
-
-    Raises
-    ------
-    IndexError
-        If the key has too many axes or is out of bounds.
+    - Returns key to apply to the block of the box; None if the block is the result.
+    - Raises IndexError if the key has too many axes or is out of bounds.
     """
     parts = index_of_each_axis(key, len(shape))
     split = [_split_axis(part, n) for part, n in zip(parts, shape, strict=True)]

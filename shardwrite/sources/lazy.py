@@ -15,29 +15,9 @@ from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import Source
 
-__all__ = ["as_dask"]
-
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
-    """Dask array that reads from a source; its construction reads nothing.
-
-    Parameters
-    ----------
-    source : Source
-        Source to read from.
-    chunks : optional
-        Chunks in any form that dask accepts; those of the source by default.
-
-    Returns
-    -------
-    dask.array.Array
-        The array. Its name depends only on the identity of the source and the chunks.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the shape of the source, or it has too many.
-    """
+    """Dask array that reads from a source; its construction reads nothing."""
     _check_number(source)
     full = normalize(
         source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
@@ -56,13 +36,7 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
 
 
 def _check_number(source: Source) -> None:
-    """Refuse a source that claims a shape of too many chunks, before dask makes a list of them.
-
-    Raises
-    ------
-    SpecError
-        If it does.
-    """
+    """Refuse a source that claims a shape of too many chunks, before dask makes a list of them."""
     n_chunks = math.prod(
         len(size) if isinstance(size, tuple) else ceil_div(n, max(1, size))
         for n, size in zip(source.shape, source.chunks, strict=True)

@@ -21,20 +21,12 @@ from shardwrite.sources.common import (
 )
 from shardwrite.sources.handles import FILES
 
-__all__ = ["Netcdf3Source", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class Netcdf3Source(RegionSource):
-    """One variable of a NetCDF-3 file.
+    """One variable of a NetCDF-3 file."""
 
-    Parameters
-    ----------
-    dataset : str
-        Name of the variable.
-    """
-
-    dataset: str
+    dataset: str  # name of the variable
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         file = FILES.get(self.identity, lambda: _file(self.path))
@@ -67,20 +59,7 @@ def _metadata(variable: Any, path: str) -> SourceMetadata:
 
 
 def open_(request: Request) -> Source:
-    """Open one variable of a NetCDF-3 file.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and with `dataset` if the file holds several variables.
-
-    Raises
-    ------
-    SpecError
-        If scipy is not installed, or `dataset` does not name a variable.
-    OSError
-        If the file cannot be read.
-    """
+    """Open one variable of a NetCDF-3 file."""
     path = os.path.abspath(request.path)
     with _file(path) as file:
         name = choose_dataset(list(file.variables), request.dataset, path)

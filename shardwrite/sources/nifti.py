@@ -23,8 +23,6 @@ from shardwrite.sources.handles import WHOLE
 from shardwrite.sources.raw import MappedSource, check_length
 from shardwrite.stores import check_regular
 
-__all__ = ["NiftiGzSource", "open_"]
-
 _PIECE_NBYTES = 2**20  # of what follows the values, read at a time
 
 
@@ -91,18 +89,6 @@ def _metadata(image: Any, path: str) -> SourceMetadata:
 
 def open_(request: Request) -> Source:
     """Open a NIfTI image; only its header is read.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`.
-
-    Raises
-    ------
-    SpecError
-        If nibabel is not installed, or an uncompressed file is too short.
-    OSError
-        If the file cannot be read.
 
     Warns
     -----

@@ -13,8 +13,6 @@ from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, open_binary, place_of
 from shardwrite.sources.raw import check_length, in_one_piece
 
-__all__ = ["open_"]
-
 _MAX_HEADER_NBYTES = 10_000  # limit of numpy: parsing very long literals is not safe
 
 
@@ -37,22 +35,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def open_(request: Request) -> Source:
-    """Open a ``.npy`` file; only its header is read.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`.
-
-    Raises
-    ------
-    SpecError
-        If the elements are Python objects, or the file is too short.
-    ValueError
-        If the header is invalid, or its version is unknown.
-    OSError
-        If the file cannot be read.
-    """
+    """Open a ``.npy`` file; only its header is read."""
     path, place = request.path, place_of(request)
     with open_binary(place) as file:
         shape, fortran, dtype = _header(file)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
-__all__ = ["OmeImage", "images_in"]
-
 _PIXELS = ["OME", "Image", "Pixels"]
 _STEPS = {
     "X": ("PhysicalSizeX", "µm"),
@@ -24,24 +22,14 @@ _STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class OmeImage:
-    """One image of a file.
-
-    Parameters
-    ----------
-    name : str, optional
-        Its name.
-    sizes : mapping of str to str
-        Number of pixels along each axis, as the text has it; axes are the letters of OME.
-    steps : mapping of str to (str, str)
-        Size of a pixel, or time between two frames, and its unit, for each axis that has one.
-    channels : list of str or None
-        Name of each channel.
-    """
+    """One image of a file."""
 
     name: str | None
+    # Number of pixels along each axis, as the text has it; axes are the letters of OME
     sizes: Mapping[str, str]
+    # Size of a pixel, or time between two frames, and its unit, for each axis that has one
     steps: Mapping[str, tuple[str, str]]
-    channels: list[str | None] = field(default_factory=list)
+    channels: list[str | None] = field(default_factory=list)  # name of each channel
 
 
 class _Images:
@@ -79,16 +67,6 @@ class _Images:
 
 def images_in(text: str) -> list[OmeImage]:
     """Images that OME-XML describes, in its order.
-
-    Parameters
-    ----------
-    text : str
-        The OME-XML of a file.
-
-    Raises
-    ------
-    ValueError
-        If the text is not well-formed, or declares a document type.
 
     Examples
     --------

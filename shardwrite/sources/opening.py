@@ -18,27 +18,15 @@ from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import InsideStore, as_store_error, is_bucket_url, local_path
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["place_of"]
-
 _ZIP = b"PK\x03\x04"
 
 
 def place_of(source: Any) -> Place:
     """Place of an array or group that exists: in a directory, in a store, or in a file.
 
-    Parameters
-    ----------
-    source : str, path, or store or node of zarr-python
-        As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5, NetCDF-4 or ZIP
-        file. A `zarr.storage.ZipStore` stands for its file. In a bucket, files of HDF5 and NetCDF-4
-        are read. The address of a volume may begin with ``precomputed://``.
-
-    Raises
-    ------
-    SpecError
-        If there cannot be an array, or the file is of a format whose chunks cannot be copied.
-    StoreError
-        If the file cannot be read.
+    - `source`: as for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5, NetCDF-4 or
+      ZIP file. A `zarr.storage.ZipStore` stands for its file. In a bucket, files of HDF5 and
+      NetCDF-4 are read. The address of a volume may begin with ``precomputed://``.
     """
     source = without_kind(source)
     path, name = _split(source)

@@ -27,8 +27,6 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.lazy import as_dask
 from shardwrite.stores import Store, open_store
 
-__all__ = ["PrecomputedSource", "from_precomputed", "open_", "source_in"]
-
 _AXES = "xyzc"
 _NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
 _MERGED_NBYTES = 32 * 2**20
@@ -36,24 +34,12 @@ _MERGED_NBYTES = 32 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class PrecomputedSource(RegionSource):
-    """A scale of a volume.
+    """A scale of a volume."""
 
-    Parameters
-    ----------
-    store : Store
-        Where ``info`` lies.
-    info : str
-        Text of the ``info``.
-    key : str
-        Key of the scale.
-    axes : str
-        Axes of the array, of ``x``, ``y``, ``z`` and ``c``.
-    """
-
-    store: Store
-    info: str
-    key: str
-    axes: str
+    store: Store  # where ``info`` lies
+    info: str  # text of the ``info``
+    key: str  # key of the scale
+    axes: str  # axes of the array, of ``x``, ``y``, ``z`` and ``c``
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         # The limit may change, so a reader that is kept has the limit in its name.
@@ -86,19 +72,8 @@ class PrecomputedSource(RegionSource):
 def open_(request: Request) -> Source:
     """Open a scale of a volume; only its ``info`` is read.
 
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and with the key of a scale as `dataset`. By default it is the first
-        scale, which is the finest.
-
-    Raises
-    ------
-    SpecError
-        If the ``info`` describes no volume, there is no such scale, or its encoding is not
-        supported.
-    StoreError
-        If there is no ``info``, or it cannot be read.
+    - `request`: request with `path`, and with the key of a scale as `dataset`. By default it is the
+      first scale, which is the finest.
     """
     if os.path.isfile(request.path):
         raise SpecError(
@@ -184,19 +159,7 @@ def _source(path: Any, wanted: int | str | None, axes: str | None) -> Precompute
 def source_in(
     store: Store, label: str, wanted: int | str | None, axes: str | None
 ) -> PrecomputedSource:
-    """Open a scale of the volume in a store; see :func:`from_precomputed`.
-
-    Parameters
-    ----------
-    store : Store
-        Where ``info`` lies.
-    label : str
-        Name of the volume for messages.
-    wanted : int or str, optional
-        Number or key of the scale; by default the first one.
-    axes : str, optional
-        Order of the axes.
-    """
+    """Open a scale of the volume in a store; see :func:`from_precomputed`."""
     text, volume = read_info(store, label)
     scale = volume.scale(wanted)
     ScaleReader(store, volume, scale)  # checks that it can be read

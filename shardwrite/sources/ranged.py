@@ -14,8 +14,6 @@ from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource
 from shardwrite.stores import FileInBucket
 
-__all__ = ["RangedSource"]
-
 _MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
 _LITTLE_NBYTES = 2**20  # which take no longer to read than several requests
 _MOST_WASTE = 4
@@ -26,23 +24,12 @@ class RangedSource(RegionSource):
     """An array that is stored in one piece, of which ranges are read.
 
     Several threads read at the same time. One request reads up to 4 MiB.
-
-    Parameters
-    ----------
-    file : FileInBucket
-        The file.
-    stored : numpy.dtype
-        Data type in the file; `dtype` may differ from it in byte order.
-    offset : int
-        Position of the first element in the file, in bytes.
-    order : {"C", "F"}
-        Whether the last or the first axis is the fastest.
     """
 
     file: FileInBucket
-    stored: np.dtype[Any]
-    offset: int
-    order: str
+    stored: np.dtype[Any]  # data type in the file; `dtype` may differ from it in byte order
+    offset: int  # position of the first element in the file, in bytes
+    order: str  # whether the last or the first axis is the fastest
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         order: Any = self.order
@@ -63,14 +50,7 @@ class RangedSource(RegionSource):
         What lies between them is read, too, where that takes no longer. Otherwise the block is
         halved, along the axis on which its elements lie farthest apart.
 
-        Parameters
-        ----------
-        block : numpy.ndarray
-            Receives the elements. It is not empty.
-        start : int
-            Position of the first one in the file, in bytes.
-        steps : tuple of int
-            Distance of two neighbours in the file along each axis, in bytes.
+        - `block`: receives the elements. It is not empty.
         """
         lengths = [(n - 1) * step for n, step in zip(block.shape, steps, strict=True)]
         span = sum(lengths) + self.stored.itemsize

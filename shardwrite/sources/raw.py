@@ -23,26 +23,14 @@ from shardwrite.sources.handles import FILES
 from shardwrite.sources.ranged import RangedSource
 from shardwrite.stores import FileInBucket
 
-__all__ = ["MappedSource", "check_length", "in_one_piece", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class MappedSource(RegionSource):
-    """An array that is stored in one piece, read through a memory map.
+    """An array that is stored in one piece, read through a memory map."""
 
-    Parameters
-    ----------
-    stored : numpy.dtype
-        Data type in the file; `dtype` may differ from it in byte order.
-    offset : int
-        Position of the first element in the file, in bytes.
-    order : {"C", "F"}
-        Whether the last or the first axis is the fastest.
-    """
-
-    stored: np.dtype[Any]
-    offset: int
-    order: str
+    stored: np.dtype[Any]  # data type in the file; `dtype` may differ from it in byte order
+    offset: int  # position of the first element in the file, in bytes
+    order: str  # whether the last or the first axis is the fastest
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         mapped = FILES.get(self.identity, self._open)
@@ -59,15 +47,7 @@ class MappedSource(RegionSource):
 
 
 def in_one_piece(place: str | FileInBucket, **fields: Any) -> RegionSource:
-    """Source of an array that is stored in one piece of a file.
-
-    Parameters
-    ----------
-    place : str or FileInBucket
-        The file.
-    **fields
-        Fields of `MappedSource` other than `path`.
-    """
+    """Source of an array that is stored in one piece of a file."""
     if isinstance(place, FileInBucket):
         return RangedSource(path=place.url, file=place, **fields)
     return MappedSource(path=place, **fields)
@@ -80,13 +60,7 @@ def check_length(
     offset: int,
     remedy: str = "give the file whole",
 ) -> None:
-    """Verify that a file is long enough for an array that starts at byte `offset`.
-
-    Raises
-    ------
-    SpecError
-        If the file is too short.
-    """
+    """Verify that a file is long enough for an array that starts at byte `offset`."""
     needed = offset + math.prod(shape) * dtype.itemsize
     size = path.nbytes if isinstance(path, FileInBucket) else os.path.getsize(path)
     if size < needed:
@@ -102,18 +76,8 @@ def check_length(
 def open_(request: Request) -> Source:
     """Open a raw binary file with a given layout.
 
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, `shape` and `dtype`, and with `offset` and `order` unless they are 0
-        and "C".
-
-    Raises
-    ------
-    SpecError
-        If the layout is incomplete or invalid, or the file is too short.
-    OSError
-        If the file is missing or cannot be examined.
+    - `request`: request with `path`, `shape` and `dtype`, and with `offset` and `order` unless they
+      are 0 and "C".
     """
     if request.shape is None or request.dtype is None:
         field = "shape" if request.shape is None else "dtype"

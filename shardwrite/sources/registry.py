@@ -27,8 +27,6 @@ from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
 from shardwrite.stores import FileInBucket, check_regular, file_in_bucket, is_bucket_url, local_path
 
-__all__ = ["open_source"]
-
 
 class RawLayout(TypedDict, total=False):
     """Keywords that describe the layout of a raw binary file."""
@@ -54,33 +52,10 @@ def open_source(
 ) -> Source:
     """Open an array in a file; its shape and dtype are read, but no values.
 
-    Parameters
-    ----------
-    path : str
-        File, directory, or pattern of TIFF files, or the URL of a file or an array in a bucket;
-        ``file::dataset`` names an array in a file.
-    format : str, optional
-        A key of :data:`FORMATS`; by default the name and the first bytes of the file decide.
-    dataset : str, optional
-        Name of the array, if the file holds several; for TIFF, number or name of the series.
-    chunks : optional
-        Chunks in any form that dask accepts; the natural chunks of the file by default.
-    **layout
-        Layout of a raw binary file: `shape`, `dtype`, `offset` in bytes, 0 by default, and
-        `order`, which is ``"C"`` by default, or ``"F"``.
-
-    Returns
-    -------
-    Source
-        The array.
-
-    Raises
-    ------
-    SpecError
-        If the format is unknown, an argument does not fit the format or the file, the content
-        is invalid, a library is missing, or the elements have no fixed size.
-    StoreError
-        If the file is missing or cannot be read.
+    - `format`: A key of :data:`FORMATS`; by default the name and the first bytes of the file
+      decide.
+    - `layout`: layout of a raw binary file: `shape`, `dtype`, `offset` in bytes, 0 by default, and
+      `order`, which is ``"C"`` by default, or ``"F"``.
     """
     refuse_unknown("open_source", layout, _KEYWORDS)
     path, dataset = _split(os.fspath(path), dataset)
@@ -129,17 +104,7 @@ def _is_in_hierarchy(path: str) -> bool:
 
 
 def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
-    """Name of a format, which may be given, and the file if it lies in a bucket.
-
-    Raises
-    ------
-    SpecError
-        If the format is not known, or cannot be read from a bucket.
-    StoreError
-        If nothing lies at a URL, or the service refuses.
-    OSError
-        If a file of this machine cannot be read.
-    """
+    """Name of a format, which may be given, and the file if it lies in a bucket."""
     name, file = given, None
     if not is_bucket_url(path):
         name = given or guess(path) or ("zarr" if _is_in_hierarchy(path) else None)

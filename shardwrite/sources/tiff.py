@@ -24,25 +24,14 @@ from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.sources.tiff_stack import open_stack
 from shardwrite.stores import FileInBucket
 
-__all__ = ["TiffSource", "open_"]
-
 
 @dataclass(frozen=True, slots=True)
 class TiffSource(RegionSource):
-    """A series of pages of one file.
+    """A series of pages of one file."""
 
-    Parameters
-    ----------
-    series : int
-        Number of the series in the file.
-    leading : int
-        Number of leading axes that count pages; the other axes are within a page.
-    file : FileInBucket, optional
-        The file, if it lies in a bucket.
-    """
-
-    series: int
-    leading: int
+    series: int  # number of the series in the file
+    leading: int  # number of leading axes that count pages; the other axes are within a page
+    # The file, if it lies in a bucket
     file: FileInBucket | None = field(kw_only=True, default=None)
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
@@ -73,21 +62,6 @@ def _open_tiff(place: str | FileInBucket) -> tuple[Any, Callable[[], None]]:
 
 def open_(request: Request) -> Source:
     """Open a TIFF file, or a directory or pattern of TIFF files.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and optionally with `dataset`, the number or name of the series; the
-        default is the first series.
-
-    Raises
-    ------
-    SpecError
-        If tifffile is not installed, there is no such series, or it cannot be read.
-    StoreError
-        If no file matches a directory or pattern.
-    OSError
-        If a file cannot be read.
 
     Warns
     -----

@@ -15,22 +15,12 @@ from shardwrite.sources.axes import dimension_units, unique_names
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.ome import OmeImage, images_in
 
-__all__ = ["common_metadata", "describe_series", "stacked"]
-
 _UNNAMED = "QI"  # tifffile's letters for an axis of unknown kind, and for pages one after another
 _Steps = Mapping[str, tuple[float, str]]
 
 
 def describe_series(file: Any, number: int) -> tuple[SourceMetadata, list[str]]:
-    """Names of the axes and attributes of a series, and what is left out, with the reasons.
-
-    Parameters
-    ----------
-    file : tifffile.TiffFile
-        Open file.
-    number : int
-        Number of the series.
-    """
+    """Names of the axes and attributes of a series, and what is left out, with the reasons."""
     series = file.series[number]
     axes, left_out = str(series.axes), list[str]()
     steps: _Steps = {}
@@ -75,13 +65,7 @@ def stacked(found: SourceMetadata) -> SourceMetadata:
 
 
 def _image_of(file: Any, number: int) -> OmeImage:
-    """The image of a series in the OME-XML of its file.
-
-    Raises
-    ------
-    ValueError
-        If the text is broken, or does not say which image it is.
-    """
+    """The image of a series in the OME-XML of its file."""
     series, images = file.series[number], images_in(file.ome_metadata)
     if series.kind != "ome":
         raise ValueError("it does not fit the pages")

@@ -12,25 +12,9 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Box, ravel
 from shardwrite.sources.common import require
 
-__all__ = ["choose_series", "page_rank", "read_series"]
-
 
 def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray[Any]) -> None:
-    """Read `box` of a series into `out`, page by page.
-
-    Parameters
-    ----------
-    file : tifffile.TiffFile
-        Open file.
-    number : int
-        Number of the series.
-    leading : int
-        Number of leading axes that count pages.
-    box : Box
-        Box to read.
-    out : numpy.ndarray
-        Receives the values; it has the shape of the box.
-    """
+    """Read `box` of a series into `out`, page by page."""
     with file.filehandle.lock:
         series = file.series[number]
     outer, inner = series.shape[:leading], series.shape[leading:]
@@ -58,13 +42,7 @@ def page_rank(series: Any) -> int | None:
 
 
 def choose_series(file: Any, dataset: str | None, path: str) -> int:
-    """Number of the series `dataset`, which is a number or name, or None for the first series.
-
-    Raises
-    ------
-    SpecError
-        If there is no such series, or it cannot be read.
-    """
+    """Number of the series `dataset`, which is a number or name, or None for the first series."""
     count = len(file.series)
     names = [series.name for series in file.series]
     number = (

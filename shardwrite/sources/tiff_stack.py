@@ -22,27 +22,16 @@ from shardwrite.sources.tiff_metadata import common_metadata, describe_series, s
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.stores import check_regular
 
-__all__ = ["TiffStackSource", "open_stack", "page_files"]
-
 
 @dataclass(frozen=True, slots=True)
 class TiffStackSource(RegionSource):
-    """Images of equal shape and dtype in many files, stacked along the first axis.
+    """Images of equal shape and dtype in many files, stacked along the first axis."""
 
-    Parameters
-    ----------
-    names : str
-        Digest of the file names. Each process lists the names again, because a source with
-        thousands of names would make every task large.
-    series : int
-        Number of the series in each file.
-    leading : int
-        Number of leading axes of a file that count its pages.
-    """
-
+    # Digest of the file names. Each process lists the names again, because a source with thousands
+    # of names would make every task large.
     names: str
-    series: int
-    leading: int
+    series: int  # number of the series in each file
+    leading: int  # number of leading axes of a file that count its pages
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         files = FILES.get(self.identity, self._list)
@@ -67,20 +56,7 @@ class TiffStackSource(RegionSource):
 
 
 def page_files(path: str) -> list[str]:
-    """Files of a directory or pattern in natural order, so that file 10 follows file 9.
-
-    Parameters
-    ----------
-    path : str
-        Directory, of which all TIFF files are taken, or pattern.
-
-    Raises
-    ------
-    StoreError
-        If there is no such file.
-    OSError
-        If the directory cannot be read.
-    """
+    """Files of a directory or pattern in natural order, so that file 10 follows file 9."""
     if os.path.isdir(path):
         found = [
             entry.path
@@ -119,22 +95,6 @@ def _check_equal(
 
 def open_stack(request: Request) -> Source:
     """Open a directory or pattern of TIFF files; the tags of all files are read and compared.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and optionally with `dataset`, the number or name of the series in
-        each file.
-
-    Raises
-    ------
-    SpecError
-        If tifffile is not installed, a series is missing or cannot be read, or the files differ
-        in shape or dtype.
-    StoreError
-        If there is no TIFF file.
-    OSError
-        If a file cannot be read.
 
     Warns
     -----

@@ -25,8 +25,6 @@ from shardwrite.sources.zarr_array import MERGED_NBYTES, ZarrSource
 from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import is_bucket_url
 
-__all__ = ["TransformerSource", "open_in_hierarchy"]
-
 
 @dataclass(frozen=True, slots=True)
 class TransformerSource(ZarrSource):
@@ -76,23 +74,8 @@ def _place(path: str, name: str) -> TransformerPlace | None:
 def open_in_hierarchy(path: str, name: str) -> TransformerSource | None:
     """Open an array of 2022; only metadata are read.
 
-    Parameters
-    ----------
-    path : str
-        Its hierarchy: a directory, a ZIP file, or the URL of a bucket; or the path of the array in
-        a directory.
-    name : str
-        Name of the array; empty for the only one, and if the path has its name.
-
-    Returns
-    -------
-    TransformerSource or None
-        None if there is no hierarchy of 2022.
-
-    Raises
-    ------
-    SpecError
-        If there is no such array, or it cannot be read.
+    - `name`: name of the array; empty for the only one, and if the path has its name.
+    - Returns None if there is no hierarchy of 2022.
     """
     place = _place(path, name)
     if place is None:

@@ -31,8 +31,6 @@ from shardwrite.sources.opening import place_of
 from shardwrite.sources.precomputed import PrecomputedSource, source_in
 from shardwrite.stores import Store, Told
 
-__all__ = ["open_tree"]
-
 _NAME = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)(?:\.[a-z]+)?", re.ASCII)
 _MOST_LOOKED_AT = 20_000
 _MOST_SHARDS = 1000
@@ -45,19 +43,8 @@ T = TypeVar("T")
 def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """Open what is to be converted: an array, a group, a volume of Neuroglancer, or its scale.
 
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        As for :func:`shardwrite.reshard`.
-    is_wanted : callable
-        Function that says of the path of an array whether it is wanted; see `open_hierarchy`.
-
-    Raises
-    ------
-    SpecError
-        If there is no node, or one that cannot be read.
-    StoreError
-        If the storage refuses.
+    - `is_wanted`: function that says of the path of an array whether it is wanted; see
+      `open_hierarchy`.
     """
     place = place_of(src)
     if place.kind() in ("nothing", "other"):
@@ -113,17 +100,7 @@ def _scale(volume: Place, place: Place, key: str) -> StoredArray:
 
 
 def _survey(source: PrecomputedSource, scale: Scale, counts: tuple[int, ...]) -> Survey:
-    """Facts about the files of a scale.
-
-    Parameters
-    ----------
-    source : PrecomputedSource
-        The scale.
-    scale : Scale
-        What ``info`` says of it.
-    counts : tuple of int
-        Number of chunks along each axis of the array.
-    """
+    """Facts about the files of a scale."""
     store = source.store.at(scale.key)
     if scale.sharding is not None:
         return _survey_of_shards(store, scale, counts)

@@ -48,26 +48,16 @@ from shardwrite.stores import (
     walk,
 )
 
-__all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
-
 # Less than for one large file, because each stored chunk is a file that must be opened.
 MERGED_NBYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ZarrSource(RegionSource):
-    """A Zarr array in a directory, a zip file or a bucket.
+    """A Zarr array in a directory, a zip file or a bucket."""
 
-    Parameters
-    ----------
-    dataset : str
-        Path of the array in the hierarchy; empty if `path` is the array.
-    sharded : bool
-        Whether the array is sharded; the natural chunks are then the shards.
-    """
-
-    dataset: str
-    sharded: bool
+    dataset: str  # path of the array in the hierarchy; empty if `path` is the array
+    sharded: bool  # whether the array is sharded; the natural chunks are then the shards
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         if self.sharded and (is_bucket_url(self.path) or os.path.isdir(self.path)):
@@ -126,13 +116,7 @@ def _check_documents_below(top: str) -> None:
 
 
 def _refuse_scale(path: str, dataset: str) -> None:
-    """Refuse the directory of a scale of a volume, which no reader of Zarr reads.
-
-    Raises
-    ------
-    SpecError
-        If it is one. The error says how to name the scale.
-    """
+    """Refuse the directory of a scale of a volume, which no reader of Zarr reads."""
     try:
         opened = open_store(path, is_read=True)
         found = opened.store.at("/".join(filter(None, (opened.path, dataset))))
@@ -227,18 +211,6 @@ def open_(request: Request) -> Source:
 
     For a directory, the identity is based on the metadata document of the array. It does not change
     when chunks are overwritten.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and with `dataset` if `path` is a group of several arrays.
-
-    Raises
-    ------
-    SpecError
-        If there is no array, or `dataset` does not name one.
-    OSError
-        If the metadata cannot be read.
     """
     is_url = is_bucket_url(request.path)
     path = request.path if is_url else os.path.abspath(request.path)

@@ -9,24 +9,9 @@ from shardwrite.sources.transformer_2022 import open_in_hierarchy
 from shardwrite.sources.zarr_array import open_ as open_array
 from shardwrite.stores import is_bucket_url
 
-__all__ = ["open_"]
-
 
 def open_(request: Request) -> Source:
-    """Open an array; only metadata are read.
-
-    Parameters
-    ----------
-    request : Request
-        Request with `path`, and with `dataset` if `path` is a group or hierarchy of several arrays.
-
-    Raises
-    ------
-    SpecError
-        If there is no array, or `dataset` does not name one.
-    OSError
-        If the metadata cannot be read.
-    """
+    """Open an array; only metadata are read."""
     path = request.path if is_bucket_url(request.path) else os.path.abspath(request.path)
     try:
         return open_array(request)

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores import check_key
 
-__all__ = ["HEADER_NBYTES", "Directory", "read_directory", "refused"]
-
 HEADER_NBYTES = 30  # before the name of each member, at least
 _UTF8 = 0x800  # flags of a member
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
@@ -40,23 +38,14 @@ _ROW = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Members of a ZIP file.
+    """Members of a ZIP file."""
 
-    Attributes
-    ----------
-    rows : mapping of str to int
-        Row of each member by its name.
-    table : numpy.ndarray
-        A row for each member. Its header begins at ``start``, and its bytes must have ended at
-        ``end``. It has ``nbytes`` in the file, and claims ``size`` and ``crc``. It may be
-        ``is_deflated``. Its name is in UTF-8 if ``is_utf8``, and else in code page 437.
-    again : tuple of str
-        Names that several members have, of which the last one counts.
-    """
-
-    rows: dict[str, int]
+    rows: dict[str, int]  # row of each member by its name
+    # A row for each member. Its header begins at ``start``, and its bytes must have ended at
+    # ``end``. It has ``nbytes`` in the file, and claims ``size`` and ``crc``. It may be
+    # ``is_deflated``. Its name is in UTF-8 if ``is_utf8``, and else in code page 437.
     table: npt.NDArray[np.void]
-    again: tuple[str, ...]
+    again: tuple[str, ...]  # names that several members have, of which the last one counts
 
     def raw_name(self, name: str) -> bytes:
         """The name of a member as it stands in the file."""
@@ -69,15 +58,7 @@ def refused(why: str, value: str, remedy: str) -> SpecError:
 
 
 def read_directory(path: str) -> Directory:
-    """Read the directory of a ZIP file, and check all of its members.
-
-    Raises
-    ------
-    SpecError
-        If it is not a whole ZIP file, or a member is not one of a packed Zarr hierarchy.
-    OSError
-        If the file cannot be read.
-    """
+    """Read the directory of a ZIP file, and check all of its members."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

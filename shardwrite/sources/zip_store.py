@@ -31,8 +31,6 @@ from shardwrite.stores import (
     read_limit,
 )
 
-__all__ = ["ZippedStore"]
-
 _HEADER = struct.Struct("<4s22xHH")
 _MAGIC = b"PK\x03\x04"
 _MAX_SHOWN = 3
@@ -68,10 +66,7 @@ class _Stored:
 def _ranges(directory: Directory, name: str, read: ReadFile) -> Ranges:
     """Bytes of a member, after a look at its header.
 
-    Raises
-    ------
-    CorruptShardError
-        If the header is not that of the member.
+    - Raises CorruptShardError if the header is not that of the member.
     """
     row, raw_name = directory.table[directory.rows[name]], directory.raw_name(name)
     start, end, nbytes = int(row["start"]), int(row["end"]), int(row["nbytes"])
@@ -93,18 +88,7 @@ def _ranges(directory: Directory, name: str, read: ReadFile) -> Ranges:
 
 
 class _Archive(Contents):
-    """Members of a ZIP file.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Raises
-    ------
-    SpecError
-        If it is not a whole ZIP file, or has members that are not those of a Zarr hierarchy.
-    """
+    """Members of a ZIP file."""
 
     left_out = ()
 

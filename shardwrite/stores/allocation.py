@@ -17,8 +17,6 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.reading import as_store_error, open_plain
 
-__all__ = ["NO_ROOM", "give_room", "keep_room", "needing", "reserve_blocks"]
-
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers that mean that a file cannot grow."""
 _KEPT_NBYTES = 5 * 2**16  # xfs makes no file or directory where fewer than some 60 blocks are free
@@ -47,17 +45,7 @@ def reserve_blocks(fd: int, start: int, stop: int) -> None:
 
     Where the file system cannot do that, nothing happens.
 
-    Parameters
-    ----------
-    fd : int
-        Descriptor of a file that is open for writing.
-    start, stop : int
-        The range, in bytes.
-
-    Raises
-    ------
-    OSError
-        If there is no room (ENOSPC, EDQUOT), or a file may not be so large (EFBIG).
+    - Raises OSError if there is no room (ENOSPC, EDQUOT), or a file may not be so large (EFBIG).
     """
     if _fallocate is None or start >= stop:
         return
@@ -71,13 +59,7 @@ def reserve_blocks(fd: int, start: int, stop: int) -> None:
 
 @contextlib.contextmanager
 def needing(nbytes: int, key: str) -> Iterator[None]:
-    """Say how much room it takes to write an object anew, where a full disk has none.
-
-    Raises
-    ------
-    StoreError
-        If the body raises one for want of room.
-    """
+    """Say how much room it takes to write an object anew, where a full disk has none."""
     try:
         yield
     except StoreError as error:
@@ -91,13 +73,7 @@ def needing(nbytes: int, key: str) -> Iterator[None]:
 
 
 def keep_room(path: Path) -> None:
-    """Keep room in a file for whoever gives up what it is the record of.
-
-    Raises
-    ------
-    StoreError
-        If there is none.
-    """
+    """Keep room in a file for whoever gives up what it is the record of."""
     with as_store_error(str(path), "cannot keep room for giving up in"):
         fd = open_plain(path, os.O_WRONLY)
         try:

@@ -21,26 +21,6 @@ from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.tokens import token_of
 
-__all__ = [
-    "DURABILITIES",
-    "Bounded",
-    "Carrying",
-    "Dated",
-    "Described",
-    "Linkable",
-    "ObjectEditor",
-    "ObjectReader",
-    "ObjectWriter",
-    "Overlapping",
-    "Protectable",
-    "Readable",
-    "Staged",
-    "Store",
-    "Transaction",
-    "Unguarded",
-    "Writable",
-]
-
 DURABILITIES = ("full", "batch", "none")
 """Levels of durability; the first two need `Capability.DURABLE`."""
 

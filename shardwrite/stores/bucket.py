@@ -41,8 +41,6 @@ from shardwrite.stores.whole_transaction import (
     WholeWriter,
 )
 
-__all__ = ["BucketStore"]
-
 T = TypeVar("T")
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
 # lease that is renewed meanwhile, needs one request.
@@ -59,17 +57,11 @@ _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "conta
 class BucketStore(WholeStore):
     """A store of obstore.
 
-    Parameters
-    ----------
-    store : obstore.store.ObjectStore
-        An `S3Store`, `GCSStore`, `AzureStore`, `LocalStore` or `MemoryStore`.
-    is_read : bool
-        Promise that nothing will be written. Then the indexes of shards are kept.
-
-    Notes
-    -----
     What S3 itself, GCS and Azure can do is known. Services that are like S3 may lack conditional
     requests, or accept and ignore them. So :meth:`prepare` tries them with a small object.
+
+    - `store`: an `S3Store`, `GCSStore`, `AzureStore`, `LocalStore` or `MemoryStore`.
+    - `is_read`: promise that nothing will be written. Then the indexes of shards are kept.
 
     Examples
     --------
@@ -213,12 +205,7 @@ class BucketStore(WholeStore):
         return most_nbytes
 
     def as_zarr(self) -> Any:
-        """The store as one of zarr-python that is only read, with the path of the store as a whole.
-
-        Returns
-        -------
-        zarr.storage.ObjectStore
-        """
+        """The store as one of zarr-python that is only read, with the path of the store as a whole."""
         from zarr.storage import ObjectStore
 
         return ObjectStore(self._obstore, read_only=True)
@@ -407,15 +394,7 @@ class BucketStore(WholeStore):
     def check_reachable(self, client: Any = None) -> None:
         """Ask the service for an object that may be missing.
 
-        Parameters
-        ----------
-        client : obstore.store.ObjectStore, optional
-            Store of the same objects that gives up soon. By default it is this store's own.
-
-        Raises
-        ------
-        StoreError
-            If the service cannot be reached, or refuses, or has no such bucket.
+        - `client`: store of the same objects that gives up soon. By default it is this store's own.
         """
         import obstore
 

@@ -20,8 +20,6 @@ from weakref import WeakValueDictionary
 
 from shardwrite.errors import SpecError, StoreError
 
-__all__ = ["Credentials", "credentials_from"]
-
 _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 # What is asked for again is so much younger than what expires, or half of its life.
 _AHEAD = timedelta(seconds=60)
@@ -44,14 +42,9 @@ class Credentials:
     The last answer is kept in memory until one minute before it expires, or half of its life if
     that is less. Neither its representation nor its pickle holds credentials.
 
-    Parameters
-    ----------
-    given : callable or str
-        Function without arguments, or its name. It returns a mapping with the credentials, in the
-        words of obstore, and ``expires_at``: the time when they expire, with a time zone, or None.
-        If it is a class, one object of it is made, and called.
-    kind : str
-        Class of obstore that will ask.
+    - `given`: function without arguments, or its name. It returns a mapping with the credentials,
+      in the words of obstore, and ``expires_at``: the time when they expire, with a time zone, or
+      None. If it is a class, one object of it is made, and called.
     """
 
     def __init__(self, given: Callable[[], Any] | str, kind: str) -> None:
@@ -84,13 +77,7 @@ class Credentials:
 
     @property
     def function(self) -> Callable[[], Any]:
-        """The function, which is imported when it is first needed.
-
-        Raises
-        ------
-        SpecError
-            If it cannot be imported, or is no ordinary function.
-        """
+        """The function, which is imported when it is first needed."""
         if self._found is None:
             found = _imported(self._given) if isinstance(self._given, str) else self._given
             if isinstance(found, type):
@@ -104,14 +91,7 @@ class Credentials:
         return self._found
 
     def __call__(self) -> dict[str, object]:
-        """Credentials that have not expired.
-
-        Raises
-        ------
-        StoreError
-            If the function fails, or gives something else. The message names the function, and
-            holds nothing of what it has given.
-        """
+        """Credentials that have not expired."""
         with self._turn:
             now = _now()
             if self._kept is None or (self._renew_at is not None and now >= self._renew_at):
@@ -155,20 +135,7 @@ def _now() -> datetime:
 
 
 def credentials_from(given: Any, kind: str) -> Credentials:
-    """Credentials that a function gives; all stores of a process with the same function share them.
-
-    Parameters
-    ----------
-    given : callable or str
-        See `Credentials`.
-    kind : str
-        Class of obstore that will ask.
-
-    Raises
-    ------
-    SpecError
-        If `given` is neither a function nor the name of one.
-    """
+    """Credentials that a function gives; all stores of a process with the same function share them."""
     if isinstance(given, Credentials):
         return given
     if isinstance(given, str):
@@ -187,13 +154,7 @@ def credentials_from(given: Any, kind: str) -> Credentials:
 
 
 def _imported(name: str) -> Any:
-    """The object that a name stands for.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be imported.
-    """
+    """The object that a name stands for."""
     module, _, attribute = name.partition(":")
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from shardwrite.errors import StoreError
 
-__all__ = ["as_bucket_error", "is_missing_bucket", "is_refused_condition", "is_unanswered"]
-
 _STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
 _CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
@@ -140,16 +138,7 @@ _TROUBLES = (
 def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
     """Error that says what went wrong in a bucket, and what to do.
 
-    Parameters
-    ----------
-    error : BaseException
-        The error of obstore.
-    doing : str
-        What was attempted, for instance ``"read"``.
-    name : str
-        Name of the object; empty for the bucket as a whole.
-    where : str
-        URL of the store, without credentials.
+    - `where`: URL of the store, without credentials.
     """
     text = _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"

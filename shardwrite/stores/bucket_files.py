@@ -24,8 +24,6 @@ from shardwrite.stores.base import ObjectReader
 from shardwrite.stores.bucket_reading import Version
 from shardwrite.stores.bucket_url import open_bucket, parent_of
 
-__all__ = ["FileInBucket", "FileStream", "file_in_bucket"]
-
 _BLOCK_NBYTES = 2**16
 _MOST_BLOCKS = 32
 _MOST_AHEAD = 16  # blocks that one request reads of a file that is read from front to back
@@ -37,20 +35,11 @@ class FileInBucket:
     """One version of a file in a bucket. It can be pickled, and shared between threads.
 
     Each process opens it when it first reads, with the options and the environment that it has.
-
-    Attributes
-    ----------
-    url : str
-        URL of the file, without credentials.
-    token : str
-        Text that tells its place from all others; see :attr:`Store.token`.
-    version : Version
-        Size in bytes, ETag, and the version or generation that the service names.
     """
 
-    url: str
-    token: str
-    version: Version
+    url: str  # URL of the file, without credentials
+    token: str  # text that tells its place from all others; see :attr:`Store.token`
+    version: Version  # size in bytes, ETag, and the version or generation that the service names
 
     @property
     def nbytes(self) -> int:
@@ -60,23 +49,14 @@ class FileInBucket:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read exactly `nbytes` bytes from byte `offset` on, in one request.
 
-        Raises
-        ------
-        StoreError
-            If the file ends too early, the service refuses, or the file was replaced or removed
-            since it was looked at (ESTALE).
+        - Raises StoreError if the file ends too early, the service refuses, or the file was
+          replaced or removed since it was looked at (ESTALE).
         """
         with self._named():
             return _opened(self).read(offset, nbytes)
 
     def read_anew(self) -> None:
-        """Forget what was kept of the file, so that the service is asked again.
-
-        Raises
-        ------
-        StoreError
-            See :meth:`read`.
-        """
+        """Forget what was kept of the file, so that the service is asked again."""
         with self._named():
             _open(self, again=True)
 
@@ -104,17 +84,7 @@ def file_in_bucket(url: str) -> FileInBucket | None:
 
     Empty objects stand for folders in some buckets.
 
-    Parameters
-    ----------
-    url : str
-        URL such as ``s3://bucket/scan.h5``.
-
-    Raises
-    ------
-    SpecError
-        If obstore is missing, or the URL or an option in the configuration is wrong.
-    StoreError
-        If the service cannot be reached, or refuses.
+    - `url`: URL such as ``s3://bucket/scan.h5``.
     """
     above, name = parent_of(url)
     if not name:
@@ -134,11 +104,6 @@ class FileStream(io.RawIOBase):
 
     Small reads are answered from blocks of 64 KiB. If they go from front to back, one request reads
     up to 16 blocks. Large reads are requests of their own.
-
-    Parameters
-    ----------
-    file : FileInBucket
-        The file.
     """
 
     def __init__(self, file: FileInBucket) -> None:
@@ -150,13 +115,7 @@ class FileStream(io.RawIOBase):
         self._error: StoreError | None = None
 
     def check(self) -> None:
-        """Raise the error of a read that has failed, which a library may have swallowed.
-
-        Raises
-        ------
-        StoreError
-            If a read has failed.
-        """
+        """Raise the error of a read that has failed, which a library may have swallowed."""
         if self._error is not None:
             raise self._error
 
@@ -188,13 +147,7 @@ class FileStream(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read `size` bytes, or as many as are left.
-
-        Raises
-        ------
-        StoreError
-            See :meth:`FileInBucket.read`.
-        """
+        """Read `size` bytes, or as many as are left."""
         left = max(0, self._file.nbytes - self._at)
         nbytes = left if size is None or size < 0 else min(size, left)
         if not nbytes:
@@ -259,10 +212,8 @@ _readers = _Readers()
 def _opened(file: FileInBucket) -> ObjectReader:
     """A file, open for reading.
 
-    Raises
-    ------
-    StoreError
-        If it is not the version that was looked at (ESTALE), or the service refuses.
+    - Raises StoreError if it is not the version that was looked at (ESTALE), or the service
+      refuses.
     """
     return _readers.get(file) or _open(file)
 

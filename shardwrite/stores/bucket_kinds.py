@@ -10,8 +10,6 @@ from typing import Any
 
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["CONDITIONS", "KINDS", "NOTHING", "Kind", "Probed", "given_address", "is_bucket"]
-
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -21,34 +19,18 @@ _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of store of obstore.
+    """A kind of store of obstore."""
 
-    Attributes
-    ----------
-    scheme, container : str
-        Scheme of its URLs, and the option that names the bucket.
-    can : frozenset of Capability
-        What it can do.
-    has_suffixes : bool
-        Whether the last bytes of an object can be read without knowing its size.
-    most_nbytes : int
-        Bytes that one request can put.
-    address : str
-        Option that names another address of the service; empty if there is none.
-    variables : tuple of str
-        Environment variables for the address; the first one that is set counts.
-    joint : str
-        What joins the words in names of metadata; empty if objects have none.
-    """
-
-    scheme: str
-    container: str
-    can: frozenset[Capability]
+    scheme: str  # scheme of its URLs, and the option that names the bucket
+    container: str  # scheme of its URLs, and the option that names the bucket
+    can: frozenset[Capability]  # what it can do
+    # Whether the last bytes of an object can be read without knowing its size
     has_suffixes: bool = True
-    most_nbytes: int = 2**63
-    address: str = ""
+    most_nbytes: int = 2**63  # bytes that one request can put
+    address: str = ""  # option that names another address of the service; empty if there is none
+    # Environment variables for the address; the first one that is set counts
     variables: tuple[str, ...] = ()
-    joint: str = "-"
+    joint: str = "-"  # what joins the words in names of metadata; empty if objects have none
 
     def metadata(self, given: Mapping[str, str]) -> dict[str, str]:
         """Metadata in names that the service takes, or none if objects have none.
@@ -101,18 +83,10 @@ KINDS = {
 
 @dataclass(slots=True)
 class Probed:
-    """What was found out about a service by trying it; the same for all parts of a store.
+    """What was found out about a service by trying it; the same for all parts of a store."""
 
-    Attributes
-    ----------
-    can : frozenset of Capability
-        What the service can do.
-    is_done : bool
-        Whether it was tried.
-    """
-
-    can: frozenset[Capability] = frozenset()
-    is_done: bool = False
+    can: frozenset[Capability] = frozenset()  # what the service can do
+    is_done: bool = False  # whether it was tried
 
 
 def is_bucket(given: object) -> bool:
@@ -122,15 +96,7 @@ def is_bucket(given: object) -> bool:
 
 
 def given_address(kind: str, options: Mapping[str, Any]) -> str:
-    """Address of a service that is named by an option, or by the environment; empty if by neither.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the class of obstore.
-    options : mapping
-        Options of the store, in the words of obstore.
-    """
+    """Address of a service that is named by an option, or by the environment; empty if by neither."""
     known = KINDS[kind]
     named = (os.environ.get(name, "") for name in known.variables)
     return str(options.get(known.address) or next(filter(None, named), ""))

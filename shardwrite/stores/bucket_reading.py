@@ -19,8 +19,6 @@ from typing import Any, Self
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader
 
-__all__ = ["BucketReader", "Seen", "Tails", "Version", "version_from"]
-
 _FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
 _KEPT_NBYTES = 2**26
 Version = tuple[int, str | None, str | None]
@@ -35,27 +33,16 @@ def version_from(found: Any) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one request has told of an object.
+    """What one request has told of an object."""
 
-    Attributes
-    ----------
-    version : Version
-        Size, ETag and version.
-    tail : bytes-like
-        The last bytes of the object.
-    """
-
-    version: Version
-    tail: Any = b""
+    version: Version  # size, ETag and version
+    tail: Any = b""  # the last bytes of the object
 
 
 class Tails:
     """How many bytes are read from the ends of objects; in a store that is only read, these bytes.
 
-    Parameters
-    ----------
-    keeps : bool
-        Whether the last bytes of objects are kept, up to 64 MiB in all.
+    - `keeps`: whether the last bytes of objects are kept, up to 64 MiB in all.
     """
 
     def __init__(self, *, keeps: bool = False) -> None:
@@ -114,19 +101,8 @@ Look = Callable[[str], Version | None]
 class BucketReader(ObjectReader):
     """An object of which ranges are read as they are asked for.
 
-    Parameters
-    ----------
-    name : str
-        Name of the object.
-    seen : Seen
-        What is known of it.
-    is_kept : bool
-        Whether that was kept from earlier. Then the service is asked at least once, at the latest
-        when the reader is closed, whether the object is still the same.
-    tails : Tails
-        What is kept of objects.
-    get, look : callable
-        Functions that ask the service.
+    - `is_kept`: whether that was kept from earlier. Then the service is asked at least once, at the
+      latest when the reader is closed, whether the object is still the same.
     """
 
     def __init__(

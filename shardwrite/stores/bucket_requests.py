@@ -19,8 +19,6 @@ from typing import Any, NoReturn, TypeVar
 from shardwrite.errors import StoreError
 from shardwrite.stores.bucket_errors import is_unanswered
 
-__all__ = ["check_process", "made_again", "raised"]
-
 T = TypeVar("T")
 # As in `bucket_url`, for stores that a user has opened.
 _MAX_RETRIES, _SECONDS, _FIRST, _MOST, _BASE = 8, 120.0, 0.2, 10.0, 2.0
@@ -36,12 +34,7 @@ def raised() -> tuple[type[Exception], ...]:
 def made_again(store: Any, request: Callable[[], T]) -> T:
     """Make a request, and make it again as long as no answer comes.
 
-    Parameters
-    ----------
-    store : obstore.store.ObjectStore
-        The store, whose ``retry_config`` says how often, and after which pauses.
-    request : callable
-        Makes the request, which may be done several times.
+    - `store`: the store, whose ``retry_config`` says how often, and after which pauses.
     """
     pauses = _pauses(getattr(store, "retry_config", None) or {})
     while True:
@@ -77,13 +70,7 @@ _used_in: list[int] = []
 
 
 def check_process() -> None:
-    """Refuse the child of a fork, in which obstore would wait for threads that are not there.
-
-    Raises
-    ------
-    StoreError
-        If this process is one.
-    """
+    """Refuse the child of a fork, in which obstore would wait for threads that are not there."""
     if not _used_in:
         _used_in.append(os.getpid())
     elif _used_in[0] != os.getpid():

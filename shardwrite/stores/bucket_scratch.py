@@ -19,33 +19,17 @@ from shardwrite.stores.descriptors import pwrite_all, writev_all
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
-__all__ = ["Room", "ScratchWriter", "room_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Room in a directory for objects that wait.
+    """Room in a directory for objects that wait."""
 
-    Attributes
-    ----------
-    disk : int
-        Number of the file system, which two directories may share.
-    free_nbytes : int
-        Bytes that are free there.
-    """
-
-    disk: int
-    free_nbytes: int
+    disk: int  # number of the file system, which two directories may share
+    free_nbytes: int  # bytes that are free there
 
 
 def room_in(directory: str) -> Room:
-    """Look whether files can be made in a directory, and how much room there is.
-
-    Raises
-    ------
-    StoreError
-        If the directory is missing, or cannot be written to.
-    """
+    """Look whether files can be made in a directory, and how much room there is."""
     with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
         found = os.fstatvfs(file.fileno())
         return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
@@ -54,19 +38,7 @@ def room_in(directory: str) -> Room:
 class ScratchWriter(WholeWriter):
     """An object that grows in a file without a name.
 
-    Parameters
-    ----------
-    transaction : WholeTransaction
-        The transaction.
-    key : str
-        Key of the object.
-    directory : str
-        Directory of the file. It may name variables of the environment.
-
-    Raises
-    ------
-    StoreError
-        If no file can be made there.
+    - `directory`: directory of the file. It may name variables of the environment.
     """
 
     def __init__(self, transaction: WholeTransaction, key: str, directory: str) -> None:

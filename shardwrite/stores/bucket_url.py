@@ -21,8 +21,6 @@ from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_credentials import credentials_from
 from shardwrite.stores.bucket_kinds import given_address
 
-__all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket", "parent_of"]
-
 _KINDS = {
     "s3": "S3Store",
     "s3a": "S3Store",
@@ -88,23 +86,10 @@ def is_bucket_url(text: str) -> bool:
 def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) -> BucketStore:
     """Open the store at a URL, after a first question to the service.
 
-    Parameters
-    ----------
-    url : str
-        URL such as ``s3://bucket/x.zarr``. It holds no credentials.
-    options : mapping
-        Options of obstore for this kind of store, such as ``endpoint`` and ``region``;
-        ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
-        last one may also be the name of a function. The words of fsspec are known, too.
-    is_read : bool
-        Promise that nothing will be written.
-
-    Raises
-    ------
-    SpecError
-        If obstore is missing, or the URL or an option is wrong.
-    StoreError
-        If the service cannot be reached, does not accept the keys, or has no such bucket.
+    - `url`: URL such as ``s3://bucket/x.zarr``. It holds no credentials.
+    - `options`: options of obstore for this kind of store, such as ``endpoint`` and ``region``;
+      ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
+      last one may also be the name of a function. The words of fsspec are known, too.
     """
     address = _parsed(url)
     given = _translated(options)
@@ -120,11 +105,6 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
 
 def parent_of(url: str) -> tuple[str, str]:
     """URL of what an object lies in, and the name of the object there; empty for a bucket itself.
-
-    Raises
-    ------
-    SpecError
-        If it is not the URL of a bucket and a path in it.
 
     Examples
     --------
@@ -189,13 +169,7 @@ def _client(
     retries: Mapping[str, Any],
     client: Mapping[str, Any],
 ) -> Any:
-    """A store of obstore.
-
-    Raises
-    ------
-    SpecError
-        If obstore is missing, or refuses an option.
-    """
+    """A store of obstore."""
     try:
         import obstore.store
         from obstore.exceptions import BaseError

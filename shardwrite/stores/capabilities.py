@@ -8,8 +8,6 @@ from typing import Protocol
 
 from shardwrite.errors import SpecError
 
-__all__ = ["Capability", "HasCapabilities", "require"]
-
 
 class Capability(enum.Enum):
     """Something that a store may promise.

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-__all__ = ["opened", "pread_all", "pwrite_all", "write_all", "write_new", "writev_all"]
-
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
 
@@ -70,13 +68,7 @@ def pwrite_all(fd: int, data: Any, offset: int) -> None:
 
 
 def pread_all(fd: int, offset: int, nbytes: int) -> bytes:
-    """Read exactly `nbytes` bytes from byte `offset` on.
-
-    Raises
-    ------
-    OSError
-        If the file ends too early (EIO), or cannot be read.
-    """
+    """Read exactly `nbytes` bytes from byte `offset` on."""
     parts = []
     while nbytes > 0:
         part = os.pread(fd, min(nbytes, _READ_NBYTES), offset)
@@ -94,23 +86,9 @@ def write_new(
 
     If the write fails, the caller must remove the incomplete file.
 
-    Parameters
-    ----------
-    path : path
-        Path of the file.
-    data : bytes
-        Content of the file.
-    dir_fd : int, optional
-        Descriptor of the directory that `path` is relative to.
-    is_durable : bool
-        Sync the file. Its entry in the directory is not synced.
-
-    Raises
-    ------
-    FileExistsError
-        If something exists at `path`.
-    OSError
-        If the file cannot be created, written or synced.
+    - `dir_fd`: descriptor of the directory that `path` is relative to.
+    - `is_durable`: sync the file. Its entry in the directory is not synced.
+    - Raises FileExistsError if something exists at `path`.
     """
     fd = opened(
         path,

@@ -15,15 +15,6 @@ from shardwrite.stores.looking import is_there, mode_of
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.rights import Rights, keep_rights, rights_of
 
-__all__ = [
-    "CONVERSION_SUFFIX",
-    "WORK_PREFIX",
-    "fsync_directory",
-    "make_directories",
-    "make_directory",
-    "walk",
-]
-
 CONVERSION_SUFFIX = ".conversion.shardwrite"
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
 
@@ -48,17 +39,7 @@ def walk(path: Path, *, upwards: bool = False) -> Iterator[tuple[str, list[str],
 
     Links are not followed. A directory that was removed in the meantime is left out.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Top of the tree.
-    upwards : bool
-        Whether a directory comes after those in it.
-
-    Raises
-    ------
-    StoreError
-        If a directory cannot be listed.
+    - `upwards`: whether a directory comes after those in it.
     """
     return os.walk(path, topdown=not upwards, onerror=_raise, followlinks=False)
 
@@ -74,22 +55,8 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
 
     If this fails, the directories made so far are removed again where they are empty.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The directory.
-    durability : str
-        One of `DURABILITIES`. The entries of new directories are synced unless it is ``"none"``.
-    like : pathlib.Path, optional
-        A directory whose mode and group the new ones take, if it exists.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell whether a directory exists.
-    OSError
-        If a directory cannot be made or synced; FileNotFoundError if it is in the directory of a
-        process whose work another one has taken over.
+    - `durability`: one of `DURABILITIES`. The entries of new directories are synced unless it is
+      ``"none"``.
     """
     made: dict[Path, None] = {}
     rights = None if like is None else rights_of(like)
@@ -128,12 +95,6 @@ def make_directory(path: Path, rights: Rights | None) -> None:
     """Make a directory with `rights`, or with the default rights of the system if None.
 
     An existing directory is left as it is.
-
-    Raises
-    ------
-    OSError
-        If the directory cannot be made, for instance because a file exists at `path`;
-        FileNotFoundError also if another process removes it meanwhile.
     """
     try:
         os.mkdir(path, 0o777 if rights is None else 0o700)

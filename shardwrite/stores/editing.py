@@ -15,8 +15,6 @@ from shardwrite.stores.allocation import reserve_blocks
 from shardwrite.stores.descriptors import pwrite_all
 from shardwrite.stores.reading import as_store_error, open_plain, version_in
 
-__all__ = ["PosixEditor"]
-
 
 class PosixEditor:
     """A file that is modified in place; see :class:`~shardwrite.stores.base.ObjectEditor`."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 
-__all__ = ["check_movable", "exchange"]
-
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 _EXCHANGE = 2
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
@@ -37,20 +35,8 @@ _renameat2 = _find()
 def exchange(one: Path, other: Path) -> bool:
     """Let two paths exchange what they name, in one step.
 
-    Parameters
-    ----------
-    one, other : pathlib.Path
-        Absolute paths on one file system. Something stands at both.
-
-    Returns
-    -------
-    bool
-        False if the system or the file system cannot do it. Nothing has changed then.
-
-    Raises
-    ------
-    OSError
-        If one of the paths is missing, or the call fails for another reason.
+    - `one`, `other`: absolute paths on one file system. Something stands at both.
+    - Returns False if the system or the file system cannot do it. Nothing has changed then.
     """
     if _renameat2 is None:
         return False
@@ -69,19 +55,7 @@ def check_movable(path: Path, occupied: Path) -> None:
     before it looks at the new name, which is that of a directory that holds something. So every
     other system refuses, too.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The directory.
-    occupied : pathlib.Path
-        Another directory, which is not empty.
-
-    Raises
-    ------
-    SpecError
-        If the system cannot rename the directory.
-    OSError
-        If something is wrong with the paths.
+    - `occupied`: another directory, which is not empty.
     """
     try:
         os.rename(path, occupied)

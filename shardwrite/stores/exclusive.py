@@ -10,8 +10,6 @@ from pathlib import Path
 from shardwrite.stores.descriptors import write_new
 from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
 
-__all__ = ["EXCLUSIVE_SCOPE", "link_new"]
-
 EXCLUSIVE_SCOPE = "new"
 """Scope of the temporaries of objects that are made only if nothing is there."""
 
@@ -21,22 +19,7 @@ def link_new(path: Path, data: bytes) -> bool:
 
     The entry in the directory is not synced.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Path of the file. Its directory exists.
-    data : bytes
-        Content of the file.
-
-    Returns
-    -------
-    bool
-        Whether the file was linked.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written, or the file system has no hard links.
+    - `path`: path of the file. Its directory exists.
     """
     temporary = temporary_path(str(path.parent), path.name, f"{EXCLUSIVE_SCOPE}.{uuid.uuid4().hex}")
     begin_temporary(temporary)

@@ -12,16 +12,6 @@ from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error
 
-__all__ = [
-    "COPIED_NBYTES",
-    "can_copy_between",
-    "copy_bytes",
-    "copy_file",
-    "discard_file",
-    "sync_entry",
-    "write_file",
-]
-
 COPIED_NBYTES = 4 * 2**20
 """Bytes that `copy_bytes` has in memory at a time."""
 
@@ -35,24 +25,7 @@ def write_file(
     guard: Callable[[], None] | None = None,
     like: Path | None = None,
 ) -> None:
-    """Write a small file by the same protocol as a shard.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Path of the file.
-    data : bytes
-        Content of the file.
-    durability, attempt, guard
-        See :meth:`Store.transaction`.
-    like : pathlib.Path, optional
-        A file whose mode, group and owner a new file takes, if it exists.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written.
-    """
+    """Write a small file by the same protocol as a shard."""
     with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
         writer = transaction.create(path.name, like=like)
         writer.write([data])
@@ -60,13 +33,7 @@ def write_file(
 
 
 def discard_file(path: Path, attempt: str) -> None:
-    """Remove the temporary that an attempt of `write_file` has left behind, if there is one.
-
-    Raises
-    ------
-    StoreError
-        If it cannot be removed.
-    """
+    """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
     with as_store_error(str(path), "cannot remove a temporary of"):
         PosixStore(path.parent).discard_temporary(path.name, attempt)
 
@@ -77,13 +44,7 @@ def sync_entry(path: Path) -> None:
 
 
 def copy_file(source: Path, to: Path, durability: str) -> None:
-    """Copy a file through this process's memory; the copy has the same mode, group and owner.
-
-    Raises
-    ------
-    StoreError
-        If the file is missing or irregular, or the copy cannot be written.
-    """
+    """Copy a file through this process's memory; the copy has the same mode, group and owner."""
     reader = PosixStore(source.parent).open(source.name)
     if reader is None:
         raise StoreError(f"{source.name!r} is gone", key=str(source), errno=errno.ENOENT)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-__all__ = ["InFlight"]
-
 
 class InFlight:
     """A few requests at a time, each in a thread of its own.
@@ -14,13 +12,6 @@ class InFlight:
     The answer of a service takes long compared with the work for a small shard. So a task does not
     wait for it, but goes on with the next shards.
 
-    Parameters
-    ----------
-    n_at_once : int
-        Largest number of requests that are on their way.
-
-    Notes
-    -----
     One thread uses it. An error of a request is raised by the next call of `begin` or `join`; only
     the first one is, and no request is begun after it.
     """
@@ -42,13 +33,7 @@ class InFlight:
         self._waiting.add(self._pool.submit(request))
 
     def join(self, *, quiet: bool = False) -> None:
-        """Wait for all requests.
-
-        Parameters
-        ----------
-        quiet : bool
-            Raise nothing, because another error is being raised.
-        """
+        """Wait for all requests."""
         self._take(wait(self._waiting).done)
         if self._pool is not None:
             self._pool.shutdown()

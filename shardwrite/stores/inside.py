@@ -26,8 +26,6 @@ from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.reading import PosixReader, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["Contents", "InsideStore", "Member", "Ranges", "Told"]
-
 _MOST_FILES = 16
 
 
@@ -44,52 +42,30 @@ class Ranges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An object in a file.
+    """An object in a file."""
 
-    Attributes
-    ----------
-    offset, nbytes : int
-        Its bytes in the file. With `ranges`, only the size of the object counts.
-    load : callable, optional
-        Function of the bytes in the file that gives those of the object. By default they are the
-        same.
-    loaded_nbytes : int, optional
-        Number of bytes that `load` gives, if it is known.
-    ranges : callable, optional
-        Function that opens the object, of a function that reads a range of the file. It is for
-        objects that are neither read as they are nor loaded whole.
-    """
-
-    offset: int
-    nbytes: int
+    offset: int  # its bytes in the file. With `ranges`, only the size of the object counts.
+    nbytes: int  # its bytes in the file. With `ranges`, only the size of the object counts.
+    # Function of the bytes in the file that gives those of the object. By default they are the
+    # same.
     load: Callable[[Callable[[], bytes]], bytes] | None = None
-    loaded_nbytes: int | None = None
+    loaded_nbytes: int | None = None  # number of bytes that `load` gives, if it is known
+    # Function that opens the object, of a function that reads a range of the file. It is for
+    # objects that are neither read as they are nor loaded whole.
     ranges: Callable[[Callable[[int, int], bytes]], Ranges] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Facts about an array in a file that its Zarr document does not tell.
+    """Facts about an array in a file that its Zarr document does not tell."""
 
-    Attributes
-    ----------
-    notes : tuple of str
-        What a user should know of it.
-    why_decoded : str
-        Why no chunk can be copied; empty if chunks can.
-    n_decoded : int
-        Number of chunks that are decoded and re-encoded, although others are copied.
-    why_some : str
-        Why they are.
-    values : object, optional
-        Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed.
-        They are read in another way than chunks are, so that the two can be compared.
-    """
-
-    notes: tuple[str, ...] = ()
-    why_decoded: str = ""
+    notes: tuple[str, ...] = ()  # what a user should know of it
+    why_decoded: str = ""  # why no chunk can be copied; empty if chunks can
+    # Number of chunks that are decoded and re-encoded, although others are copied
     n_decoded: int = 0
-    why_some: str = ""
+    why_some: str = ""  # why they are
+    # Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed. They
+    # are read in another way than chunks are, so that the two can be compared.
     values: Any = None
 
 
@@ -118,18 +94,9 @@ class Contents(Protocol):
     ) -> None:
         """Compare what objects claim of their sizes with the metadata of their array.
 
-        Parameters
-        ----------
-        prefix : str
-            Beginning of the names of all objects of the array.
-        most_of : callable
-            Function of the key of an object that returns its largest possible size in bytes; None
-            if it holds no chunks.
-
-        Raises
-        ------
-        CorruptShardError
-            If an object claims more.
+        - `most_of`: function of the key of an object that returns its largest possible size in
+          bytes; None if it holds no chunks.
+        - Raises CorruptShardError if an object claims more.
         """
         return
 
@@ -137,23 +104,10 @@ class Contents(Protocol):
 class InsideStore(Store):
     """A store whose objects lie in one file.
 
-    Parameters
-    ----------
-    path : path or FileInBucket
-        The file.
-    version : tuple, optional
-        Version of the file that the store has. By default it is the one that is there. A file in a
-        bucket has one of its own.
-    prefix : str
-        Name of the part of the file that the store has; empty, or followed by a slash.
-    part : str
-        The only thing of the file that is looked at, by whatever name the format knows it, and that
-        the store then is; empty for the whole file.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be read.
+    - `version`: version of the file that the store has. By default it is the one that is there. A
+      file in a bucket has one of its own.
+    - `part`: the only thing of the file that is looked at, by whatever name the format knows it,
+      and that the store then is; empty for the whole file.
     """
 
     capabilities = frozenset({Capability.SHARED})
@@ -204,12 +158,7 @@ class InsideStore(Store):
     def contents(self) -> Contents:
         """All objects of the file.
 
-        Raises
-        ------
-        SpecError
-            If the content of the file is not valid.
-        StoreError
-            If the file cannot be read, or has changed (ESTALE).
+        - Raises StoreError if the file cannot be read, or has changed (ESTALE).
         """
         return self._found.contents
 

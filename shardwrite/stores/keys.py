@@ -6,8 +6,6 @@ import errno
 
 from shardwrite.errors import StoreError
 
-__all__ = ["check_key", "check_prefix", "is_plain_key"]
-
 _NOT_PLAIN = frozenset(("", ".", ".."))
 
 
@@ -17,13 +15,7 @@ def is_plain_key(key: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Verify that a key stays inside the store, and return it.
-
-    Raises
-    ------
-    StoreError
-        If the key is empty, is absolute, has an empty part, ``.`` or ``..``, or contains NUL.
-    """
+    """Verify that a key stays inside the store, and return it."""
     if not is_plain_key(key):
         raise StoreError(
             f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
@@ -32,13 +24,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Verify that a prefix is empty, or is a key that is followed by a slash, and return it.
-
-    Raises
-    ------
-    StoreError
-        If it is neither.
-    """
+    """Verify that a prefix is empty, or is a key that is followed by a slash, and return it."""
     if prefix:
         if not prefix.endswith("/"):
             raise StoreError(

@@ -10,8 +10,6 @@ from pathlib import Path
 from shardwrite.stores.looking import listed, mode_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 
-__all__ = ["keys_below"]
-
 
 def keys_below(root: Path, prefix: str) -> Iterator[str]:
     """Keys of all regular files below a prefix, in the order of their names in each directory.
@@ -19,17 +17,7 @@ def keys_below(root: Path, prefix: str) -> Iterator[str]:
     Links are neither listed nor followed. Temporaries are not listed. What is removed meanwhile may
     be missing.
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        Directory of the store.
-    prefix : str
-        Checked prefix; empty, or a relative path that ends in a slash.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot list a directory, or cannot tell what an entry is.
+    - `prefix`: checked prefix; empty, or a relative path that ends in a slash.
     """
     for path in listed(os.path.join(root, prefix)):
         mode = mode_of(path, follow=False)

@@ -8,8 +8,6 @@ from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
 
-__all__ = ["local_path"]
-
 _FILE = re.compile(r"file:", re.IGNORECASE)
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -20,17 +18,7 @@ def local_path(text: str, field: str = "store") -> str:
     A shell replaces ``~`` only at the beginning of a word, and Python never does. Taken as it is,
     it would name a directory, ``~``, below the working directory.
 
-    Parameters
-    ----------
-    text : str
-        What the user has written. All other text is returned as it is.
-    field : str
-        The argument, as errors name it.
-
-    Raises
-    ------
-    SpecError
-        If it is a ``file:`` URL, but of no path of this machine.
+    - `text`: what the user has written. All other text is returned as it is.
 
     Examples
     --------

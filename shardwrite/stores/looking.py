@@ -22,23 +22,6 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.descriptors import opened
 from shardwrite.stores.reading import as_store_error, no_file, open_plain
 
-__all__ = [
-    "check_regular",
-    "is_file",
-    "is_there",
-    "listed",
-    "mode_of",
-    "mount_of",
-    "owner_of",
-    "parse_document",
-    "parse_json",
-    "read_blocks",
-    "read_file",
-    "read_json",
-    "read_limit",
-    "read_there",
-]
-
 PATH_MAX = 4096
 """Bytes of a path that the system takes, with a zero at its end."""
 _BLOCK_NBYTES = 2**20
@@ -65,13 +48,7 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
 
 
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:
-    """Mode bits (file type and permissions) of a path; 0 if nothing exists there.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
-    """
+    """Mode bits (file type and permissions) of a path; 0 if nothing exists there."""
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
 
 
@@ -80,11 +57,6 @@ def mount_of(path: AnyPath) -> tuple[int, bytes]:
 
     Entries cannot be moved from one mount to another, even if the same directory is mounted twice.
     Linux tells the mount, and other systems do not.
-
-    Raises
-    ------
-    StoreError
-        If nothing exists there, or the storage cannot tell.
     """
     with as_store_error(os.fspath(path), "cannot look at"):
         fd = opened(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
@@ -100,11 +72,6 @@ def owner_of(path: AnyPath) -> str:
     """Name of the user who owns a path, or ``uid <number>`` if the user has no name.
 
     Links are not followed.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
     """
     user = _ask("cannot look at", path, lambda: os.lstat(path).st_uid, -1)
     try:
@@ -114,42 +81,17 @@ def owner_of(path: AnyPath) -> str:
 
 
 def is_there(path: AnyPath) -> bool:
-    """Whether something exists at a path.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
-    """
+    """Whether something exists at a path."""
     return mode_of(path) != 0
 
 
 def is_file(path: AnyPath) -> bool:
-    """Whether a path is a regular file or a link to one.
-
-    Raises
-    ------
-    StoreError
-        If the storage cannot tell.
-    """
+    """Whether a path is a regular file or a link to one."""
     return stat.S_ISREG(mode_of(path))
 
 
 def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]:
-    """Sorted paths of the entries of a directory; empty if the directory is missing.
-
-    Parameters
-    ----------
-    directory : path
-        The directory.
-    prefix, suffix : str
-        Only names that start and end like this are listed.
-
-    Raises
-    ------
-    StoreError
-        If the directory cannot be listed.
-    """
+    """Sorted paths of the entries of a directory; empty if the directory is missing."""
     names: list[str] = _ask("cannot list", directory, lambda: os.listdir(directory), [])
     return [
         Path(directory, name)
@@ -162,25 +104,12 @@ def read_limit() -> int:
     """Maximum size in bytes of a file of state or metadata that is read.
 
     It is ``shardwrite.read.limit`` in the configuration of dask.
-
-    Raises
-    ------
-    SpecError
-        If the configured value is not a size.
     """
     return value_of(READ_LIMIT)
 
 
 def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
-    """Yield the content of a regular file in blocks of at most 1 MiB.
-
-    Raises
-    ------
-    StoreError
-        If `path` is not a regular file, or the file is larger than `limit_nbytes`.
-    OSError
-        If the file is missing or cannot be read.
-    """
+    """Yield the content of a regular file in blocks of at most 1 MiB."""
     name = os.fspath(path)
     fd = open_plain(path)
     try:
@@ -208,19 +137,7 @@ def check_regular(
 
     A missing file is no matter of this function. Links count as what they lead to.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    limit_nbytes : int, optional
-        Maximum size of the file; any, by default.
-    remedy : str, optional
-        What the user can do if it is no regular file. By default, remove it.
-
-    Raises
-    ------
-    StoreError
-        If it is a pipe, a device, a socket or a directory, or is larger than the maximum.
+    - `remedy`: what the user can do if it is no regular file. By default, remove it.
     """
     name = os.fspath(path)
     found = _ask("cannot look at", path, lambda: os.stat(path), None)
@@ -233,32 +150,13 @@ def check_regular(
 
 
 def read_file(path: AnyPath, limit_nbytes: int | None = None) -> bytes | None:
-    """Content of a small file; None if it is missing.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    limit_nbytes : int, optional
-        Maximum size of the file; :func:`read_limit` by default.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be read, is not a regular file, or is larger than the maximum.
-    """
+    """Content of a small file; None if it is missing."""
     limit = read_limit() if limit_nbytes is None else limit_nbytes
     return _ask("cannot read", path, lambda: b"".join(read_blocks(path, limit)), None)
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse a JSON document of reasonable size.
-
-    Raises
-    ------
-    ValueError
-        If the document is not valid JSON, is nested too deeply, or holds too many values.
-    """
+    """Parse a JSON document of reasonable size."""
     is_short = len(data) <= _BLOCK_NBYTES
     if (
         not is_short
@@ -275,39 +173,18 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Read and parse a JSON file, which must exist.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be read.
-    SpecError
-        If the file is not a complete JSON document.
-    """
+    """Read and parse a JSON file, which must exist."""
     return parse_document(read_there(path), path)
 
 
 def read_there(path: AnyPath) -> bytes:
-    """Content of a small file, which must exist.
-
-    Raises
-    ------
-    StoreError
-        If the file is missing, cannot be read, is not a regular file, or is larger than
-        :func:`read_limit`.
-    """
+    """Content of a small file, which must exist."""
     with as_store_error(os.fspath(path), "cannot read"):
         return b"".join(read_blocks(path, read_limit()))
 
 
 def parse_document(data: bytes, path: AnyPath) -> Any:
-    """Parse the JSON document in `data`, the content of the file `path`.
-
-    Raises
-    ------
-    SpecError
-        If `data` is not a complete JSON document. The error names the file.
-    """
+    """Parse the JSON document in `data`, the content of the file `path`."""
     try:
         return parse_json(data)
     except ValueError as error:

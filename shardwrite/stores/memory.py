@@ -11,8 +11,6 @@ from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore(WholeStore):
     """A store in memory, for the threads of one process.

@@ -20,16 +20,6 @@ from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_buc
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
-__all__ = [
-    "Opened",
-    "is_icechunk",
-    "is_session",
-    "is_store_url",
-    "open_store",
-    "refusal_to_write",
-    "to_write",
-]
-
 _MEMORY = "memory://"
 _lock = threading.Lock()
 _stores_in_memory: dict[str, object] = {}
@@ -39,40 +29,21 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:{1,2}/")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store, and the path inside it that a user has given.
+    """A store, and the path inside it that a user has given."""
 
-    Attributes
-    ----------
-    store : Store
-        The store as a whole. ``store.at(path)`` is the part below the path.
-    path : str
-        Path of a group or an array inside the store; empty for the store as a whole.
-    """
-
-    store: Store
-    path: str = ""
+    store: Store  # the store as a whole. ``store.at(path)`` is the part below the path.
+    path: str = ""  # path of a group or an array inside the store; empty for the store as a whole
 
 
 def open_store(given: Any, *, is_read: bool = False) -> Opened:
     """Open a store.
 
-    Parameters
-    ----------
-    given : path, URL, zarr store, StorePath, Group, Array, obstore store, Store, or Session
-        Path of a directory; the URL of a bucket; a store of zarr-python, or what lies in one; a
-        store of obstore; or a store of this package. The directory of a `zarr.storage.LocalStore`
-        is opened as if its path were given, because zarr does not write files durably. A
-        `zarr.storage.ObjectStore` stands for its store of obstore. A session of Icechunk is only
-        read here; see :class:`SessionStore` for one that is written.
-    is_read : bool
-        Promise that nothing will be written, so that the store may be read-only.
-
-    Raises
-    ------
-    SpecError
-        If `given` is none of these, is read-only, or cannot list or remove its objects.
-    StoreError
-        If the service of a bucket cannot be reached, or refuses.
+    - `given`: path of a directory; the URL of a bucket; a store of zarr-python, or what lies in
+      one; a store of obstore; or a store of this package. The directory of a
+      `zarr.storage.LocalStore` is opened as if its path were given, because zarr does not write
+      files durably. A `zarr.storage.ObjectStore` stands for its store of obstore. A session of
+      Icechunk is only read here; see :class:`SessionStore` for one that is written.
+    - `is_read`: promise that nothing will be written, so that the store may be read-only.
     """
     if isinstance(given, str | os.PathLike):
         text = os.fspath(given)
@@ -109,15 +80,7 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
 def refusal_to_write(given: Any) -> SpecError | None:
     """Why a store cannot be written that a user has given, and that was opened to be read.
 
-    Parameters
-    ----------
-    given : object
-        See `open_store`.
-
-    Returns
-    -------
-    SpecError or None
-        The error of `open_store`; None if it can be written.
+    - Returns the error of `open_store`; None if it can be written.
     """
     if isinstance(given, str | os.PathLike | Store):
         return None
@@ -129,13 +92,7 @@ def refusal_to_write(given: Any) -> SpecError | None:
 
 
 def to_write(store: Store) -> Store:
-    """The same store for a caller that also writes, which keeps nothing of objects that were read.
-
-    Parameters
-    ----------
-    store : Store
-        A store that was opened to be read.
-    """
+    """The same store for a caller that also writes, which keeps nothing of objects that were read."""
     if not isinstance(store, BucketStore):
         return store
     made = store.at("")

@@ -60,8 +60,6 @@ from shardwrite.stores.temporaries import (
 )
 from shardwrite.stores.writeback import begin_writeback
 
-__all__ = ["PosixStore"]
-
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
@@ -95,10 +93,7 @@ def _known(scope: str) -> _Directories:
 class PosixStore:
     """A directory of objects, each of them a file.
 
-    Parameters
-    ----------
-    root : path
-        The directory; it need not exist yet.
+    - `root`: the directory; it need not exist yet.
     """
 
     capabilities = frozenset(Capability) - {Capability.CONDITIONAL}
@@ -261,13 +256,7 @@ class PosixStore:
             return is_new
 
     def make_parents(self, path: Path, plain: set[str]) -> None:
-        """Make the missing parent directories of `path`, and add its directory to `plain`.
-
-        Raises
-        ------
-        StoreError
-            If a directory below the root is a symbolic link.
-        """
+        """Make the missing parent directories of `path`, and add its directory to `plain`."""
         missing = []
         directory = path.parent
         while True:
@@ -348,11 +337,6 @@ class PosixTransaction:
         An object that replaces another takes the mode, group and owner of that one, and a new
         object takes those of the file `like`, if that exists. In a transaction with `is_fresh`,
         an object takes the defaults of the system.
-
-        Raises
-        ------
-        StoreError
-            If the key is invalid, or the temporary cannot be created.
         """
         path = self.store.path_of(key)  # str, not Path, which is slow for many small shards
         directory, name = os.path.split(path)

@@ -11,17 +11,6 @@ from contextlib import AbstractContextManager
 from shardwrite.errors import StoreError
 from shardwrite.stores.descriptors import opened, pread_all, write_all
 
-__all__ = [
-    "PosixReader",
-    "as_store_error",
-    "copy_range",
-    "no_file",
-    "open_plain",
-    "read_plain",
-    "version_in",
-    "version_of",
-]
-
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
@@ -67,20 +56,7 @@ def _no_directory(path: object) -> str:
 
 
 def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
-    """Turn an `OSError` into a `StoreError` that names the failed operation and its object.
-
-    Parameters
-    ----------
-    key : str
-        Key or path of the object.
-    doing : str
-        Start of the message, for instance ``"cannot read"``.
-
-    Raises
-    ------
-    StoreError
-        If the body of the ``with`` statement raises an `OSError`.
-    """
+    """Turn an `OSError` into a `StoreError` that names the failed operation and its object."""
     return _Translation(key, doing)
 
 
@@ -96,24 +72,7 @@ _KINDS = {
 def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
     """Open a regular file; links, pipes and devices are refused without waiting for them.
 
-    Parameters
-    ----------
-    path : path
-        Path of the file.
-    access : int
-        ``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``.
-
-    Returns
-    -------
-    int
-        A file descriptor.
-
-    Raises
-    ------
-    StoreError
-        If `path` is a directory, a pipe, a device or a socket.
-    OSError
-        If the file is missing, is a link (ELOOP), or cannot be opened.
+    - Raises OSError if the file is missing, is a link (ELOOP), or cannot be opened.
     """
     return _opened(path, access)[0]
 
@@ -140,14 +99,8 @@ def _check_plain(name: str, mode: int) -> None:
 def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> StoreError:
     """The error that something else stands where a regular file should.
 
-    Parameters
-    ----------
-    name : str
-        Its path.
-    mode : int
-        Its mode. By default, it is a directory.
-    remedy : str, optional
-        What the user can do. By default, remove it.
+    - `mode`: its mode. By default, it is a directory.
+    - `remedy`: what the user can do. By default, remove it.
     """
     found = _KINDS.get(stat.S_IFMT(mode), "something else")
     message = f"{name!r} is {found} and not a file; remove it after a look"
@@ -157,13 +110,7 @@ def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> S
 
 
 def read_plain(path: str, most_nbytes: int) -> bytes:
-    """Read a regular file, or one byte more than `most_nbytes` if it is larger.
-
-    Raises
-    ------
-    StoreError, OSError
-        See `open_plain`.
-    """
+    """Read a regular file, or one byte more than `most_nbytes` if it is larger."""
     fd, found = _opened(path, os.O_RDONLY)
     try:
         return pread_all(fd, 0, min(found.st_size, most_nbytes + 1))
@@ -172,13 +119,7 @@ def read_plain(path: str, most_nbytes: int) -> bytes:
 
 
 class PosixReader:
-    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`.
-
-    Raises
-    ------
-    StoreError, OSError
-        See `open_plain`.
-    """
+    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
 
     def __init__(self, key: str, path: str) -> None:
         self._key = key
@@ -229,18 +170,6 @@ def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
 
     The file system shares blocks where it can. Otherwise the kernel copies the bytes, and where it
     cannot, this process does.
-
-    Parameters
-    ----------
-    source, target : int
-        File descriptors.
-    offset, nbytes : int
-        The range in `source`, in bytes.
-
-    Raises
-    ------
-    OSError
-        If `source` ends too early (EIO), or the bytes cannot be copied.
     """
     # The tail is copied apart: with a partial block at its end, no block would be shared.
     whole_blocks = nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES

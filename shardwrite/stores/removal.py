@@ -26,8 +26,6 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.descriptors import opened
 from shardwrite.stores.looking import listed, mode_of
 
-__all__ = ["SET_ASIDE", "Proof", "data_in", "remove_data", "remove_state", "set_aside"]
-
 SET_ASIDE = ("replaced", "array-", "removed-")
 """Prefixes of the names of data that a run has moved into its directory."""
 
@@ -38,21 +36,12 @@ def _none() -> Collection[str]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Entry of a plan or journal that proves which data belong to the run.
+    """Entry of a plan or journal that proves which data belong to the run."""
 
-    Attributes
-    ----------
-    run_path : pathlib.Path
-        Directory of the run.
-    entry : mapping
-        The entry. A plan has ``run``, ``mode`` and ``array``; a line of the journal has
-        ``attempt``.
-    keys : callable
-        Returns the keys of the shards of the entry. It is called only to remove a shard.
-    """
-
-    run_path: Path
+    run_path: Path  # directory of the run
+    # The entry. A plan has ``run``, ``mode`` and ``array``; a line of the journal has ``attempt``.
     entry: Mapping[str, Any]
+    # Returns the keys of the shards of the entry. It is called only to remove a shard.
     keys: Callable[[], Collection[str]] = _none
 
     def covers(self, root: Path, key: str) -> bool:
@@ -86,24 +75,7 @@ class Proof:
 def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:
     """Move data into the directory of the run, from where they can be restored.
 
-    Parameters
-    ----------
-    root, key, proof
-        See :func:`remove_data`.
-    name : str
-        New name of the data, which starts with one of `SET_ASIDE`.
-
-    Returns
-    -------
-    pathlib.Path
-        New path of the data.
-
-    Raises
-    ------
-    StoreError
-        If the proof does not cover the data.
-    FileNotFoundError
-        If the data or the directory of the run are gone.
+    - Raises FileNotFoundError if the data or the directory of the run are gone.
     """
     path = root / key
     if not proof.covers(root, key):
@@ -121,22 +93,10 @@ def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:
 def remove_data(root: Path, key: str, proof: Proof) -> None:
     """Remove a shard, an array, or data in the directory of the run; missing data are no error.
 
-    Parameters
-    ----------
-    root : path
-        Path of the array, or directory of the run.
-    key : str
-        Key of the shard, or empty for the whole array. If `root` is the directory of the run,
-        the name of the data in it.
-    proof : Proof
-        Proof that the data belong to the run.
-
-    Raises
-    ------
-    StoreError
-        If the proof does not cover the data.
-    FileNotFoundError
-        If the directory of the run is gone, because another process has taken the run over.
+    - `key`: key of the shard, or empty for the whole array. If `root` is the directory of the run,
+      the name of the data in it.
+    - Raises FileNotFoundError if the directory of the run is gone, because another process has
+      taken the run over.
     """
     name = key if root == proof.run_path else f"removed-{uuid.uuid4().hex}"
     try:
@@ -157,11 +117,6 @@ def remove_state(directory: Path) -> None:
     """Remove a directory with files of a run, but never data.
 
     Another process may remove the same files at the same time.
-
-    Raises
-    ------
-    StoreError
-        If the directory holds data.
     """
     left = data_in(directory)
     if left:

@@ -18,8 +18,6 @@ from typing import Any
 
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["NARROW", "Rights", "copy_rights", "keep_rights", "rights_of"]
-
 NARROW = 0o600
 """Mode of a file that will replace an object, until the file is complete."""
 
@@ -33,22 +31,14 @@ _NO_ACL = frozenset({errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP})
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Access rights of a file or directory.
+    """Access rights of a file or directory."""
 
-    Attributes
-    ----------
-    mode : int
-        Permission bits.
-    owner, group : int
-        Numeric ids of the owner and the group.
-    acl, default_acl : bytes, optional
-        POSIX access control lists as the system stores them; only a directory has a default one.
-    """
-
-    mode: int
-    owner: int
-    group: int
+    mode: int  # permission bits
+    owner: int  # numeric ids of the owner and the group
+    group: int  # numeric ids of the owner and the group
+    # POSIX access control lists as the system stores them; only a directory has a default one
     acl: bytes | None = None
+    # POSIX access control lists as the system stores them; only a directory has a default one
     default_acl: bytes | None = None
 
 
@@ -71,18 +61,6 @@ def keep_rights(fd: int, wanted: Rights) -> None:
 
     Rights that the system refuses are left out. A directory keeps its own owner, because the owner
     of a directory of run state is the user of the run.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of the file or directory, which this process has created.
-    wanted : Rights
-        The rights.
-
-    Raises
-    ------
-    OSError
-        If a call fails for another reason than a refusal.
     """
     found = os.fstat(fd)
     has_group = found.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
@@ -97,13 +75,7 @@ def keep_rights(fd: int, wanted: Rights) -> None:
 
 
 def copy_rights(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
-    """Give a new directory the rights of another, as far as the system allows.
-
-    Raises
-    ------
-    OSError
-        If `new` is no directory, or a call fails for another reason than a refusal.
-    """
+    """Give a new directory the rights of another, as far as the system allows."""
     wanted = rights_of(old)
     fd = opened(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

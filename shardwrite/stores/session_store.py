@@ -27,8 +27,6 @@ from shardwrite.stores.whole_transaction import WholeTransaction
 from shardwrite.stores.zarr_kinds import Kind
 from shardwrite.stores.zarr_store import ZarrStore
 
-__all__ = ["SessionStore"]
-
 _DOCUMENT = "zarr.json"
 # Keys that Icechunk takes: documents, and chunks of the default encoding.
 _TAKEN = re.compile(rf"(?:(?P<node>.+)/)?(?:{re.escape(_DOCUMENT)}|c(?:/\d+)*)")
@@ -38,16 +36,8 @@ _OWN_PREFIX = "shardwrite-"
 class _Shared:
     """What the parts of a store share.
 
-    Attributes
-    ----------
-    session : icechunk.Session
-        The session or fork in which objects are read and changed.
-    given : icechunk.Session
-        The session that is committed.
-    aside : dict of str to bytes
-        Objects that Icechunk does not take, by name.
-    base : object
-        State of the fork of which other processes get copies. It is made when it is needed.
+    - `aside`: objects that Icechunk does not take, by name.
+    - `base`: state of the fork of which other processes get copies. It is made when it is needed.
     """
 
     def __init__(self, session: Any, given: Any, base: Any) -> None:
@@ -75,13 +65,7 @@ class _Shared:
                 self._changed.notify_all()
 
     def begin(self) -> None:
-        """Note that a call writes to the session now.
-
-        Raises
-        ------
-        SpecError
-            If another call does.
-        """
+        """Note that a call writes to the session now."""
         with _lock:
             if any(one.given == self.given for one in _written):
                 raise SpecError(
@@ -110,14 +94,7 @@ _written: weakref.WeakSet[_Shared] = weakref.WeakSet()
 class SessionStore(ZarrStore):
     """Documents and chunks in a session of Icechunk.
 
-    Parameters
-    ----------
-    session : icechunk.Session
-        The session. A call that writes uses `to_write` instead.
-    given : icechunk.Session, optional
-        The session that is committed, if `session` is a fork of it.
-    base : object, optional
-        State of the fork of which each transaction gets a copy, in a process that helps.
+    - `session`: the session. A call that writes uses `to_write` instead.
     """
 
     def __init__(self, session: Any, given: Any = None, base: Any = None) -> None:
@@ -130,21 +107,7 @@ class SessionStore(ZarrStore):
 
     @classmethod
     def to_write(cls, session: Any, *, for_processes: bool) -> Self:
-        """The store of a call that writes, and that ends with `commit` or `discard`.
-
-        Parameters
-        ----------
-        session : icechunk.Session
-            The session.
-        for_processes : bool
-            Whether tasks run in other processes.
-
-        Raises
-        ------
-        SpecError
-            If the session is read-only, is a fork, has changes already, or is written by another
-            call; or if other processes do not reach its repository.
-        """
+        """The store of a call that writes, and that ends with `commit` or `discard`."""
         _check_writable(session)
         made = cls(_fork_of(session) if for_processes else session, session)
         made.begin()
@@ -212,17 +175,7 @@ class SessionStore(ZarrStore):
     def commit(self, message: str) -> str:
         """Commit what was written, and return the id of the snapshot.
 
-        Parameters
-        ----------
-        message : str
-            Message of the commit.
-
-        Raises
-        ------
-        ConflictError
-            If another writer has moved the branch.
-        StoreError
-            If Icechunk cannot commit.
+        - Raises ConflictError if another writer has moved the branch.
         """
         import icechunk
 
@@ -359,13 +312,7 @@ def _is_fork(session: Any) -> bool:
 
 
 def _fork_of(session: Any) -> Any:
-    """A fork of a session, which other processes can use.
-
-    Raises
-    ------
-    SpecError
-        If they cannot, because its repository lies in the memory of this process.
-    """
+    """A fork of a session, which other processes can use."""
     fork = session.fork()
     try:
         SessionStore(fork).prepare()
@@ -381,13 +328,7 @@ def _fork_of(session: Any) -> Any:
 
 
 def _fork_in(state: Any) -> Any:
-    """The fork that has a state.
-
-    Raises
-    ------
-    SpecError
-        If Icechunk is not installed.
-    """
+    """The fork that has a state."""
     try:
         from icechunk.session import ForkSession
     except ImportError:
@@ -403,13 +344,7 @@ def _fork_in(state: Any) -> Any:
 
 
 def _check_writable(session: Any) -> None:
-    """Refuse a session that cannot be committed, or has changes that are not the call's.
-
-    Raises
-    ------
-    SpecError
-        If it is one.
-    """
+    """Refuse a session that cannot be committed, or has changes that are not the call's."""
     wrong = None
     if _is_fork(session):
         wrong = "a fork, which cannot be committed", "give the session that it was forked from"

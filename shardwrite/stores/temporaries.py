@@ -6,15 +6,6 @@ import contextlib
 import os
 import time
 
-__all__ = [
-    "TEMPORARY_SUFFIX",
-    "begin_temporary",
-    "discard_open_temporaries",
-    "forget_temporary",
-    "is_open_temporary",
-    "temporary_path",
-]
-
 TEMPORARY_SUFFIX = ".swtmp"
 _ENDING_SECONDS = 0.02
 _open: set[str] = set()

@@ -7,8 +7,6 @@ import threading
 import uuid
 import weakref
 
-__all__ = ["token_of"]
-
 _lock = threading.RLock()
 _tokens: dict[tuple[int, int], str] = {}
 

@@ -16,8 +16,6 @@ from shardwrite.stores.in_flight import InFlight
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.removal import Proof
 
-__all__ = ["COPIED_AT_ONCE_NBYTES", "PutsWhole", "Room", "WholeTransaction", "WholeWriter"]
-
 COPIED_AT_ONCE_NBYTES = 16 * 2**20
 """Bytes of an old object that are in memory at a time while they are copied."""
 
@@ -133,11 +131,6 @@ class Room:
 
     The system gives large pages for it, if it can. With small ones, it takes longer to give them
     than to write to them. What is not written to takes no memory.
-
-    Parameters
-    ----------
-    most_nbytes : int
-        Largest size, in bytes.
     """
 
     def __init__(self, most_nbytes: int) -> None:

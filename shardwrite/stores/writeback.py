@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["begin_writeback"]
-
 _SYNC_FILE_RANGE_WRITE = 2  # start without waiting; see sync_file_range(2)
 
 
@@ -25,13 +23,6 @@ def begin_writeback(fd: int, start: int, stop: int) -> None:
     """Ask the system to start writing a range of a file to the disk.
 
     This makes nothing durable and reports no errors; only fsync does both.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of a file that is open for writing.
-    start, stop : int
-        The range, in bytes.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)

@@ -24,8 +24,6 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite.stores.capabilities import Capability
 
-__all__ = ["Facts", "Kind", "kind_of"]
-
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Protocols of fsspec whose files are objects in a bucket, and those of files that others see, too.
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
@@ -58,16 +56,9 @@ _MISSING = Facts(0, None)
 class Kind:
     """What is known of a store, and what its interface leaves out.
 
-    Attributes
-    ----------
-    store : zarr.abc.store.Store
-        The store. From `connect` on, its connections belong to the event loop of the adapter.
-    capabilities : frozenset of Capability
-        What it can do, without what every adapted store can.
-    has_tags : bool
-        Whether its storage tags each object.
-    is_open : bool
-        Whether `connect` has run.
+    - `store`: the store. From `connect` on, its connections belong to the event loop of the
+      adapter.
+    - `capabilities`: what it can do, without what every adapted store can.
     """
 
     has_tags = False

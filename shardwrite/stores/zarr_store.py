@@ -28,8 +28,6 @@ from shardwrite.stores.keys import check_key
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 from shardwrite.stores.zarr_kinds import Facts, Kind, kind_of
 
-__all__ = ["ZarrStore"]
-
 T = TypeVar("T")
 
 
@@ -74,26 +72,19 @@ os.register_at_fork(after_in_child=_forget_loop)  # its thread exists only in th
 class ZarrStore(WholeStore):
     """A store of zarr-python.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store. Its data are reached only through its public methods.
-    capabilities : collection of Capability, optional
-        What the store can do. By default it is what is known of this kind of store; of an unknown
-        kind nothing is assumed. `PATCH`, `SKIP` and `COPY` are added, since an object that is being
-        written lies in memory.
-    timeout_seconds : float, optional
-        Longest time for one call. After it, a `StoreError` is raised, and the outcome of the call
-        is unknown. By default only the store itself limits the time.
-
-    Notes
-    -----
     Each object is put in one call. Until then it lies in one buffer of its encoded size. A
     `FsspecStore` copies it once more for the call.
 
     zarr's interface has no versions. Where the object has a tag in its storage (an ETag or a
     generation), that is the version, and only the ranges that are asked for are read. Otherwise
     the version is a digest of the content, and an object is read whole when it is opened.
+
+    - `store`: the store. Its data are reached only through its public methods.
+    - `capabilities`: what the store can do. By default it is what is known of this kind of store;
+      of an unknown kind nothing is assumed. `PATCH`, `SKIP` and `COPY` are added, since an object
+      that is being written lies in memory.
+    - `timeout_seconds`: longest time for one call. After it, a `StoreError` is raised, and the
+      outcome of the call is unknown. By default only the store itself limits the time.
     """
 
     def __init__(

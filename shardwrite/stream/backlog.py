@@ -11,31 +11,18 @@ from shardwrite.stream.jobs import Jobs
 from shardwrite.stream.layers import Layer
 from shardwrite.stream.window import Encoded, Window
 
-__all__ = ["Backlog", "OpenShard"]
-
 
 @dataclass(slots=True, eq=False)
 class OpenShard:
-    """A shard with layers that are encoded or being encoded.
+    """A shard with layers that are encoded or being encoded."""
 
-    Attributes
-    ----------
-    index : tuple of int
-        Position of the shard in the array.
-    pending : dict
-        Encoded layers that are not committed, by depth along the stream's axis.
-    committed : dict
-        Number of the last committed version of each layer, by depth.
-    n_encoding : int
-        Number of layers that are being encoded.
-    lock : threading.Lock
-        Held while the object of the shard is read or written.
-    """
-
-    index: Shape
+    index: Shape  # position of the shard in the array
+    # Encoded layers that are not committed, by depth along the stream's axis
     pending: dict[int, Encoded] = field(default_factory=dict)
+    # Number of the last committed version of each layer, by depth
     committed: dict[int, int] = field(default_factory=dict)
-    n_encoding: int = 0
+    n_encoding: int = 0  # number of layers that are being encoded
+    # Held while the object of the shard is read or written
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -47,21 +34,9 @@ class OpenShard:
 class Backlog:
     """All encoded layers of a stream that are not committed.
 
-    Parameters
-    ----------
-    jobs : Jobs
-        Jobs of the stream; their lock protects the backlog, and they count its memory.
-    buffers : Buffers
-        Receives the memory of encoded layers after their commit.
-    layers_per_shard : int
-        Number of layers in a full shard.
-    limit_nbytes : int
-        Encoded bytes above which the shard with the most pending bytes is committed.
-
-    Attributes
-    ----------
-    n_commits, committed_nbytes : int
-        Number of commits so far, and encoded bytes in them.
+    - `buffers`: receives the memory of encoded layers after their commit.
+    - `limit_nbytes`: encoded bytes above which the shard with the most pending bytes is committed.
+    - `n_commits`, `committed_nbytes`: number of commits so far, and encoded bytes in them.
     """
 
     def __init__(

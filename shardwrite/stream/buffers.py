@@ -7,16 +7,11 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Buffers"]
-
 
 class Buffers:
     """Pool of spare buffers, by size.
 
-    Parameters
-    ----------
-    limit_nbytes : int
-        Maximum number of bytes to keep.
+    - `limit_nbytes`: maximum number of bytes to keep.
     """
 
     def __init__(self, limit_nbytes: int) -> None:

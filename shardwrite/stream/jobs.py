@@ -9,8 +9,6 @@ from typing import Any
 
 from shardwrite.host.stopping import busy
 
-__all__ = ["Jobs"]
-
 
 class Jobs:
     """Thread pool of a stream.
@@ -18,18 +16,8 @@ class Jobs:
     A job is a callable that is submitted to the pool. After a job has raised an exception, no
     further job starts, and the methods that check for errors raise the exception.
 
-    Parameters
-    ----------
-    n_threads : int
-        Number of threads.
-
-    Attributes
-    ----------
-    changed : threading.Condition
-        Lock of the state that jobs share. It is notified when a job ends, and when the held
-        memory changes.
-    held_nbytes, peak_nbytes : int
-        Bytes that are held now, and the maximum so far.
+    - `changed`: lock of the state that jobs share. It is notified when a job ends, and when the
+      held memory changes.
     """
 
     def __init__(self, n_threads: int) -> None:
@@ -52,10 +40,7 @@ class Jobs:
     def submit(self, job: Callable[..., None], *arguments: Any) -> None:
         """Submit a callable to the pool.
 
-        Raises
-        ------
-        RuntimeError
-            If the system allows no thread for it.
+        - Raises RuntimeError if the system allows no thread for it.
         """
         with self.changed:
             self._n_jobs += 1

@@ -14,55 +14,29 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
-__all__ = ["Block", "Layer", "Layers"]
-
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A box of elements that was given to the stream.
+    """A box of elements that was given to the stream."""
 
-    Attributes
-    ----------
-    box : Box
-        Place of the elements, in coordinates of the array.
-    array : numpy.ndarray
-        The elements, with the shape of the box.
-    memory : numpy.ndarray of uint8, optional
-        Buffer that contains `array`, if it can be reused.
-    n_layers : int
-        Number of layers that still need the block.
-    """
-
-    box: Box
-    array: npt.NDArray[Any]
-    memory: npt.NDArray[np.uint8] | None = None
-    n_layers: int = 0
+    box: Box  # place of the elements, in coordinates of the array
+    array: npt.NDArray[Any]  # the elements, with the shape of the box
+    memory: npt.NDArray[np.uint8] | None = None  # buffer that contains `array`, if it can be reused
+    n_layers: int = 0  # number of layers that still need the block
 
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """Part of one shard that is one inner chunk thick along the stream's axis.
+    """Part of one shard that is one inner chunk thick along the stream's axis."""
 
-    Attributes
-    ----------
-    shard : tuple of int
-        Position of the shard in the array.
-    depth : int
-        Position along the stream's axis in the array's grid of inner chunks.
-    box : Box
-        Box of the layer, in coordinates of the array. Along the other axes it is clipped to the
-        array.
-    blocks : list of Block
-        Blocks in the layer, in the order in which they were given.
-    is_fresh : bool
-        Whether a block was added since the layer was encoded last.
-    """
-
-    shard: Shape
-    depth: int
+    shard: Shape  # position of the shard in the array
+    depth: int  # position along the stream's axis in the array's grid of inner chunks
+    # Box of the layer, in coordinates of the array. Along the other axes it is clipped to the
+    # array.
     box: Box
+    # Blocks in the layer, in the order in which they were given
     blocks: list[Block] = field(default_factory=list)
-    is_fresh: bool = False
+    is_fresh: bool = False  # whether a block was added since the layer was encoded last
     _parts: list[Box] = field(default_factory=list)
     _n_covered: int = 0
 
@@ -108,12 +82,7 @@ class Layer:
 class Layers:
     """Open layers of a stream, which blocks do not cover yet.
 
-    Parameters
-    ----------
-    grid : ShardGrid
-        Grid of the array; its extent along `axis` does not matter.
-    axis : int
-        The stream's axis.
+    - `grid`: grid of the array; its extent along `axis` does not matter.
     """
 
     def __init__(self, grid: ShardGrid, axis: int) -> None:
@@ -121,15 +90,7 @@ class Layers:
         self._open: dict[tuple[Shape, int], Layer] = {}
 
     def add(self, block: Block) -> tuple[list[Layer], list[Block]]:
-        """Sort a block into its layers.
-
-        Returns
-        -------
-        whole : list of Layer
-            Layers that are whole now; they are no longer open.
-        needless : list of Block
-            Blocks that the new one replaces, once for each layer.
-        """
+        """Sort a block into its layers."""
         depth = self._grid.chunks[self._axis]
         whole, needless = [], []
         for shard in self._grid.shards_in(block.box):

@@ -10,8 +10,6 @@ from shardwrite.grid import Shape
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, duration, human, table_text
 
-__all__ = ["StreamReport"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:

@@ -56,70 +56,36 @@ from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
 
-__all__ = ["Encoded", "Window"]
-
 _SHARDS = 4096
 """Approximate number of shards in a stretch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded inner chunks of a layer.
+    """Encoded inner chunks of a layer."""
 
-    Attributes
-    ----------
-    number : int
-        Sequence number; of two versions of one layer, the one with the greater number is later.
-    is_whole : bool
-        Whether the stream has given all elements of the layer.
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks of the inner chunks in the shard.
-    sizes : numpy.ndarray of int64, shape (n,)
-        Encoded sizes in bytes; -1 for an empty inner chunk.
-    payload : numpy.ndarray of uint8
-        Encoded bytes of all inner chunks, in the same order.
-    memory : numpy.ndarray of uint8, optional
-        Buffer that contains `payload`, if it can be reused.
-    """
-
+    # Sequence number; of two versions of one layer, the one with the greater number is later
     number: int
-    is_whole: bool
-    ranks: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    payload: npt.NDArray[np.uint8]
-    memory: npt.NDArray[np.uint8] | None
+    is_whole: bool  # whether the stream has given all elements of the layer
+    ranks: npt.NDArray[np.int64]  # row-major ranks of the inner chunks in the shard
+    sizes: npt.NDArray[np.int64]  # encoded sizes in bytes; -1 for an empty inner chunk
+    payload: npt.NDArray[np.uint8]  # encoded bytes of all inner chunks, in the same order
+    memory: npt.NDArray[np.uint8] | None  # buffer that contains `payload`, if it can be reused
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of the array, with its run and lease.
+    """A stretch of the array, with its run and lease."""
 
-    Attributes
-    ----------
-    axis : int
-        Axis of the stream.
-    box : Box
-        Box of the stretch, which consists of whole shards, in coordinates of the array.
-    directory : RunDirectory
-        Directory of the run.
-    spec : WriteSpec
-        Settings of the commits.
-    ledger : Ledger
-        Shards that are committed.
-    lease : contextlib.ExitStack
-        Releases the leases when it is closed: of the run, and of the array if the state of the run
-        lies in the bucket.
-    buffers : Buffers
-        Buffers for encoded inner chunks.
-    """
-
-    axis: int
-    box: Box
-    directory: RunDirectory
-    spec: WriteSpec
-    ledger: Ledger
+    axis: int  # axis of the stream
+    box: Box  # box of the stretch, which consists of whole shards, in coordinates of the array
+    directory: RunDirectory  # directory of the run
+    spec: WriteSpec  # settings of the commits
+    ledger: Ledger  # shards that are committed
+    # Releases the leases when it is closed: of the run, and of the array if the state of the run
+    # lies in the bucket
     lease: contextlib.ExitStack
-    buffers: Buffers
+    buffers: Buffers  # buffers for encoded inner chunks
 
     @classmethod
     def begin(
@@ -136,29 +102,8 @@ class Window:
     ) -> Window:
         """Begin the run of a stretch around a box, and take its lease.
 
-        Parameters
-        ----------
-        target : Target
-            The array.
-        metadata : ArrayMetadata
-            Metadata of the array.
-        axis : int
-            Axis of the stream.
-        around : Box
-            Box that the stretch must contain, in coordinates of the array.
-        strategy : Strategy
-            Write strategy for shards that exist already.
-        durability : str
-            One of ``"full"``, ``"batch"`` and ``"none"``.
-        buffers : Buffers
-            Buffers for encoded inner chunks.
-        write_empty : bool
-            Store inner chunks that contain only the fill value.
-
-        Raises
-        ------
-        JournalError
-            If another run writes shards of the stretch.
+        - `around`: box that the stretch must contain, in coordinates of the array.
+        - `write_empty`: store inner chunks that contain only the fill value.
         """
         grid = metadata.grid
         box = _stretch(metadata, axis, around)
@@ -207,14 +152,7 @@ class Window:
         Elements of these chunks that are in no block are read from the stored shard; if it is
         missing, they get the fill value.
 
-        Parameters
-        ----------
-        layer : Layer
-            The layer.
-        number : int
-            Sequence number of the result.
-        is_whole : bool
-            Whether the blocks cover the whole layer; the stored shard is then not read.
+        - `is_whole`: whether the blocks cover the whole layer; the stored shard is then not read.
         """
         metadata, grid, local = (
             self.spec.metadata,
@@ -264,17 +202,8 @@ class Window:
         If these are all layers of the shard, and whole, a new shard is written. Otherwise the
         stored shard is revised.
 
-        Parameters
-        ----------
-        shard : tuple of int
-            Position of the shard in the array.
-        layers : sequence of Encoded
-            The layers, in ascending order along the axis.
-
-        Raises
-        ------
-        IncompleteError
-            If this process was asked to stop.
+        - `layers`: the layers, in ascending order along the axis.
+        - Raises IncompleteError if this process was asked to stop.
         """
         grid, local = self.spec.metadata.grid, self._local(shard)
         units = []
@@ -309,13 +238,7 @@ class Window:
         self.lease.close()
 
     def list_before(self) -> None:
-        """List the inner chunks of the stretch in the array's manifest, if it keeps one.
-
-        Raises
-        ------
-        StoreError
-            If the metadata cannot be written.
-        """
+        """List the inner chunks of the stretch in the array's manifest, if it keeps one."""
         spec = self.spec
         with as_store_error(self.directory.target.label, "cannot begin"):
             list_before(self.directory, spec.metadata, self.box, spec.durability, spec.driver)
@@ -332,18 +255,6 @@ class Window:
         """Grow the array to a shape in its metadata, so that readers see it.
 
         The array never shrinks.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Shape of the array.
-        listed : callable
-            Makes the manifest exact, when the stretch ends.
-
-        Raises
-        ------
-        StoreError
-            If the metadata cannot be written.
         """
         with (
             as_store_error(self.directory.target.label, "cannot publish"),
@@ -356,20 +267,7 @@ class Window:
             )
 
     def end(self, shape: Sequence[int], result: Mapping[str, JSON]) -> None:
-        """Publish the shape and the receipt, end the run, and release the lease.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Shape of the array.
-        result : mapping
-            Report of the stream, for the receipt.
-
-        Raises
-        ------
-        StoreError
-            If the metadata or the receipt cannot be written.
-        """
+        """Publish the shape and the receipt, end the run, and release the lease."""
         with as_store_error(self.directory.target.label, "cannot publish"):
             listed = present_listed(self.spec.metadata, self.spec.store)
         self.publish(shape, listed)

@@ -47,8 +47,6 @@ from shardwrite.stream.layers import Block, Layer, Layers
 from shardwrite.stream.report import StreamReport
 from shardwrite.stream.window import Encoded, Window
 
-__all__ = ["ShardWriter"]
-
 _MAX_EXTENT = 2**48
 _DEFAULT_NBYTES = 2**30
 
@@ -81,13 +79,7 @@ class _Accepted:
 
 
 def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArray[Any]:
-    """The block as an array.
-
-    Raises
-    ------
-    SpecError
-        If elements are masked, would mean something else, or are read from the array itself.
-    """
+    """The block as an array."""
     if type(block) is not np.ndarray:
         refuse_reading(block, target.store, target.label)
     if type(block).__module__.startswith("xarray."):

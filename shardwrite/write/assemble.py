@@ -22,48 +22,24 @@ from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
 
-__all__ = ["EncodedUnit", "OpenedShard", "assemble", "revise", "rewrite", "split_block"]
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedUnit:
-    """The share of one unit in an encoded block.
+    """The share of one unit in an encoded block."""
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks of its inner chunks in the shard.
-    sizes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk in bytes; negative where it is empty.
-    starts : numpy.ndarray of int64, shape (n,)
-        Offset of each inner chunk in the block's payload, in bytes.
-    block : int
-        Number of the block, which is also the position of its payload in `Payloads`.
-    """
-
-    ranks: Ranks
-    sizes: Ranks
-    starts: Ranks
-    block: int
+    ranks: Ranks  # row-major ranks of its inner chunks in the shard
+    sizes: Ranks  # encoded size of each inner chunk in bytes; negative where it is empty
+    starts: Ranks  # offset of each inner chunk in the block's payload, in bytes
+    block: int  # number of the block, which is also the position of its payload in `Payloads`
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedShard:
-    """A shard that is opened for an update.
+    """A shard that is opened for an update."""
 
-    Attributes
-    ----------
-    old : ExistingShard, optional
-        The shard as it is. None if it has no object.
-    claim : Claim, optional
-        The right to change the shard, if the strategy works in place.
-    is_missing : bool
-        Whether the shard was looked for and has no object.
-    """
-
-    old: ExistingShard | None
-    claim: Claim | None
-    is_missing: bool = False
+    old: ExistingShard | None  # the shard as it is. None if it has no object.
+    claim: Claim | None  # the right to change the shard, if the strategy works in place
+    is_missing: bool = False  # whether the shard was looked for and has no object
 
 
 def split_block(
@@ -76,20 +52,8 @@ def split_block(
 ) -> None:
     """Split an encoded block into its units.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    box : Box
-        Box of the block.
-    block : EncodedBlock
-        The encoded block.
-    number : int
-        Number of the block.
-    units : dict of tuple of int to list of EncodedUnit
-        Units by the position of their shard. The block's units are added here.
-    skip : frozenset of tuple of int
-        Positions of shards whose units the block does not hold.
+    - `units`: units by the position of their shard. The block's units are added here.
+    - `skip`: positions of shards whose units the block does not hold.
     """
     grid = spec.metadata.grid
     present = np.maximum(block.chunk_nbytes, 0)
@@ -108,25 +72,14 @@ def split_block(
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """Encoded inner chunks of one shard, by rank.
+    """Encoded inner chunks of one shard, by rank."""
 
-    Attributes
-    ----------
-    sizes : numpy.ndarray of int64, shape (n,)
-        Encoded size in bytes. It is -1 for an inner chunk that is empty, and `KEEP` for one that an
-        update does not touch.
-    starts : numpy.ndarray of int64, shape (n,)
-        Offset in the payload of the block, in bytes.
-    block : numpy.ndarray of int64, shape (n,)
-        Number of the block.
-    payloads : Payloads
-        The bytes of all blocks.
-    """
-
+    # Encoded size in bytes. It is -1 for an inner chunk that is empty, and `KEEP` for one that an
+    # update does not touch.
     sizes: Ranks
-    starts: Ranks
-    block: Ranks
-    payloads: Payloads
+    starts: Ranks  # offset in the payload of the block, in bytes
+    block: Ranks  # number of the block
+    payloads: Payloads  # the bytes of all blocks
 
     def write(self, writer: ObjectWriter, ranks: Ranks) -> None:
         """Append inner chunks in the given sequence."""
@@ -180,32 +133,10 @@ def assemble(
 
     Inner chunks that are in none of the units are empty.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    transaction : Transaction
-        The transaction to write in.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    units : sequence of EncodedUnit
-        Units of the shard.
-    payloads : Payloads
-        Encoded bytes of the units.
-    is_missing : bool
-        Whether the shard was looked for and has no object. Then no other may appear meanwhile.
-
-    Returns
-    -------
-    Written
-        Facts about the new shard.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - `payloads`: encoded bytes of the units.
+    - `is_missing`: whether the shard was looked for and has no object. Then no other may appear
+      meanwhile.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
     chunks = _chunks_of(spec, units, payloads, -1)
     placement = spec.lay_out(chunks.sizes, [unit.ranks for unit in units])
@@ -226,25 +157,9 @@ def revise(
     All other inner chunks keep their encoded bytes. A shard without an object is written as a new
     one.
 
-    Parameters
-    ----------
-    spec, transaction, index, units, payloads
-        See :func:`assemble`.
-    there : OpenedShard
-        The existing shard.
-
-    Returns
-    -------
-    Written
-        Facts about the shard as it is afterwards.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses. The error number is ESTALE if another writer has changed the shard
-        in the meantime.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - Raises StoreError if the storage refuses. The error number is ESTALE if another writer has
+      changed the shard in the meantime.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
     old = there.old
     if old is None:
@@ -285,25 +200,9 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
 
     The encoded inner chunks are copied unchanged.
 
-    Parameters
-    ----------
-    spec, transaction, index
-        See :func:`assemble`.
-    old : ExistingShard
-        The existing shard.
-
-    Returns
-    -------
-    Written
-        Facts about the new shard.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses. The error number is ESTALE if another writer has changed the shard
-        in the meantime.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - Raises StoreError if the storage refuses. The error number is ESTALE if another writer has
+      changed the shard in the meantime.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
     metadata, whole = spec.metadata, old.stored()
     stored, shared = own_ranges(whole, np.full(len(whole.nbytes), KEEP, dtype=np.int64))

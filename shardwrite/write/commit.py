@@ -48,9 +48,6 @@ from shardwrite.read.reread import take_n_reread
 from shardwrite.stores import Bounded, Carrying, Overlapping, Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
-__all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
-
-
 # error numbers of storage faults that may pass
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 # decoded bytes of the shards in an entry; with 1 MiB, entries would take 1 % of the time of small
@@ -70,24 +67,7 @@ WriteShard = Callable[[Transaction, Shape], Written]
 
 
 class _Progress:
-    """Shards that a task has committed, and their entry into the journal.
-
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-
-    Attributes
-    ----------
-    done : dict of tuple of int to Written
-        All shards that are committed so far, by position.
-    proof : Proof or None
-        Proof that the shards of the current attempt belong to the run.
-    changes : list
-        What the attempts have changed in forks of the store, if it is a `Staged` one.
-    bad : dict of tuple of int to CorruptShardError
-        Why shards cannot be made of what they are made of, by position.
-    """
+    """Shards that a task has committed, and their entry into the journal."""
 
     def __init__(self, spec: WriteSpec) -> None:
         self.done: dict[Shape, Written] = {}
@@ -136,21 +116,7 @@ class _Progress:
 
         If that fails, the next entry has these shards, too.
 
-        Parameters
-        ----------
-        committed : mapping of tuple of int to Written
-            Shards that are in no entry yet, by position.
-        attempt : str
-            Name of the attempt that committed them.
-        more : bool
-            Whether the attempt goes on.
-
-        Raises
-        ------
-        RunEndedError
-            If the run has ended.
-        StoreError
-            If the entry cannot be written.
+        - Raises RunEndedError if the run has ended.
         """
         self.done.update(committed)
         self._waiting.update(committed)
@@ -167,29 +133,8 @@ def commit_shards(
 ) -> GroupReport:
     """Write shards, by the protocol at the head of this module.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    group : Box
-        Box that holds the shards, in elements.
-    shards : sequence of tuple of int
-        Positions in the shard grid.
-    write : callable
-        Function that writes one shard into a transaction. It may be called again for the same
-        shard.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed. Shards that were not begun are counted in `n_left`. A shard
-        for which `write` raises CorruptShardError is in `bad`.
-
-    Raises
-    ------
-    ShardwriteError
-        The error of the last attempt, for instance a StoreError. Shards that are committed by
-        then are entered into the journal first.
+    - `write`: function that writes one shard into a transaction. It may be called again for the
+      same shard.
     """
     progress = _Progress(spec)
 
@@ -237,20 +182,6 @@ def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[Writ
     """Make a function take turns if it writes small shards; see `host.turns`.
 
     The thread gives its last turn back at the end of the block.
-
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    n_shards : int
-        Number of shards that will be written.
-    write : callable
-        Function that writes one shard.
-
-    Yields
-    ------
-    callable
-        Function to call in place of `write`.
     """
     if not has_small_shards(spec.metadata):
         yield write
@@ -272,23 +203,6 @@ def retried(attempt: Callable[[], T], run_path: str) -> T:
 
     The pauses are those of ``shardwrite.retry-pauses``. Nothing is retried inside a call, because
     an fsync that failed has lost the data that it should have made durable.
-
-    Parameters
-    ----------
-    attempt : callable
-        The function.
-    run_path : str
-        Directory of the run, for the log.
-
-    Returns
-    -------
-    object
-        What the function returns.
-
-    Raises
-    ------
-    StoreError
-        If the fault does not pass. Other errors are raised at once.
     """
     for wait in value_of(RETRY_PAUSES):
         try:
@@ -306,15 +220,7 @@ def retried(attempt: Callable[[], T], run_path: str) -> T:
 def _try_shards(
     spec: WriteSpec, shards: Sequence[Shape], write: WriteShard, attempt: str, progress: _Progress
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
-    """Make one attempt to write shards.
-
-    Returns
-    -------
-    committed : dict of tuple of int to Written
-        Shards that are committed and not in the journal yet.
-    error : ShardwriteError or None
-        The error that ended the attempt.
-    """
+    """Make one attempt to write shards."""
     written: dict[Shape, Written] = {}
     transaction = spec.store.transaction(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists

@@ -19,8 +19,6 @@ from shardwrite.stores import Capability, require
 from shardwrite.write.copying import Shards, origins
 from shardwrite.write.donor import Donor
 
-__all__ = ["compare_encoded", "differing"]
-
 _BATCH_SHARDS = 64
 
 
@@ -31,26 +29,8 @@ def compare_encoded(
 
     A chunk that only one of them stores differs, unless it holds only the fill value.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine that runs the tasks.
-    array : ShardedArray
-        The array.
-    donor : Donor
-        The other array, and how its bytes change.
-    skip : set of int
-        Ranks of the shards that are not compared.
-
-    Returns
-    -------
-    dict of int to str
-        For each shard that differs or cannot be decoded, its rank and a message.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses to read one of the arrays.
+    - `donor`: the other array, and how its bytes change.
+    - `skip`: ranks of the shards that are not compared.
     """
     if not engine.shares_memory:
         require(donor.array.store, Capability.SHARED, field="against", value=repr(donor.array))
@@ -70,18 +50,7 @@ def compare_encoded(
 
 
 def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
-    """Compare some shards of an array with those of another; see `compare_encoded`.
-
-    Returns
-    -------
-    dict of int to str
-        For each shard that differs or cannot be decoded, its rank and a message.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses to read one of the arrays.
-    """
+    """Compare some shards of an array with those of another; see `compare_encoded`."""
     found = _compared(array, donor, ranks.tolist())
     for rank, message in found.items():
         metadata = array.metadata

@@ -40,78 +40,40 @@ __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
-    """Facts that every task of a run needs.
+    """Facts that every task of a run needs."""
 
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        The array, or the window of shards that an update touches.
-    strategy : Strategy
-        The write strategy, which decides where encoded inner chunks go.
-    store : Store
-        The store, rooted at the array.
-    run_path : str
-        Directory of the run. If it is gone, nothing may be committed.
-    parts : str
-        Directory for part files.
-    driver : str
-        Name of the driver for which tasks run. The names of temporaries begin with it.
-    durability : {"full", "batch", "none"}
-        Durability level at which shards are committed.
-    write_empty_chunks : bool
-        Store also inner chunks that hold only the fill value.
-    batch_nbytes : int
-        Decoded bytes that a thread encodes at a time.
-    spool_ratio : float
-        Ratio of encoded to decoded size above which a block goes to a part file.
-    source_dtype : numpy.dtype
-        The dtype that dask declares for the source.
-    exists : bool
-        Whether the array existed before the run. If so, shards may exist, and a shard that becomes
-        empty is removed.
-    region : Box, optional
-        Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
-        default. Elements of a shard outside of the region are kept.
-    like : ShardedArray, optional
-        Array of the same shape. An inner chunk that holds only the fill value is stored where this
-        array stores one.
-    kept : callable, optional
-        See `is_kept` of `EncodeOptions`; it comes before `like`.
-    drops_hdf5 : bool
-        Whether shards that are files of HDF5 may become plain shards.
-    decided : Decided
-        Settings of the process that makes the tasks, which hold on workers, too.
-    fence : BucketFence or SharedFence, optional
-        The way to the lease of the run, if the state of the run lies in the bucket.
-    digest : str
-        Digest of the plan, for the metadata of objects.
-    read_from : str
-        Token of the store of the array that exists and that the source comes from; else empty.
-    goes_on : bool
-        Whether a task writes its other shards if what one is made of cannot be read, and reports
-        that. Otherwise the task fails at once.
-    """
-
-    metadata: ArrayMetadata
-    strategy: Strategy
-    store: Store
-    run_path: str
-    parts: str
-    driver: str
-    durability: str
-    write_empty_chunks: bool
-    batch_nbytes: int
-    spool_ratio: float
-    source_dtype: np.dtype[Any]
+    metadata: ArrayMetadata  # the array, or the window of shards that an update touches
+    strategy: Strategy  # the write strategy, which decides where encoded inner chunks go
+    store: Store  # the store, rooted at the array
+    run_path: str  # directory of the run. If it is gone, nothing may be committed.
+    parts: str  # directory for part files
+    driver: str  # name of the driver for which tasks run. The names of temporaries begin with it.
+    durability: str  # durability level at which shards are committed
+    write_empty_chunks: bool  # store also inner chunks that hold only the fill value
+    batch_nbytes: int  # decoded bytes that a thread encodes at a time
+    spool_ratio: float  # ratio of encoded to decoded size above which a block goes to a part file
+    source_dtype: np.dtype[Any]  # the dtype that dask declares for the source
+    # Whether the array existed before the run. If so, shards may exist, and a shard that becomes
+    # empty is removed.
     exists: bool
+    # Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
+    # default. Elements of a shard outside of the region are kept.
     region: Box | None = None
+    # Array of the same shape. An inner chunk that holds only the fill value is stored where this
+    # array stores one.
     like: ShardedArray | None = None
+    # See `is_kept` of `EncodeOptions`; it comes before `like`
     kept: Callable[[Box], bool] | None = None
-    drops_hdf5: bool = False
+    drops_hdf5: bool = False  # whether shards that are files of HDF5 may become plain shards
+    # Settings of the process that makes the tasks, which hold on workers, too
     decided: Decided = field(default_factory=decide)
+    # The way to the lease of the run, if the state of the run lies in the bucket
     fence: Fence | None = None
-    digest: str = ""
+    digest: str = ""  # digest of the plan, for the metadata of objects
+    # Token of the store of the array that exists and that the source comes from; else empty
     read_from: str = ""
+    # Whether a task writes its other shards if what one is made of cannot be read, and reports
+    # that. Otherwise the task fails at once.
     goes_on: bool = False
 
     @contextlib.contextmanager
@@ -121,13 +83,7 @@ class WriteSpec:
             yield
 
     def touched(self, box: Box) -> Box:
-        """Reduce a box to the inner chunks that the source touches.
-
-        Parameters
-        ----------
-        box : Box
-            A box of whole inner chunks.
-        """
+        """Reduce a box to the inner chunks that the source touches."""
         if self.region is None:
             return box
         common = box.intersect(self.region)
@@ -158,12 +114,9 @@ class WriteSpec:
     def lay_out(self, nbytes: Ranks, units: Sequence[Ranks]) -> Placement:
         """Place the inner chunks of a new shard as the strategy says.
 
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-        units : sequence of numpy.ndarray of int64
-            For each unit, in the plan's order, the row-major ranks of its inner chunks.
+        - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+          where it is empty.
+        - `units`: for each unit, in the plan's order, the row-major ranks of its inner chunks.
         """
         sequence = self.strategy.sequence(self.metadata.grid.chunks_per_shard, units)
         base = self.metadata.index_codec.base_nbytes
@@ -194,12 +147,7 @@ class WriteSpec:
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over.
 
-        Raises
-        ------
-        RunEndedError
-            If it has.
-        StoreError
-            If the storage does not tell.
+        - Raises RunEndedError if it has.
         """
         if self.fence is None:
             ensure_current(self.run_path, self.driver)
@@ -229,40 +177,24 @@ class WriteSpec:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """Report of a commit task.
+    """Report of a commit task."""
 
-    Attributes
-    ----------
-    entry : Entry
-        Facts about each shard, as in the journal.
-    raw_nbytes : int
-        Decoded bytes of these shards, inside the array and the region.
-    process : str
-        Host and number of the process, as ``host:pid``.
-    n_left : int
-        Number of shards that the task did not begin, because its process was asked to stop.
-    part_files : tuple of str
-        Paths of part files that are no longer needed once this report has arrived.
-    author : Process, optional
-        Process that ran the task, if it could not enter the shards into the journal. The driver
-        does so in its place.
-    changes : tuple
-        What the task has changed in forks of a `Staged` store, which the driver merges.
-    n_reread : int
-        Number of reads of stored chunks that this process has made again since its last report.
-    bad : mapping of int to CorruptShardError
-        Why shards are not written, by their ranks: what they are made of cannot be read. The task
-        has gone on with its other shards.
-    """
-
-    entry: Entry
-    raw_nbytes: int
-    process: str
+    entry: Entry  # facts about each shard, as in the journal
+    raw_nbytes: int  # decoded bytes of these shards, inside the array and the region
+    process: str  # host and number of the process, as ``host:pid``
+    # Number of shards that the task did not begin, because its process was asked to stop
     n_left: int = 0
+    # Paths of part files that are no longer needed once this report has arrived
     part_files: tuple[str, ...] = ()
+    # Process that ran the task, if it could not enter the shards into the journal. The driver does
+    # so in its place.
     author: Process | None = None
+    # What the task has changed in forks of a `Staged` store, which the driver merges
     changes: tuple[Any, ...] = ()
+    # Number of reads of stored chunks that this process has made again since its last report
     n_reread: int = 0
+    # Why shards are not written, by their ranks: what they are made of cannot be read. The task has
+    # gone on with its other shards.
     bad: Mapping[int, CorruptShardError] = field(default_factory=dict)
 
     @property
@@ -283,21 +215,11 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Facts about a shard that was written.
+    """Facts about a shard that was written."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Size of its object in bytes; 0 if it has none.
-    index_crc : int
-        crc32c of its index table.
-    n_chunks : int
-        Number of inner chunks that are not empty.
-    """
-
-    nbytes: int = 0
-    index_crc: int = 0
-    n_chunks: int = 0
+    nbytes: int = 0  # size of its object in bytes; 0 if it has none
+    index_crc: int = 0  # crc32c of its index table
+    n_chunks: int = 0  # number of inner chunks that are not empty
 
 
 EMPTY_SHARD = Written()

@@ -49,8 +49,6 @@ from shardwrite.write.donor import Donor, Listing
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["Shards", "check_missing", "copy_group", "gathered_nbytes", "origins", "sizes_in"]
-
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
 # inner chunks that are written in one call
@@ -68,32 +66,12 @@ def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]
 
     Inner chunks that the other array does not store stay empty.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    donor : Donor
-        The other array, and how its bytes change.
-    group : Box
-        Box of the group.
-    skip : frozenset of tuple of int
-        Positions of shards in the group that are done already.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed.
-
-    Raises
-    ------
-    CorruptShardError
-        If the index of a shard of the other array is not valid, or an inner chunk is looked at and
-        is not valid.
-    StoreError
-        If the storage refuses. The error number is ESTALE if the other array has changed in the
-        meantime.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - `donor`: the other array, and how its bytes change.
+    - Raises CorruptShardError if the index of a shard of the other array is not valid, or an inner
+      chunk is looked at and is not valid.
+    - Raises StoreError if the storage refuses. The error number is ESTALE if the other array has
+      changed in the meantime.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
 
     def write(transaction: Transaction, index: Shape) -> Written:
@@ -112,15 +90,7 @@ def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]
 
 
 def gathered_nbytes(metadata: ArrayMetadata, n_shards: int) -> int:
-    """Encoded bytes of a shard that a task holds while it gathers the inner chunks, at most.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Array whose inner chunks come from everywhere in another one.
-    n_shards : int
-        Number of shards of the other array.
-    """
+    """Encoded bytes of a shard that a task holds while it gathers the inner chunks, at most."""
     if n_shards <= _MAX_OPEN:
         return 0  # ranges are copied from one file to the other
     return min(math.prod(metadata.grid.shards) * metadata.itemsize, _PAYLOAD_NBYTES)
@@ -129,14 +99,7 @@ def gathered_nbytes(metadata: ArrayMetadata, n_shards: int) -> int:
 class Shards:
     """Shards of an array, of which the last few that were asked for are open.
 
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    turn : Turn, optional
-        Turns in which small objects are read.
-    listed : Listing, optional
-        Objects that the array must have.
+    - `listed`: objects that the array must have.
     """
 
     def __init__(
@@ -160,10 +123,7 @@ class Shards:
     def get(self, number: int) -> ExistingShard | None:
         """The shard of a row-major rank, as it was when it was first asked for.
 
-        Raises
-        ------
-        StoreError
-            With ESTALE, if it has changed since then.
+        - Raises StoreError with ESTALE, if it has changed since then.
         """
         if number in self._open:
             self._open.move_to_end(number)
@@ -192,10 +152,7 @@ class Shards:
 
         A size is -1 where there is no chunk.
 
-        Raises
-        ------
-        CorruptShardError
-            If no inner chunk can have one of the sizes.
+        - Raises CorruptShardError if no inner chunk can have one of the sizes.
         """
         shard = self.get(number)
         if shard is None:
@@ -207,17 +164,7 @@ class Shards:
     def encoded(self, number: int, index: Shape, rank: int) -> Buffer | None:
         """Encoded bytes of an inner chunk; None if it is not stored.
 
-        Parameters
-        ----------
-        number, index : int, tuple of int
-            Row-major rank and position of its shard.
-        rank : int
-            Row-major rank of the chunk in the shard.
-
-        Raises
-        ------
-        CorruptShardError
-            If it takes more bytes than it can.
+        - Raises CorruptShardError if it takes more bytes than it can.
         """
         if not self.metadata.is_sharded:
             data = self._object(index)
@@ -234,17 +181,8 @@ class Shards:
     def encoded_again(self, number: int, index: Shape, rank: int) -> Buffer:
         """Encoded bytes of an inner chunk that is stored, read again from the storage.
 
-        Parameters
-        ----------
-        number, index, rank
-            See `encoded`.
-
-        Raises
-        ------
-        StoreError
-            With ESTALE, if its shard has changed meanwhile.
-        CorruptShardError
-            See `encoded`.
+        - Raises StoreError with ESTALE, if its shard has changed meanwhile.
+        - Raises CorruptShardError see `encoded`.
         """
         with Shards(self.array.afresh(), None, self._listed) as again:
             again._versions = self._versions
@@ -295,19 +233,7 @@ def check_missing(
 ) -> None:
     """Refuse to take an object for empty that is missing, and that an array must have.
 
-    Parameters
-    ----------
-    listed : Listing or None
-        Objects that the array must have.
-    metadata : ArrayMetadata
-        The array.
-    index, number : tuple of int, int
-        Position and row-major rank of the shard.
-
-    Raises
-    ------
-    StoreError
-        If the array must have it.
+    - `listed`: objects that the array must have.
     """
     if listed is not None and listed.has(number):
         raise listed.missing(metadata.shard_key(index))
@@ -370,10 +296,7 @@ def _copy_ranges(
 def sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
     """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none.
 
-    Raises
-    ------
-    CorruptShardError
-        If no inner chunk can have one of the sizes.
+    - Raises CorruptShardError if no inner chunk can have one of the sizes.
     """
     sizes = shard.stored().nbytes
     held = np.unique(sizes[sizes >= 0]).tolist()
@@ -480,11 +403,9 @@ def _assemble(
 def origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:
     """Where another array of the same inner chunks has those of a shard.
 
-    Returns
-    -------
-    numbers, ranks : numpy.ndarray of int64, shape (n,)
-        For each inner chunk of the shard by rank, the row-major rank of the other array's shard and
-        the chunk's rank in it. The first is -1 for inner chunks beyond the end of the array.
+    - Returns for each inner chunk of the shard by rank, the row-major rank of the other array's
+      shard and the chunk's rank in it. The first is -1 for inner chunks beyond the end of the
+      array.
     """
     n, per_shard = grid.n_chunks_per_shard, grid.chunks_per_shard
     numbers, ranks = np.zeros(n, np.int64), np.zeros(n, np.int64)

@@ -18,8 +18,6 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
-__all__ = ["TWICE", "Check", "Donor", "Listing"]
-
 Check = bool | Literal["twice"]
 TWICE: Check = "twice"
 
@@ -39,30 +37,17 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """Array whose encoded inner chunks are copied into another array.
-
-    Attributes
-    ----------
-    array : ShardedArray
-        The array.
-    passage : Passage
-        How the bytes of an inner chunk change.
-    check : bool or "twice"
-        Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
-        checksum a second time, and compares.
-    drop_empty : bool
-        Leave out inner chunks that hold only the fill value.
-    listed : Listing, optional
-        Objects that the array must have. One of them that is missing is an error.
-    into : ArrayMetadata, optional
-        The other array, if inner chunks at the edges are decoded and encoded again.
-    """
+    """Array whose encoded inner chunks are copied into another array."""
 
     array: ShardedArray
-    passage: Passage
+    passage: Passage  # how the bytes of an inner chunk change
+    # Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
+    # checksum a second time, and compares.
     check: Check = False
-    drop_empty: bool = False
+    drop_empty: bool = False  # leave out inner chunks that hold only the fill value
+    # Objects that the array must have. One of them that is missing is an error.
     listed: Listing | None = None
+    # The other array, if inner chunks at the edges are decoded and encoded again
     into: ArrayMetadata | None = None
 
     @property
@@ -74,13 +59,6 @@ class Donor:
         """Whether ranges are copied without a look at the bytes, by the system where it can.
 
         Small objects are read and written instead, because each of them would be opened twice.
-
-        Parameters
-        ----------
-        store : Store
-            Store of the other array.
-        shard : Box
-            Box of the shard that is written.
         """
         metadata = self.array.metadata
         if not self.passage.is_plain or self.check or self.drop_empty:
@@ -93,17 +71,9 @@ class Donor:
     def passed(self, data: Buffer, index: Shape, place: Shape) -> Buffer | None:
         """Bytes of an inner chunk in the other array; None if the chunk is left out.
 
-        Parameters
-        ----------
-        data : buffer
-            Encoded bytes of the chunk.
-        index, place : tuple of int
-            Position of its shard in the array, and of the chunk in the shard.
-
-        Raises
-        ------
-        CorruptShardError
-            If the bytes cannot be those of an inner chunk. The error names the shard.
+        - `data`: encoded bytes of the chunk.
+        - Raises CorruptShardError if the bytes cannot be those of an inner chunk. The error names
+          the shard.
         """
         metadata = self.array.metadata
         try:

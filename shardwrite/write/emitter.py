@@ -59,8 +59,6 @@ from shardwrite.stores import (
 )
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
-__all__ = ["Emitter", "WriteChunks"]
-
 WriteChunks = Callable[[ObjectWriter, Ranks], None]
 """Appends the inner chunks of the given ranks to an object, in that sequence."""
 
@@ -69,36 +67,21 @@ WriteChunks = Callable[[ObjectWriter, Ranks], None]
 class Emitter:
     """Writer of one shard.
 
-    Attributes
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    transaction : Transaction
-        The transaction to write in.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    guard : callable, optional
-        Called right before the object becomes visible or is removed; an exception from it prevents
-        that.
-    replaced : tuple of object, optional
-        The version that the new object replaces, or None if there is no object. A store that can
-        (`CONDITIONAL`) publishes the new object only then.
-    old : ObjectReader, optional
-        The object that the new one replaces, if it is open.
-
-    Notes
-    -----
     All methods return facts about the shard, and raise StoreError if the storage refuses, and
     RunEndedError if the run has ended or was taken over. They raise SpecError if the old object is
     a file of HDF5 and the new one would not be one.
     """
 
-    spec: WriteSpec
-    transaction: Transaction
-    index: Shape
+    spec: WriteSpec  # facts about the run
+    transaction: Transaction  # the transaction to write in
+    index: Shape  # position of the shard in the shard grid
+    # Called right before the object becomes visible or is removed; an exception from it prevents
+    # that
     guard: Callable[[], None] | None = None
+    # The version that the new object replaces, or None if there is no object. A store that can
+    # (`CONDITIONAL`) publishes the new object only then.
     replaced: tuple[Any] | None = None
-    old: ObjectReader | None = None
+    old: ObjectReader | None = None  # the object that the new one replaces, if it is open
 
     def nothing(self) -> Written:
         """Leave the shard without an object."""
@@ -122,11 +105,8 @@ class Emitter:
     def stream(self, batches: Iterable[EncodedBatch]) -> Written:
         """Write inner chunks end to end, as they are encoded.
 
-        Parameters
-        ----------
-        batches : iterable of EncodedBatch
-            Batches of encoded inner chunks. Their `ranks` are ranks in the shard, in the order in
-            which the strategy streams.
+        - `batches`: batches of encoded inner chunks. Their `ranks` are ranks in the shard, in the
+          order in which the strategy streams.
         """
         if isinstance(self.spec.strategy, Hdf5):
             return self._stream_hdf5(self.spec.strategy, batches)
@@ -163,21 +143,9 @@ class Emitter:
     ) -> Written:
         """Write inner chunks at the offsets that a strategy has chosen.
 
-        Parameters
-        ----------
-        placement : Placement
-            Offsets of the inner chunks, and the sequence in which they lie.
-        nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-        write : callable
-            Function that appends inner chunks.
-        shared : Shared, optional
-            Inner chunks that have the bytes of others. They are empty in `nbytes`.
-
-        Raises
-        ------
-        SpecError
-            If the placement is not one of a shard, which is a mistake of the strategy.
+        - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
+          where it is empty.
+        - `shared`: inner chunks that have the bytes of others. They are empty in `nbytes`.
         """
         if isinstance(self.spec.strategy, Hdf5):
             return self._place_in_hdf5(self.spec.strategy, nbytes, write, shared)
@@ -265,14 +233,7 @@ class Emitter:
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
         """Copy the part of an object that a revision keeps, and append new inner chunks.
 
-        Parameters
-        ----------
-        reader : ObjectReader
-            The old object.
-        revision : Revision
-            The bytes to keep, and the index of the new object.
-        write : callable
-            Function that appends inner chunks.
+        - `revision`: the bytes to keep, and the index of the new object.
         """
         seal = self._seal(revision.offsets, revision.nbytes)
         writer = self._create()
@@ -286,14 +247,8 @@ class Emitter:
     ) -> Written:
         """Copy an object as it is, and change the copy.
 
-        Parameters
-        ----------
-        reader : ObjectReader
-            The old object.
-        writes : iterable of (int, buffer)
-            Offsets and data, in the order in which they are written.
-        written : Written
-            Facts about the new object, which is not smaller than the old one.
+        - `writes`: offsets and data, in the order in which they are written.
+        - `written`: facts about the new object, which is not smaller than the old one.
         """
         writer = self._create()
         writer.copy(reader, 0, reader.nbytes)
@@ -305,15 +260,7 @@ class Emitter:
         return written
 
     def whole(self, reader: ObjectReader, table: ShardIndex) -> Written:
-        """Copy an object of another array as it is. A file of HDF5 is protected, as new ones are.
-
-        Parameters
-        ----------
-        reader : ObjectReader
-            The object.
-        table : ShardIndex
-            Its index, which was checked.
-        """
+        """Copy an object of another array as it is. A file of HDF5 is protected, as new ones are."""
         writer = self._create()
         nbytes = min(COPIED_NBYTES, reader.nbytes)
         first = reader.read(0, nbytes)

@@ -19,43 +19,26 @@ from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, pread_all, write_all
 from shardwrite.stores.descriptors import opened
 
-__all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads", "no_spool"]
-
 # bytes of a part file to write or read at a time
 _COPY_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A file that holds the encoded bytes of a block.
+    """A file that holds the encoded bytes of a block."""
 
-    Attributes
-    ----------
-    path : str
-        Path of the file.
-    nbytes : int
-        Size of the file in bytes.
-    """
-
-    path: str
-    nbytes: int
+    path: str  # path of the file
+    nbytes: int  # size of the file in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """The encoded units of a block.
+    """The encoded units of a block."""
 
-    Attributes
-    ----------
-    chunk_nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk in bytes, unit by unit, row-major in each unit. It is -1
-        for an inner chunk that is empty.
-    payload : numpy.ndarray of uint8, or PartFile
-        The encoded bytes, in the same order.
-    """
-
+    # Encoded size of each inner chunk in bytes, unit by unit, row-major in each unit. It is -1 for
+    # an inner chunk that is empty.
     chunk_nbytes: npt.NDArray[np.int64]
-    payload: npt.NDArray[np.uint8] | PartFile
+    payload: npt.NDArray[np.uint8] | PartFile  # the encoded bytes, in the same order
 
     @property
     def resident_nbytes(self) -> int:
@@ -65,13 +48,7 @@ class EncodedBlock:
 
 
 def no_spool(run_path: str) -> SpecError:
-    """Error of a plan that needs part files, where workers do not see each other's files.
-
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    """
+    """Error of a plan that needs part files, where workers do not see each other's files."""
     return SpecError(
         f"the plan keeps encoded chunks in files, and workers on other hosts do not see {run_path}",
         field="run_dir",
@@ -87,12 +64,8 @@ class Payload:
 
     If the ``with`` block is left by an exception, the part file is removed.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Path of the part file. It is created only when the limit is exceeded.
-    limit_nbytes : float
-        Number of bytes to keep in memory.
+    - `path`: path of the part file. It is created only when the limit is exceeded.
+    - `limit_nbytes`: number of bytes to keep in memory.
     """
 
     def __init__(self, path: Path, limit_nbytes: float) -> None:
@@ -114,13 +87,7 @@ class Payload:
                     self._path.unlink()
 
     def extend(self, buffers: Sequence[Buffer]) -> None:
-        """Append buffers, which may be reused afterwards.
-
-        Raises
-        ------
-        StoreError
-            If the part file cannot be written.
-        """
+        """Append buffers, which may be reused afterwards."""
         for buffer in buffers:
             # Without the memoryview, numpy would add an array to the bytes element by element.
             self._memory += memoryview(buffer)
@@ -144,13 +111,7 @@ class Payload:
         self._memory = bytearray()
 
     def result(self) -> npt.NDArray[np.uint8] | PartFile:
-        """All bytes: an array if they are still in memory, else the part file.
-
-        Raises
-        ------
-        StoreError
-            If the part file cannot be written.
-        """
+        """All bytes: an array if they are still in memory, else the part file."""
         if self._fd < 0:
             return np.frombuffer(self._memory, dtype=np.uint8)
         self._spool()
@@ -161,11 +122,6 @@ class Payloads:
     """Encoded bytes of several blocks, in memory or in part files.
 
     Part files are opened on first use, and closed at the end of the ``with`` block.
-
-    Parameters
-    ----------
-    payloads : sequence of numpy.ndarray of uint8 or PartFile
-        The payload of each block.
     """
 
     def __init__(self, payloads: Sequence[npt.NDArray[np.uint8] | PartFile]) -> None:
@@ -189,24 +145,10 @@ class Payloads:
 
         Inner chunks that lie next to each other in a payload come as one buffer.
 
-        Parameters
-        ----------
-        block : numpy.ndarray of int64, shape (n,)
-            Number of the block of each inner chunk; at least one.
-        starts : numpy.ndarray of int64, shape (n,)
-            Offset of each inner chunk in the payload of its block, in bytes.
-        sizes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk in bytes.
-
-        Yields
-        ------
-        list of buffer
-            Consecutive bytes. A payload in a part file comes in pieces of at most 4 MiB.
-
-        Raises
-        ------
-        StoreError
-            If a part file cannot be read, or is too short.
+        - `block`: int64, shape (n,). Number of the block of each inner chunk; at least one.
+        - `starts`: int64, shape (n,). Offset of each inner chunk in the payload of its block, in
+          bytes.
+        - `sizes`: int64, shape (n,). Encoded size of each inner chunk in bytes.
         """
         breaks = (
             np.flatnonzero((block[1:] != block[:-1]) | (starts[1:] != starts[:-1] + sizes[:-1])) + 1

@@ -51,67 +51,27 @@ from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Writte
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
-__all__ = [
-    "SourcePieces",
-    "Unreadable",
-    "commit_group",
-    "cut_block",
-    "encode_block",
-    "opened",
-    "rewrite_group",
-    "write_group",
-]
-
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What a task that encodes a block gives if the source could not read all of it.
+    """What a task that encodes a block gives if the source could not read all of it."""
 
-    Attributes
-    ----------
-    error : CorruptShardError
-        Why it could not.
-    """
-
-    error: CorruptShardError
+    error: CorruptShardError  # why it could not
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePieces:
-    """Boxes of a task and of its source arrays.
+    """Boxes of a task and of its source arrays."""
 
-    Attributes
-    ----------
-    box : Box
-        Box that the task writes: a group or a block.
-    pieces : tuple of Box
-        Box of each source array, in coordinates of the grid.
-    skip : frozenset of tuple of int
-        Positions of shards in the box that are done already.
-    """
-
-    box: Box
-    pieces: tuple[Box, ...]
-    skip: frozenset[Shape] = frozenset()
+    box: Box  # box that the task writes: a group or a block
+    pieces: tuple[Box, ...]  # box of each source array, in coordinates of the grid
+    skip: frozenset[Shape] = frozenset()  # positions of shards in the box that are done already
 
     def load(self, arrays: Sequence[Any], dtype: np.dtype[Any]) -> Pieces:
-        """The source arrays with their positions, after a check of their shapes and dtypes.
-
-        Parameters
-        ----------
-        arrays : sequence of array
-            Source arrays, one for each of `pieces`.
-        dtype : numpy.dtype
-            The dtype that dask declares.
-
-        Raises
-        ------
-        SourceError
-            If an array has another shape or dtype, or masked elements.
-        """
+        """The source arrays with their positions, after a check of their shapes and dtypes."""
         checked = [
             check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)
         ]
@@ -132,22 +92,7 @@ class SourcePieces:
 def cut_block(
     block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any] | Damaged:
-    """Cut a box out of a source array, after a check of its shape and dtype.
-
-    Parameters
-    ----------
-    block : array
-        The source array.
-    chunk, inside : Box
-        Box of the source array, and the box to cut out of it, in coordinates of the grid.
-    dtype : numpy.dtype
-        The dtype that dask declares.
-
-    Raises
-    ------
-    SourceError
-        If the array has another shape or dtype, or masked elements.
-    """
+    """Cut a box out of a source array, after a check of its shape and dtype."""
     if isinstance(block, Damaged):
         check_block(block, chunk, dtype)
         return block.cut(inside.shift(chunk.start))
@@ -169,30 +114,8 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     strategy must know all inner chunks first, or if the source covers a shard only in part. The
     unit of such a shard is encoded first, in memory or in a part file.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    source : SourcePieces
-        Boxes of the group and of the arrays.
-    arrays : sequence of numpy.ndarray
-        Source arrays, one for each of ``source.pieces``.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed.
-
-    Raises
-    ------
-    SourceError
-        If an array is not as dask declares it, or a value cannot be encoded.
-    CorruptShardError
-        If an existing shard that the source covers in part is not valid.
-    StoreError
-        If the storage refuses.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
     with spec.at_work():
         pieces = _loaded(spec, source, arrays)
@@ -292,17 +215,7 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
     If the strategy works in place, the shard is claimed first, and a change that was interrupted is
     undone.
 
-    Yields
-    ------
-    OpenedShard
-        The shard, and the claim if there is one.
-
-    Raises
-    ------
-    CorruptShardError, JournalError
-        If the index of the shard is not valid, or an interrupted change cannot be undone.
-    StoreError
-        If the shard cannot be opened or claimed.
+    - Yields the shard, and the claim if there is one.
     """
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
@@ -355,13 +268,7 @@ def _extend(
     pieces: Pieces,
     old: ExistingShard | None,
 ) -> npt.NDArray[np.int64]:
-    """Encode a unit into a payload.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Encoded size of each inner chunk of the unit in bytes, row-major; -1 where it is empty.
-    """
+    """Encode a unit into a payload."""
     sizes = np.full(math.prod(spec.metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
     backdrop = Backdrop(spec.metadata, index, old, spec.region) if spec.region is not None else None
     for batch in _encoded(spec, unit, pieces, "C", backdrop):
@@ -386,13 +293,7 @@ def _encoded(
 
 @contextlib.contextmanager
 def _as_source_error(spec: WriteSpec, box: Box) -> Iterator[None]:
-    """Turn an error about values of the source into a SourceError with the region.
-
-    Raises
-    ------
-    SourceError
-        If the block raises TypeError or ValueError, and that is no error of this package.
-    """
+    """Turn an error about values of the source into a SourceError with the region."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -408,28 +309,8 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
 
     Shards without an object stay empty.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    group : Box
-        Box of the group.
-    skip : frozenset of tuple of int
-        Positions of shards in the group that stay as they are.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed.
-
-    Raises
-    ------
-    CorruptShardError
-        If the index of a shard is not valid.
-    StoreError
-        If the storage refuses.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - Raises CorruptShardError if the index of a shard is not valid.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
 
     def write(transaction: Transaction, index: Shape) -> Written:
@@ -449,29 +330,9 @@ def encode_block(
 ) -> EncodedBlock | Unreadable:
     """Encode the units of a block, so that another task can commit them.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    source : SourcePieces
-        Boxes of the block and of the arrays.
-    arrays : sequence of numpy.ndarray
-        Source arrays, one for each of ``source.pieces``.
-
-    Returns
-    -------
-    EncodedBlock or Unreadable
-        The encoded units, in memory or in a part file; or why there are none, if the run goes on
-        then.
-
-    Raises
-    ------
-    SourceError
-        If an array is not as dask declares it, or a value cannot be encoded.
-    CorruptShardError
-        If an existing shard that the source covers in part is not valid.
-    StoreError
-        If a part file cannot be written, or an old shard cannot be read.
+    - Returns the encoded units, in memory or in a part file; or why there are none, if the run goes
+      on then.
+    - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
     """
     with spec.at_work():
         try:
@@ -515,32 +376,9 @@ def commit_group(
 ) -> GroupReport:
     """Place encoded units into the shards of a group, and commit the shards.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run.
-    group : Box
-        Box of the group.
-    blocks : sequence of Box
-        Blocks of the group, in the plan's order.
-    encoded : sequence of EncodedBlock or Unreadable
-        What `encode_block` has returned for each block.
-    skip : frozenset of tuple of int
-        Positions of shards in the group that are done already.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed, and the part files that are no longer needed.
-
-    Raises
-    ------
-    CorruptShardError
-        If an existing shard that the source covers in part is not valid.
-    StoreError
-        If the storage refuses, or a part file cannot be read.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - `blocks`: blocks of the group, in the plan's order.
+    - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
     units: dict[Shape, list[EncodedUnit]] = {}
     good = [block for block in encoded if isinstance(block, EncodedBlock)]

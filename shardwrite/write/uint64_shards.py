@@ -46,8 +46,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = ["Change", "ValueOf", "commit_changes", "sweep"]
-
 ValueOf = Callable[[int], tuple[Any, int | None]]
 """From an id to a value, and how many bytes at its end are the chunk; all of them if None."""
 _COPIED_NBYTES = 4 * 2**20
@@ -56,30 +54,14 @@ _UNKNOWN_NBYTES = 2**63 - 1  # how large a shard becomes is known when it is com
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of one shard.
+    """What becomes of one shard."""
 
-    Attributes
-    ----------
-    shard : int
-        Number of the shard.
-    ids : numpy.ndarray of uint64, shape (n,)
-        Ids of the chunks that are written.
-    removed : numpy.ndarray of uint64, shape (n,)
-        Ids of the chunks that are removed.
-    divided : numpy.ndarray of uint64, shape (n,)
-        Those of `ids` of which the caller says what lies before them.
-    keeps : bool
-        Whether all other chunks of the shard stay. If not, the shard is replaced.
-    may_exist : bool
-        Whether it is no error if the shard exists.
-    """
-
-    shard: int
-    ids: npt.NDArray[np.uint64]
-    removed: npt.NDArray[np.uint64]
-    divided: npt.NDArray[np.uint64]
-    keeps: bool
-    may_exist: bool
+    shard: int  # number of the shard
+    ids: npt.NDArray[np.uint64]  # ids of the chunks that are written
+    removed: npt.NDArray[np.uint64]  # ids of the chunks that are removed
+    divided: npt.NDArray[np.uint64]  # those of `ids` of which the caller says what lies before them
+    keeps: bool  # whether all other chunks of the shard stay. If not, the shard is replaced.
+    may_exist: bool  # whether it is no error if the shard exists
 
 
 def commit_changes(
@@ -89,27 +71,12 @@ def commit_changes(
 
     A shard is visible only when it is complete. One value is held in memory at a time.
 
-    Parameters
-    ----------
-    files : UInt64ShardFiles
-        The shards.
-    changes : list of Change
-        What becomes of them.
-    value_of : callable
-        Bytes of a chunk and of what lies before it, from its id.
-    durability : str
-        Level of durability.
-
-    Raises
-    ------
-    SpecError
-        If a value is no bytes, or is too large to be read again, or an index is with the chunks
-        that stay. Also if bytes lie before a chunk that is replaced, and nothing says what becomes
-        of them.
-    StoreError
-        If a shard exists that may not, or another writer has changed a shard meanwhile.
-    CorruptShardError
-        If chunks are to be kept, and an index of the shard is damaged, or bytes belong to nothing.
+    - `value_of`: bytes of a chunk and of what lies before it, from its id.
+    - Raises SpecError if a value is no bytes, or is too large to be read again, or an index is with
+      the chunks that stay. Also if bytes lie before a chunk that is replaced, and nothing says what
+      becomes of them.
+    - Raises CorruptShardError if chunks are to be kept, and an index of the shard is damaged, or
+      bytes belong to nothing.
     """
     nbytes, attempt = 0, f"{uuid.uuid4().hex},{signature()}"
     with files.store.transaction(durability, attempt) as transaction:
@@ -189,13 +156,7 @@ def _proof(aside: Path, keys: Collection[str] = ()) -> Proof:
 
 
 def sweep(store: Store) -> None:
-    """Remove what this user's calls have left in a directory whose processes are gone.
-
-    Raises
-    ------
-    StoreError
-        If something cannot be removed.
-    """
+    """Remove what this user's calls have left in a directory whose processes are gone."""
     root = store.local_root
     for path in () if root is None else listed(root, ".", TEMPORARY_SUFFIX):
         with (

@@ -17,8 +17,6 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.copying import check_missing, sizes_in
 from shardwrite.write.emitter import Emitter
 
-__all__ = ["copy_objects", "differing_objects"]
-
 
 def copy_objects(
     spec: WriteSpec,
@@ -31,32 +29,13 @@ def copy_objects(
 
     The index of each shard is checked before the shard is copied. Nothing is decoded.
 
-    Parameters
-    ----------
-    spec : WriteSpec
-        Facts about the run. Its array has the same document as the source.
-    source : ShardedArray
-        The array whose objects are copied.
-    listed : Listed or None
-        Objects that the source must have.
-    group : Box
-        Box of the group.
-    skip : frozenset of tuple of int
-        Positions of shards in the group that are done already.
-
-    Returns
-    -------
-    GroupReport
-        The shards that are committed.
-
-    Raises
-    ------
-    CorruptShardError
-        If the index of a shard is not valid, or an inner chunk has a size that it cannot have.
-    StoreError
-        If the storage refuses. The error number is ESTALE if the source has changed meanwhile.
-    RunEndedError
-        If the run has ended, or was taken over.
+    - `spec`: facts about the run. Its array has the same document as the source.
+    - `listed`: objects that the source must have.
+    - Raises CorruptShardError if the index of a shard is not valid, or an inner chunk has a size
+      that it cannot have.
+    - Raises StoreError if the storage refuses. The error number is ESTALE if the source has changed
+      meanwhile.
+    - Raises RunEndedError if the run has ended, or was taken over.
     """
 
     def write(transaction: Transaction, index: Shape) -> Written:
@@ -77,25 +56,7 @@ def copy_objects(
 def differing_objects(
     array: ShardedArray, source: ShardedArray, ranks: npt.NDArray[np.int64]
 ) -> dict[int, str]:
-    """Compare some objects of an array with those of another, byte by byte.
-
-    Parameters
-    ----------
-    array, source : ShardedArray
-        The arrays, which have the same document.
-    ranks : numpy.ndarray of int64
-        Row-major ranks of the shards.
-
-    Returns
-    -------
-    dict of int to str
-        For each object that differs or is missing in one array, its rank and a message.
-
-    Raises
-    ------
-    StoreError
-        If the storage refuses to read one of the arrays.
-    """
+    """Compare some objects of an array with those of another, byte by byte."""
     found = {}
     metadata = array.metadata
     for rank in ranks.tolist():

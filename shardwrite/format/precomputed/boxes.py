@@ -27,27 +27,12 @@ from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObj
 from shardwrite.format.sharding import register_shard_format
 from shardwrite.grid import Shape, ShardGrid
 
-__all__ = ["PrecomputedShards", "ShardBoxes", "box_of_chunks"]
-
 _SIZE = "volume_size"
 _FROM_INFO = "give the size of the scale, as info has it"
 
 
 def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
-    """Shape of the box of chunks that a shard holds, along x, y and z.
-
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    code : MortonCode
-        Code that gives chunks their ids.
-
-    Raises
-    ------
-    SpecError
-        If a shard holds no box of chunks, or its index is too large.
-    """
+    """Shape of the box of chunks that a shard holds, along x, y and z."""
     if sharding.hash != "identity":
         raise SpecError(
             "scatters the chunks of a shard over the volume, so that a shard is no box of it",
@@ -72,18 +57,11 @@ def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
 @register_shard_format
 @dataclass(frozen=True)
 class PrecomputedShards:
-    """The shard format of Neuroglancer for volumes.
+    """The shard format of Neuroglancer for volumes."""
 
-    Attributes
-    ----------
-    sharding : ShardingParameters
-        The parameters, as in ``info``.
-    size : tuple of int, optional
-        Size of the volume along x, y and z, in voxels, if the hash scatters its chunks. The array
-        then holds these chunks one after the other; see `ScatteredShards`.
-    """
-
-    sharding: ShardingParameters
+    sharding: ShardingParameters  # the parameters, as in ``info``
+    # Size of the volume along x, y and z, in voxels, if the hash scatters its chunks. The array
+    # then holds these chunks one after the other; see `ScatteredShards`.
     size: Shape | None = None
 
     name: ClassVar[str] = TYPE
@@ -126,23 +104,10 @@ def _checked_size(found: object) -> Shape:
 
 @dataclass(frozen=True)
 class ShardBoxes:
-    """Shards of a volume, by their positions in the shard grid of its array.
+    """Shards of a volume, by their positions in the shard grid of its array."""
 
-    Attributes
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    grid : ShardGrid
-        The array.
-
-    Raises
-    ------
-    SpecError
-        If the shards of the grid are not those of the format.
-    """
-
-    sharding: ShardingParameters
-    grid: ShardGrid
+    sharding: ShardingParameters  # the parameters
+    grid: ShardGrid  # the array
 
     def __post_init__(self) -> None:
         grid = self.grid
@@ -241,15 +206,9 @@ class _Position:
 
 @dataclass(frozen=True)
 class BoxObject(VolumeObject):
-    """The indexes around the chunks of a shard, if the shard is a box of the volume.
+    """The indexes around the chunks of a shard, if the shard is a box of the volume."""
 
-    Attributes
-    ----------
-    position : _Position
-        Where the shard lies.
-    """
-
-    position: _Position
+    position: _Position  # where the shard lies
 
     def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Ids of the chunks of some ranks."""

@@ -14,8 +14,6 @@ from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored
 from shardwrite.format.registry import register_strategy
 from shardwrite.grid import Shape
 
-__all__ = ["ByChunkId"]
-
 
 @register_strategy
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from shardwrite.codecs.volume import IMAGE_SIDES, image_shape
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Shape
 
-__all__ = ["BLOCK_SIZE", "DEFAULT_BLOCK", "DEFAULT_QUALITY", "QUALITY", "ChunkEncoding"]
-
 BLOCK_SIZE = "compressed_segmentation_block_size"
 """Field of the shape of a block."""
 
@@ -45,31 +43,16 @@ _FOR_READERS = (
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoding:
-    """How chunks are encoded, before the shards compress them.
+    """How chunks are encoded, before the shards compress them."""
 
-    Attributes
-    ----------
-    name : str
-        The word of the format, such as ``raw``.
-    block_size : tuple of int, optional
-        Shape of a block along x, y and z, for ``compressed_segmentation``.
-    quality : int, optional
-        Quality of 0 to 100, for ``jpeg``. Readers need none.
-    """
-
-    name: str
+    name: str  # the word of the format, such as ``raw``
+    # Shape of a block along x, y and z, for ``compressed_segmentation``
     block_size: Shape | None = None
-    quality: int | None = None
+    quality: int | None = None  # quality of 0 to 100, for ``jpeg``. Readers need none.
 
     @classmethod
     def parse(cls, scale: Mapping[str, Any]) -> Self:
-        """Read the encoding from an entry of ``scales``. An unknown encoding is no error here.
-
-        Raises
-        ------
-        SpecError
-            If a field of its encoding is not valid.
-        """
+        """Read the encoding from an entry of ``scales``. An unknown encoding is no error here."""
         name = str(scale.get("encoding"))
         if name == "compressed_segmentation":
             return cls(name, block_size=_checked_block(scale.get(BLOCK_SIZE, [*DEFAULT_BLOCK])))
@@ -79,13 +62,7 @@ class ChunkEncoding:
 
     @classmethod
     def new(cls, name: str, block_size: Any, quality: Any) -> Self:
-        """What the keywords of a user say. A keyword of another encoding is refused.
-
-        Raises
-        ------
-        SpecError
-            If one is not valid.
-        """
+        """What the keywords of a user say. A keyword of another encoding is refused."""
         for field, value, own in (
             (BLOCK_SIZE, block_size, "compressed_segmentation"),
             (QUALITY, quality, "jpeg"),
@@ -137,19 +114,7 @@ class ChunkEncoding:
     def check(self, dtype: np.dtype[Any], n_channels: int, *, is_read: bool = False) -> None:
         """Refuse voxels that the encoding does not hold.
 
-        Parameters
-        ----------
-        dtype : numpy.dtype
-            Dtype of the voxels.
-        n_channels : int
-            Number of channels.
-        is_read : bool
-            Whether they are read, so that remedies are for readers.
-
-        Raises
-        ------
-        SpecError
-            If it holds none of this dtype or number of channels, or is not known.
+        - Raises SpecError if it holds none of this dtype or number of channels, or is not known.
         """
         if self.name != "raw" and self.name not in _DTYPES:
             remedy = f"choose a scale with one of the encodings {['raw', *_DTYPES]}"
@@ -177,13 +142,7 @@ class ChunkEncoding:
             )
 
     def check_new(self, kind: str, chunk: Shape) -> None:
-        """Refuse what is readable but should not, or cannot, be written.
-
-        Raises
-        ------
-        SpecError
-            If labels would change, or an image or a block would be too large.
-        """
+        """Refuse what is readable but should not, or cannot, be written."""
         if self.name == "jpeg" and kind == "segmentation":
             remedy = 'use "compressed_segmentation" or "gzip", or give type="image"'
             raise SpecError(

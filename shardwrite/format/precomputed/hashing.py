@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HASHES", "hashed", "murmurhash3_x86_128"]
-
 Ids = npt.NDArray[np.uint64]
 _Words = npt.NDArray[np.uint32]
 
@@ -19,12 +17,8 @@ _KEY_NBYTES = np.uint32(8)
 def hashed(ids: Ids, name: str) -> Ids:
     """Hash ids.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of uint64, shape (n,)
-        The ids, already shifted by ``preshift_bits``.
-    name : {"identity", "murmurhash3_x86_128"}
-        Name of the hash function.
+    - `ids`: uint64, shape (n,). The ids, already shifted by ``preshift_bits``.
+    - `name`: name of the hash function.
     """
     return ids if name == "identity" else murmurhash3_x86_128(ids)
 
@@ -34,10 +28,7 @@ def murmurhash3_x86_128(ids: Ids) -> Ids:
 
     Each id is hashed as its eight little-endian bytes.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray of uint64, shape (n,)
-        The ids.
+    - `ids`: uint64, shape (n,). The ids.
 
     Examples
     --------

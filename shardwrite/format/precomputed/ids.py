@@ -11,16 +11,11 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 
-__all__ = ["as_id", "as_ids"]
-
 
 def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
     """Ids as a vector, in ascending order, each of them once.
 
-    Raises
-    ------
-    SpecError
-        If one of them is no whole number of 64 bits.
+    - Raises SpecError if one of them is no whole number of 64 bits.
     """
     if isinstance(ids, np.ndarray) and ids.ndim and ids.dtype.kind == "u":
         return np.unique(ids.astype(np.uint64))
@@ -34,10 +29,7 @@ def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:
 def as_id(one: Any, field: str) -> int:
     """An id, or the number of a shard, as a whole number.
 
-    Raises
-    ------
-    SpecError
-        If it is no whole number of 64 bits.
+    - Raises SpecError if it is no whole number of 64 bits.
     """
     try:
         number = operator.index(one)

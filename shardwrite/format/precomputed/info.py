@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["INFO", "VOLUME_TYPE", "Scale", "Volume", "parse_info", "parse_sharding"]
-
 INFO = "info"
 """Key of the document."""
 
@@ -37,29 +35,15 @@ _DATA_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A scale of a volume. Axes are x, y and z, and chunks hold all channels.
+    """A scale of a volume. Axes are x, y and z, and chunks hold all channels."""
 
-    Attributes
-    ----------
-    key : str
-        Path of the chunks, relative to ``info``.
-    size, voxel_offset, chunk_size : tuple of int
-        Shape of the scale, position of its first voxel, and shape of a chunk.
-    resolution : tuple of float
-        Size of a voxel in nanometres.
-    encoding : ChunkEncoding
-        Encoding of the chunks.
-    sharding : ShardingParameters or None
-        Parameters of the shards; None if each chunk is a file.
-    """
-
-    key: str
-    size: Shape
-    voxel_offset: Shape
-    chunk_size: Shape
-    resolution: tuple[float, ...]
+    key: str  # path of the chunks, relative to ``info``
+    size: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
+    voxel_offset: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
+    chunk_size: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
+    resolution: tuple[float, ...]  # size of a voxel in nanometres
     encoding: ChunkEncoding
-    sharding: ShardingParameters | None
+    sharding: ShardingParameters | None  # parameters of the shards; None if each chunk is a file
 
     @property
     def grid(self) -> Shape:
@@ -88,34 +72,17 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What an ``info`` says.
+    """What an ``info`` says."""
 
-    Attributes
-    ----------
-    kind : str
-        ``image``, or ``segmentation``.
-    dtype : numpy.dtype
-        Data type, little-endian.
-    n_channels : int
-        Number of channels.
-    scales : tuple of Scale
-        The scales, the finest first.
-    """
-
-    kind: str
-    dtype: np.dtype[Any]
-    n_channels: int
-    scales: tuple[Scale, ...]
+    kind: str  # ``image``, or ``segmentation``
+    dtype: np.dtype[Any]  # data type, little-endian
+    n_channels: int  # number of channels
+    scales: tuple[Scale, ...]  # the scales, the finest first
 
     def scale(self, wanted: int | str | None) -> Scale:
         """A scale by its number or key; by default the first one.
 
         A text of digits is a number if no scale has it as its key.
-
-        Raises
-        ------
-        SpecError
-            If there is no such scale.
         """
         keys = [scale.key for scale in self.scales]
         if isinstance(wanted, str) and wanted in keys:
@@ -132,17 +99,8 @@ class Volume:
 def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
     """Parse and check an ``info``. Members that are not known do not matter.
 
-    Parameters
-    ----------
-    document : object
-        The parsed JSON.
-    may_be_empty : bool
-        Accept a document without scales, which is what is left when the last scale was removed.
-
-    Raises
-    ------
-    SpecError
-        If it does not describe a volume, or is not valid.
+    - `may_be_empty`: accept a document without scales, which is what is left when the last scale
+      was removed.
     """
     if not isinstance(document, Mapping) or document.get("@type", VOLUME_TYPE) != VOLUME_TYPE:
         value = document.get("@type") if isinstance(document, Mapping) else None
@@ -191,18 +149,7 @@ def _scale(document: Any) -> Scale:
 
 
 def parse_sharding(found: Any) -> ShardingParameters:
-    """Parameters of shards, as an ``info`` has them.
-
-    Parameters
-    ----------
-    found : object
-        The parsed JSON.
-
-    Raises
-    ------
-    SpecError
-        See :meth:`ShardingParameters.from_dict`.
-    """
+    """Parameters of shards, as an ``info`` has them."""
     is_object = isinstance(found, Mapping)
     members = {name: _whole(value) for name, value in found.items()} if is_object else found
     return ShardingParameters.from_dict(members)

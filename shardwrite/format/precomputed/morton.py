@@ -15,8 +15,6 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
 
-__all__ = ["MortonCode"]
-
 _MOST_BITS = 64
 
 
@@ -24,23 +22,13 @@ _MOST_BITS = 64
 class MortonCode:
     """The code of a grid of chunks.
 
-    Parameters
-    ----------
-    grid : tuple of int
-        Number of chunks along x, y and z. Other numbers of axes work alike.
-
-    Raises
-    ------
-    SpecError
-        If an axis has no chunks, or the code needs more than 64 bits.
-
     Examples
     --------
     >>> MortonCode((8, 8, 2)).encode(np.array([[5, 5, 0]]))
     array([99], dtype=uint64)
     """
 
-    grid: Shape
+    grid: Shape  # number of chunks along x, y and z. Other numbers of axes work alike.
 
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.grid):
@@ -71,23 +59,7 @@ class MortonCode:
         return len(self.axis_of_bit)
 
     def encode(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-        """Codes of grid positions.
-
-        Parameters
-        ----------
-        positions : array_like of int, shape (n, number of axes)
-            Positions in the grid.
-
-        Returns
-        -------
-        numpy.ndarray of uint64, shape (n,)
-            The codes.
-
-        Raises
-        ------
-        SpecError
-            If a position lies outside the grid.
-        """
+        """Codes of grid positions."""
         given = np.asarray(positions).reshape(-1, len(self.grid))
         outside = ((given < 0) | (given >= np.array(self.grid))).any(axis=1)
         if outside.any():
@@ -106,23 +78,7 @@ class MortonCode:
         return codes
 
     def decode(self, codes: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-        """Positions of codes; the inverse of :meth:`encode`.
-
-        Parameters
-        ----------
-        codes : array_like of int, shape (n,)
-            The codes.
-
-        Returns
-        -------
-        numpy.ndarray of uint64, shape (n, number of axes)
-            The positions.
-
-        Raises
-        ------
-        SpecError
-            If a code belongs to no position of the grid.
-        """
+        """Positions of codes; the inverse of :meth:`encode`."""
         given = np.asarray(codes, np.uint64).reshape(-1)
         cells = np.zeros((len(given), len(self.grid)), np.uint64)
         taken = [0] * len(self.grid)

@@ -25,21 +25,6 @@ from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
 from shardwrite.format.precomputed.shard import check_volume_index
 from shardwrite.grid import Shape
 
-__all__ = [
-    "ENCODINGS",
-    "KINDS",
-    "ROW_MAJOR",
-    "NewScale",
-    "ScaleOptions",
-    "checked_axes",
-    "checked_key",
-    "merged_info",
-    "named_axes",
-    "new_scale",
-    "row_major",
-    "sharding_for",
-]
-
 KINDS = ("image", "segmentation")
 ROW_MAJOR = "czyx"
 """Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
@@ -62,58 +47,33 @@ _NAMES = {"channel": "c", "channels": "c"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOptions:
-    """Keywords that describe a new scale; see :func:`shardwrite.to_precomputed`.
+    """Keywords that describe a new scale; see :func:`shardwrite.to_precomputed`."""
 
-    Parameters
-    ----------
-    type : {"image", "segmentation"}
-        Kind of the volume.
-    resolution, voxel_offset : sequence of float, sequence of int
-        Size of a voxel in nanometres, and position of the first voxel, along x, y and z.
-    encoding : {"raw", "gzip", "compressed_segmentation", "png", "jpeg"}, optional
-        Encoding of the chunks.
-    compressed_segmentation_block_size : sequence of int, optional
-        Shape of a block along x, y and z.
-    jpeg_quality : int, optional
-        Quality of 1 to 100.
-    chunks : int or sequence of int
-        Shape of a chunk along x, y and z.
-    sharding : "auto", mapping or ShardingParameters
-        Parameters of the shards.
-    key : str, optional
-        Name of the scale.
-    shard_nbytes, index_nbytes : int
-        For parameters that are chosen here: the largest decoded size of a shard, and the largest
-        index that a reader fetches before a chunk.
-    """
-
-    type: Any
+    type: Any  # kind of the volume
+    # Size of a voxel in nanometres, and position of the first voxel, along x, y and z
     resolution: Any
+    # Size of a voxel in nanometres, and position of the first voxel, along x, y and z
     voxel_offset: Any
-    encoding: Any
-    compressed_segmentation_block_size: Any
-    jpeg_quality: Any
-    chunks: Any
-    sharding: Any
-    key: Any
+    encoding: Any  # encoding of the chunks
+    compressed_segmentation_block_size: Any  # shape of a block along x, y and z
+    jpeg_quality: Any  # quality of 1 to 100
+    chunks: Any  # shape of a chunk along x, y and z
+    sharding: Any  # parameters of the shards
+    key: Any  # name of the scale
+    # For parameters that are chosen here: the largest decoded size of a shard, and the largest
+    # index that a reader fetches before a chunk
     shard_nbytes: int
+    # For parameters that are chosen here: the largest decoded size of a shard, and the largest
+    # index that a reader fetches before a chunk
     index_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewScale:
-    """A scale that is to be written, and what its volume must be.
+    """A scale that is to be written, and what its volume must be."""
 
-    Attributes
-    ----------
-    volume : Volume
-        The volume with this scale alone.
-    entry : dict
-        The scale as ``info`` holds it.
-    """
-
-    volume: Volume
-    entry: Document
+    volume: Volume  # the volume with this scale alone
+    entry: Document  # the scale as ``info`` holds it
 
     @property
     def scale(self) -> Scale:
@@ -151,10 +111,8 @@ class NewScale:
 
         Each of its shards is a box of the volume, and its chunks have the same bytes.
 
-        Parameters
-        ----------
-        shard_nbytes, index_nbytes : int
-            Largest decoded size of a shard, and largest index that is read before a chunk.
+        - `shard_nbytes`, `index_nbytes`: largest decoded size of a shard, and largest index that is
+          read before a chunk.
         """
         chunk_nbytes = math.prod(self.scale.chunk_size) * self.volume.n_channels
         chunk_nbytes *= self.volume.dtype.itemsize
@@ -170,19 +128,8 @@ class NewScale:
 def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) -> str:
     """Axes of an array as letters.
 
-    Parameters
-    ----------
-    axes : object
-        The keyword of the user.
-    names : sequence of str or None, optional
-        Names of the dimensions. If they are those of axes, the keyword must not say otherwise.
-    ndim : int
-        Number of axes of the array.
-
-    Raises
-    ------
-    SpecError
-        If they are not those of a volume, or nothing tells them, or the names say otherwise.
+    - `names`: names of the dimensions. If they are those of axes, the keyword must not say
+      otherwise.
     """
     letters = "x, y and z in any order, with c for channels if there are any"
     if axes is None:
@@ -216,15 +163,7 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
 
 
 def named_axes(names: Sequence[str | None] | None, ndim: int) -> str | None:
-    """Axes of an array as letters, by the names of its dimensions; None if these tell no axes.
-
-    Parameters
-    ----------
-    names : sequence of str or None, optional
-        Names of the dimensions.
-    ndim : int
-        Number of axes of the array.
-    """
+    """Axes of an array as letters, by the names of its dimensions; None if these tell no axes."""
     found = _by_name(names or ())
     return "".join(found) if _are_axes(found) and len(found) == ndim else None
 
@@ -243,11 +182,6 @@ def _are_axes(found: Sequence[str]) -> bool:
 def row_major(letters: str) -> list[int]:
     """Order of the axes of an array that has the bytes of chunks in their order.
 
-    Parameters
-    ----------
-    letters : str
-        Axes of the array, as `checked_axes` returns them.
-
     Examples
     --------
     >>> row_major("xyzc")
@@ -261,17 +195,9 @@ def sharding_for(
 ) -> ShardingParameters:
     """Parameters of shards that are as large as they may be.
 
-    Parameters
-    ----------
-    code : MortonCode
-        Code that gives chunks their ids.
-    chunk_nbytes : int
-        Decoded size of a chunk.
-    limits : tuple of int
-        What the parameters are chosen for: the largest decoded size of a shard, and the largest
-        index that a reader fetches before a chunk.
-    encoding : {"raw", "gzip"}
-        Encoding of the chunks by the shards.
+    - `limits`: what the parameters are chosen for: the largest decoded size of a shard, and the
+      largest index that a reader fetches before a chunk.
+    - `encoding`: encoding of the chunks by the shards.
     """
     shard_nbytes, index_nbytes = limits
     n_low = max(0, min(code.n_bits, (shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1))
@@ -287,22 +213,7 @@ def sharding_for(
 
 
 def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions) -> NewScale:
-    """Check the keywords of a user, and make a scale of them.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Sizes along x, y, z and channel.
-    dtype : numpy.dtype
-        Dtype of the values.
-    options : ScaleOptions
-        The keywords.
-
-    Raises
-    ------
-    SpecError
-        If one of them has a wrong value. The error names the field, its value and a remedy.
-    """
+    """Check the keywords of a user, and make a scale of them."""
     kind, n_channels = options.type, int(shape[3])
     _check_kind(kind, dtype, n_channels)
     chunk = _three(options.chunks, "chunks", least=1)
@@ -465,17 +376,7 @@ def _resolution(found: Any) -> list[int | float]:
 def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
     """Name of a scale.
 
-    Parameters
-    ----------
-    found : str or None
-        What the user has given. By default the name is made of the resolution.
-    resolution : sequence of float
-        Size of a voxel.
-
-    Raises
-    ------
-    SpecError
-        If no scale can have that name.
+    - `found`: what the user has given. By default the name is made of the resolution.
     """
     if found is None:
         return "_".join(f"{n:.12g}" for n in resolution)
@@ -489,17 +390,7 @@ def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
 def merged_info(old: Any, new: NewScale) -> Document:
     """An ``info`` with a new scale. All else that it holds stays.
 
-    Parameters
-    ----------
-    old : object
-        The parsed ``info`` that stands there; None if there is none.
-    new : NewScale
-        The scale.
-
-    Raises
-    ------
-    SpecError
-        If what stands there is no such volume, or has another scale of the same key.
+    - `old`: the parsed ``info`` that stands there; None if there is none.
     """
     volume = new.volume
     if old is None:

@@ -16,8 +16,6 @@ from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.hashing import HASHES, hashed
 from shardwrite.grid import ceil_div
 
-__all__ = ["ShardingParameters"]
-
 TYPE = "neuroglancer_uint64_sharded_v1"
 ENCODINGS = ("raw", "gzip")
 _ID_BITS = 64

@@ -25,8 +25,6 @@ from shardwrite.format.precomputed.shard import Minishard, check_volume_index, d
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
 from shardwrite.grid import Box, Shape, ShardGrid
 
-__all__ = ["MOST_CHUNKS", "ScatteredIds", "ScatteredObject", "ScatteredShards", "scattered_ids"]
-
 MOST_CHUNKS = 2**27
 """Most chunks of a volume. Each process that writes its shards holds all ids in memory."""
 
@@ -37,21 +35,11 @@ _GZIP_NBYTES = 40  # that gzip may add to the index of a minishard
 
 @dataclass(frozen=True, slots=True)
 class ScatteredIds:
-    """Ids of all chunks of a volume, by shard.
+    """Ids of all chunks of a volume, by shard."""
 
-    Attributes
-    ----------
-    numbers : numpy.ndarray of uint64, shape (m,)
-        Numbers of the shards that hold chunks of the volume, ascending.
-    ids : numpy.ndarray of uint64, shape (n,)
-        Ids of the chunks, ordered by shard, by minishard and by id.
-    edges : numpy.ndarray of int64, shape (m + 1,)
-        Position in `ids` at which each shard begins.
-    """
-
-    numbers: Ids
-    ids: Ids
-    edges: npt.NDArray[np.int64]
+    numbers: Ids  # numbers of the shards that hold chunks of the volume, ascending
+    ids: Ids  # ids of the chunks, ordered by shard, by minishard and by id
+    edges: npt.NDArray[np.int64]  # position in `ids` at which each shard begins
 
     @property
     def n_slots(self) -> int:
@@ -73,20 +61,7 @@ class ScatteredIds:
 
 @lru_cache(maxsize=4)
 def scattered_ids(sharding: ShardingParameters, code: MortonCode) -> ScatteredIds:
-    """Ids of all chunks of a volume, by shard.
-
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    code : MortonCode
-        Code that gives chunks their ids.
-
-    Raises
-    ------
-    SpecError
-        If the volume has too many chunks.
-    """
+    """Ids of all chunks of a volume, by shard."""
     n = math.prod(code.grid)
     if n > MOST_CHUNKS:
         is_hashed = sharding.hash != "identity"
@@ -114,26 +89,11 @@ def scattered_ids(sharding: ShardingParameters, code: MortonCode) -> ScatteredId
 
 @dataclass(frozen=True)
 class ScatteredShards:
-    """Shards of a volume, by their positions in the shard grid of their array.
+    """Shards of a volume, by their positions in the shard grid of their array."""
 
-    Attributes
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    size : tuple of int
-        Size of the volume along x, y and z, in voxels.
-    grid : ShardGrid
-        The array.
-
-    Raises
-    ------
-    SpecError
-        If the array does not have the chunks of the volume one after the other.
-    """
-
-    sharding: ShardingParameters
-    size: Shape
-    grid: ShardGrid
+    sharding: ShardingParameters  # the parameters
+    size: Shape  # size of the volume along x, y and z, in voxels
+    grid: ShardGrid  # the array
 
     def __post_init__(self) -> None:
         grid = self.grid
@@ -253,18 +213,8 @@ class ScatteredShards:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where an array of the volume has the chunks of a shard.
 
-        Parameters
-        ----------
-        index : tuple of int
-            Position of the shard.
-        other : ShardGrid
-            The array, which has the axes z, y and x, or channel, z, y and x.
-
-        Returns
-        -------
-        numbers, ranks : numpy.ndarray of int64, shape (chunks per shard,)
-            For each chunk, the row-major rank of the other array's shard and the chunk's rank in
-            it. The first is -1 for places that hold no chunk.
+        - Returns for each chunk, the row-major rank of the other array's shard and the chunk's rank
+          in it. The first is -1 for places that hold no chunk.
         """
         ids = self.ids.of(index[0])
         cells = self.code.decode(ids).astype(np.int64).T[::-1]
@@ -281,18 +231,10 @@ class ScatteredShards:
 
 @dataclass(frozen=True)
 class ScatteredObject(VolumeObject):
-    """What stands around the chunks of a shard that holds chunks from everywhere.
+    """What stands around the chunks of a shard that holds chunks from everywhere."""
 
-    Attributes
-    ----------
-    ids : numpy.ndarray of uint64, shape (n,)
-        Ids of the chunks that the shard may hold, by rank.
-    shard : int
-        Number of the shard.
-    """
-
-    ids: Ids | None = None
-    shard: int = 0
+    ids: Ids | None = None  # ids of the chunks that the shard may hold, by rank
+    shard: int = 0  # number of the shard
 
     @property
     def encoded_nbytes(self) -> int:

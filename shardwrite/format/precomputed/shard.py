@@ -21,25 +21,6 @@ from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.precomputed.parameters import ShardingParameters
 
-__all__ = [
-    "ENTRY_NBYTES",
-    "GZIP_LEVEL",
-    "Contents",
-    "Minishard",
-    "Sealed",
-    "check_minishards",
-    "check_ranges",
-    "check_shard_index",
-    "check_volume_index",
-    "contents_of",
-    "decode_minishard",
-    "most_gzip_nbytes",
-    "parse_entries",
-    "seal",
-    "sequence",
-    "stage_of",
-]
-
 Ids = npt.NDArray[np.uint64]
 
 ENTRY_NBYTES = 16
@@ -54,17 +35,11 @@ _RUN = 4096  # minishards of which one piece of the shard index tells
 
 @dataclass(frozen=True, slots=True)
 class Minishard:
-    """Chunks of a minishard, in ascending order of their ids.
+    """Chunks of a minishard, in ascending order of their ids."""
 
-    Attributes
-    ----------
-    ids, offsets, nbytes : numpy.ndarray of uint64, shape (n,)
-        Id of each chunk, its offset from the start of the shard, and its encoded size.
-    """
-
-    ids: Ids
-    offsets: Ids
-    nbytes: Ids
+    ids: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
+    offsets: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
+    nbytes: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
 
     def find(self, chunk_id: int) -> tuple[int, int] | None:
         """Offset and size of a chunk; None if there is none with this id."""
@@ -87,20 +62,11 @@ class Minishard:
 
 @dataclass(frozen=True, slots=True)
 class Contents(Minishard):
-    """All chunks of a shard, in ascending order of their ids, and the bytes that no index names.
+    """All chunks of a shard, in ascending order of their ids, and the bytes that no index names."""
 
-    Attributes
-    ----------
-    before : numpy.ndarray of uint64, shape (n,)
-        Number of such bytes that lie immediately before each chunk.
-    ranges : numpy.ndarray of uint64, shape (m, 2)
-        Start and end of the shard index, of the indexes of minishards and of the chunks.
-    unowned : tuple of (int, int)
-        Number of bytes that no index names and that lie before no chunk, and offset of the first.
-    """
-
-    before: Ids
-    ranges: Ids
+    before: Ids  # number of such bytes that lie immediately before each chunk
+    ranges: Ids  # start and end of the shard index, of the indexes of minishards and of the chunks
+    # Number of bytes that no index names and that lie before no chunk, and offset of the first
     unowned: tuple[int, int]
 
     @property
@@ -113,19 +79,12 @@ class Contents(Minishard):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What stands around the chunks of a shard.
+    """What stands around the chunks of a shard."""
 
-    Attributes
-    ----------
-    table : numpy.ndarray of uint64, shape (n, 3)
-        Number of each minishard that has chunks, and start and end of its index, as the shard index
-        tells them.
-    suffix : bytearray
-        Indexes of the minishards, which follow the last chunk.
-    """
-
+    # Number of each minishard that has chunks, and start and end of its index, as the shard index
+    # tells them
     table: npt.NDArray[np.uint64]
-    suffix: bytearray
+    suffix: bytearray  # indexes of the minishards, which follow the last chunk
 
     @property
     def entries(self) -> tuple[tuple[int, bytes], ...]:
@@ -173,12 +132,7 @@ def most_gzip_nbytes(nbytes: int) -> int:
 def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:
     """Order in which the chunks of a shard are written: by minishard, and by id in each.
 
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    ids : numpy.ndarray of uint64, shape (n,)
-        Ids of the chunks of one shard.
+    - `ids`: uint64, shape (n,). Ids of the chunks of one shard.
     """
     order: npt.NDArray[np.int64] = np.lexsort((ids, sharding.locate(ids)[1]))
     return order
@@ -187,14 +141,10 @@ def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:
 def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None = None) -> Sealed:
     """What stands around the chunks of a shard.
 
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    ids, nbytes : numpy.ndarray of uint64, shape (n,)
-        Id and encoded size of each chunk, in the order of :func:`sequence`.
-    starts : numpy.ndarray of uint64, shape (n,), optional
-        Offset of each chunk from the end of the shard index. By default they lie end to end.
+    - `ids`, `nbytes`: uint64, shape (n,). Id and encoded size of each chunk, in the order of
+      :func:`sequence`.
+    - `starts`: uint64, shape (n,), optional. Offset of each chunk from the end of the shard index.
+      By default they lie end to end.
     """
     minishards = sharding.locate(ids)[1]
     edges = np.append(np.flatnonzero(np.diff(minishards, prepend=minishards[:1] ^ 1)), len(ids))
@@ -223,22 +173,7 @@ def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None
 def check_shard_index(
     sharding: ShardingParameters, limit_nbytes: int, remedy: str = _FEWER_OR_MORE
 ) -> None:
-    """Refuse parameters whose shard index is too large to be written or read as a whole.
-
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    limit_nbytes : int
-        Largest size of the index.
-    remedy : str
-        What a user can do.
-
-    Raises
-    ------
-    SpecError
-        If the index takes more than `limit_nbytes` bytes.
-    """
+    """Refuse parameters whose shard index is too large to be written or read as a whole."""
     nbytes = sharding.shard_index_nbytes
     if nbytes > limit_nbytes:
         raise SpecError(
@@ -252,19 +187,7 @@ def check_shard_index(
 def check_minishards(sharding: ShardingParameters, ids: Ids, limit_nbytes: int) -> None:
     """Refuse chunks of which one minishard would have so many that its index is not read again.
 
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    ids : numpy.ndarray of uint64, shape (n,)
-        Ids of all chunks that the shards will have.
-    limit_nbytes : int
-        Largest size of the index of a minishard.
-
-    Raises
-    ------
-    SpecError
-        If an index would take more than `limit_nbytes` bytes.
+    - `ids`: uint64, shape (n,). Ids of all chunks that the shards will have.
     """
     places = np.stack(sharding.locate(ids), axis=1)
     counts = np.unique(places, axis=0, return_counts=True)[1]
@@ -295,19 +218,9 @@ def check_ranges(
 
     Ranges of no bytes are left out, as they cannot be read.
 
-    Parameters
-    ----------
-    ranges : numpy.ndarray of uint64, shape (n, 2)
-        Start and end of each range.
-    data_nbytes : int
-        Bytes of the shard that ranges may lie in.
-    what : str
-        What the ranges are, for messages.
-
-    Raises
-    ------
-    CorruptShardError
-        If a range ends before it starts or past the end, or overlaps another.
+    - `ranges`: uint64, shape (n, 2). Start and end of each range.
+    - Raises CorruptShardError if a range ends before it starts or past the end, or overlaps
+      another.
     """
     starts, ends = ranges.T
     if (bad := np.flatnonzero(starts > ends)).size:
@@ -331,14 +244,7 @@ def contents_of(
 
     A chunk of no bytes has no place, so that nothing lies before it.
 
-    Parameters
-    ----------
-    minishards : sequence of Minishard
-        The chunks of each minishard.
-    indexes : numpy.ndarray of uint64, shape (m, 2)
-        Start and end of the index of each of them.
-    base, shard_nbytes : int
-        Size of the shard index and of the shard.
+    - `indexes`: uint64, shape (m, 2). Start and end of the index of each of them.
     """
     vectors = [(each.ids, each.offsets, each.nbytes) for each in minishards]
     ids, offsets, nbytes = (
@@ -372,24 +278,8 @@ def decode_minishard(
 ) -> Minishard:
     """Decode the index of a minishard, and check it.
 
-    Parameters
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    data : buffer
-        The encoded index.
-    shard_nbytes : int
-        Size of the whole shard.
-    place : tuple of int
-        Number of the shard and of the minishard.
-    limit_nbytes : int
-        Largest size of the decoded index.
-
-    Raises
-    ------
-    CorruptShardError
-        If it cannot be decoded or has more than `limit_nbytes` bytes. Also if it names a chunk
-        twice or one of another minishard, or places a chunk beyond the end.
+    - Raises CorruptShardError if it cannot be decoded or has more than `limit_nbytes` bytes. Also
+      if it names a chunk twice or one of another minishard, or places a chunk beyond the end.
     """
     stage = stage_of(sharding.minishard_index_encoding)
     if stage is not None:

@@ -13,28 +13,12 @@ from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale, named_axes
 from shardwrite.format.precomputed.parameters import TYPE
 
-__all__ = [
-    "has_scattered_chunks",
-    "is_in_order",
-    "is_scale",
-    "source_axes",
-    "stored_scale",
-    "why_kept",
-    "with_source_axes",
-]
-
 _ATTRIBUTE = "precomputed"
 _AXES = "source_axes"
 
 
 def why_kept(document: Document) -> str:
-    """Why an array must not be replaced by something else; empty if it is no scale of a volume.
-
-    Parameters
-    ----------
-    document : dict
-        The ``zarr.json`` of the array.
-    """
+    """Why an array must not be replaced by something else; empty if it is no scale of a volume."""
     if not any(
         isinstance(codec, dict) and codec.get("name") == TYPE for codec in _codecs(document)
     ):
@@ -57,13 +41,6 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
     """Metadata of a scale that say in which order the axes of its source were.
 
     They are as they were if that is the order of the scale itself.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The metadata of a scale.
-    letters : str
-        Axes of the source, as `checked_axes` returns them.
     """
     known = _noted(metadata)
     if ROW_MAJOR.endswith(letters) or known is None:
@@ -81,14 +58,7 @@ def source_axes(
     The names of its dimensions tell them, or else the scale does: the array that was written had
     its axes in that order.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of an array. If it is no scale, its source has the same axes.
-    names : sequence of str or None, optional
-        Names of the dimensions of the source.
-    ndim : int
-        Number of axes of the source.
+    - `metadata`: metadata of an array. If it is no scale, its source has the same axes.
     """
     shards: object = metadata.shard_format
     if not isinstance(shards, PrecomputedShards):
@@ -102,56 +72,25 @@ def source_axes(
 
 
 def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
-    """Whether an array is a scale whose hash scatters the chunks. Their ids are not computed.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    """
+    """Whether an array is a scale whose hash scatters the chunks. Their ids are not computed."""
     shards: object = metadata.shard_format
     return isinstance(shards, PrecomputedShards) and shards.size is not None
 
 
 def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None) -> bool:
-    """Whether another array of as many axes has the values of an array in the same order.
-
-    Parameters
-    ----------
-    metadata, names
-        See `source_axes`.
-    """
+    """Whether another array of as many axes has the values of an array in the same order."""
     letters = source_axes(metadata, names, len(metadata.grid.shape))
     return letters is None or ROW_MAJOR.endswith(letters)
 
 
 def is_scale(metadata: ArrayMetadata) -> bool:
-    """Whether an array is a scale of a volume, of either hash, and no spool.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-    """
+    """Whether an array is a scale of a volume, of either hash, and no spool."""
     shards: object = metadata.shard_format
     return isinstance(shards, PrecomputedShards) and _noted(metadata) is not None
 
 
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
-    """The scale that an array is; None if it is no scale of a volume.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array, with what `plan_precomputed` has put among its attributes.
-    key : str
-        Name of the scale.
-
-    Raises
-    ------
-    SpecError
-        If the attributes were changed, and describe no volume any more.
-    """
+    """The scale that an array is; None if it is no scale of a volume."""
     shards: object = metadata.shard_format
     known = _noted(metadata)
     if not isinstance(shards, PrecomputedShards) or known is None:

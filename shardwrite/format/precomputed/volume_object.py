@@ -17,8 +17,6 @@ from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import Minishard, check_ranges, parse_entries, seal
 from shardwrite.grid import Shape
 
-__all__ = ["COLUMN_NBYTES", "VolumeObject", "stray"]
-
 COLUMN_NBYTES = 24
 """Bytes that the index of a minishard has for each chunk, before it is compressed."""
 
@@ -39,17 +37,10 @@ class VolumeObject:
 
     An instance of this class itself tells sizes only. Where the chunks of a shard are known, it is
     one of a class that is derived from it.
-
-    Attributes
-    ----------
-    sharding : ShardingParameters
-        The parameters.
-    chunks_per_shard : tuple of int
-        Shape of the shard's grid of chunks.
     """
 
-    sharding: ShardingParameters
-    chunks_per_shard: Shape
+    sharding: ShardingParameters  # the parameters
+    chunks_per_shard: Shape  # shape of the shard's grid of chunks
 
     location: ClassVar[str] = "start and end"
     has_checksum: ClassVar[bool] = False
@@ -73,10 +64,8 @@ class VolumeObject:
     ) -> tuple[Minishard, npt.NDArray[np.int64]]:
         """What the index of a minishard says, and the ranks of its chunks.
 
-        Raises
-        ------
-        CorruptShardError
-            If the index is damaged, or names chunks that the volume does not have.
+        - Raises CorruptShardError if the index is damaged, or names chunks that the volume does not
+          have.
         """
         raise _sizes_only((number, data, shard_nbytes))
 
@@ -110,10 +99,7 @@ class VolumeObject:
     def load(self, read: Read, shard_nbytes: int) -> tuple[ShardIndex, int]:
         """See :meth:`LoadedFormat.load`. Each byte must belong to a chunk or to an index.
 
-        Raises
-        ------
-        CorruptShardError
-            If an index is damaged, or bytes belong to nothing.
+        - Raises CorruptShardError if an index is damaged, or bytes belong to nothing.
         """
         base = self.span(shard_nbytes)[1]
         entries = parse_entries(read(0, base))
