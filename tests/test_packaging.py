@@ -30,7 +30,7 @@ EXTRAS = {
     "precomputed": "PIL, simplejpeg",
     "netcdf3": "scipy",
     "cf": "xarray",
-    "cloud": "obstore, botocore",
+    "cloud": "obstore",
     "icechunk": "icechunk",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",

@@ -259,9 +259,6 @@ COVERED: dict[str, str] = {
         f"{_IN_PLACE}::test_a_disk_that_is_full_leaves_the_old_tree"
     ),
     "the new array differs from {}": f"{_IN_PLACE}::test_a_change_by_another_program_is_found",
-    "set shardwrite.bucket.put-limit to more than that": (
-        "tests/buckets/test_parts.py::test_a_service_that_completes_without_conditions_takes_new_arrays_only"
-    ),
     "while the array is copied. Nothing is published": (
         "tests/operations/test_convert.py::test_a_source_that_never_rests_is_an_error"
     ),

@@ -59,14 +59,6 @@ STORAGE = Setting(
     keyword="storage_options",
     is_secret=True,
 )
-PUT_LIMIT = Setting(
-    "bucket.put-limit",
-    kinds.size,
-    "128 MiB",
-    "Largest shard that is put to S3 in one request, at least 16 MiB and at most 5 GiB. Larger "
-    "ones are uploaded in parts, and take less memory.",
-    travels=True,
-)
 VIA = Setting(
     "bucket.via",
     kinds.or_null(kinds.text),
@@ -266,7 +258,6 @@ SETTINGS: tuple[Setting[Any], ...] = (
     DURABILITY,
     RUN_DIR,
     STORAGE,
-    PUT_LIMIT,
     VIA,
     EXCLUSIVE,
     MEMORY_LIMIT,

@@ -107,7 +107,6 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
-from shardwrite.journal.uploads import abort_uploads, uploads_left
 from shardwrite.journal.volume_info import change_info, read_volume, replace_info
 from shardwrite.journal.writer import (
     FarJournal,
@@ -159,7 +158,6 @@ __all__ = [
     "Timeline",
     "UpdateEntry",
     "Worker",
-    "abort_uploads",
     "admit",
     "all_listed",
     "alone_with",
@@ -240,7 +238,6 @@ __all__ = [
     "timeline_of",
     "unfinished",
     "unfinished_append",
-    "uploads_left",
     "withdraw",
     "work_of",
     "write_note",

@@ -29,7 +29,7 @@ from shardwrite.journal.undo import Change, OldBytes, change_in_place, shard_cla
 from shardwrite.read.hdf5_names import dataset_names
 from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import NO_ROOM, Capability, ObjectWriter, Proof, Store, needing
+from shardwrite.stores import NO_ROOM, Bounded, Capability, ObjectWriter, Proof, Store, needing
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ def clear_beyond(
                         transaction.remove(shard.key, shard.check_current)
                         removed.append(index)
                         continue
+                    if isinstance(transaction, Bounded):
+                        transaction.expect_nbytes(shard.reader.nbytes)
                     writer = transaction.create(shard.key)
                     if Capability.CONDITIONAL in store.capabilities:
                         writer.expect(shard.reader.version)

@@ -74,7 +74,6 @@ from shardwrite.journal.rundir import (
     run_in,
 )
 from shardwrite.journal.undo import recover_changes
-from shardwrite.journal.uploads import abort_uploads
 from shardwrite.journal.writer import TOKEN
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
@@ -180,7 +179,6 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             give_room(over.path / "plan.json")
             recover_changes(over.path, store, metadata)
             discard(store, metadata, unended(over, metadata, own_journals))
-            abort_uploads(over.target, metadata)
             discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
                 told = f"an unfinished run is given up: {over.target.label}"

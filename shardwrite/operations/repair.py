@@ -42,7 +42,6 @@ from shardwrite.grid import Shape, ravel
 from shardwrite.journal import (
     Ledger,
     RunDirectory,
-    abort_uploads,
     drivers_on,
     give_up,
     give_up_passing,
@@ -51,7 +50,6 @@ from shardwrite.journal import (
     read_receipt,
     replay,
     require_trusted,
-    uploads_left,
 )
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.repaired import Repair, RepairTask
@@ -219,7 +217,7 @@ def repair(
             check_unshared(target)
             require_trusted(target)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
-        n_temporaries, n_uploads = _left_over(target, array, is_look=is_look)
+        n_temporaries = _left_over(target, is_look=is_look)
         if not is_look:
             give_up_passing(target)
 
@@ -259,7 +257,6 @@ def repair(
             is_look=is_look,
             changed=tuple(problem.key for problem in report.changed),
             warnings=report.warnings if is_look else left,
-            n_uploads=n_uploads,
             is_compared=compares,
         )
         is_open = run is not None and not run.makes_array
@@ -374,16 +371,12 @@ def _write_again(
     return tuple(task for task, rank in pairs if rank not in replaced), result
 
 
-def _left_over(target: Target, array: ShardedArray, *, is_look: bool) -> tuple[int, int]:
-    """Remove temporaries and uploads in parts of dead processes; how many there were of each.
-
-    With `is_look`, they are only counted.
-    """
+def _left_over(target: Target, *, is_look: bool) -> int:
+    """Remove temporaries of dead processes, or with `is_look`, count them. How many there are."""
     drivers_alive = partial(drivers_on, target, looking=is_look)
     if is_look:
-        n_uploads = len(uploads_left(target, array.metadata, looking=True))
-        return len(target.place.stale_temporaries(drivers_alive)), n_uploads
-    return target.place.sweep(drivers_alive), abort_uploads(target, array.metadata)
+        return len(target.place.stale_temporaries(drivers_alive))
+    return target.place.sweep(drivers_alive)
 
 
 def _compares(

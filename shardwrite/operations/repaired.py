@@ -40,9 +40,6 @@ class Repair:
         The shards that must be written again. If `result` is not None, they were written.
     n_temporaries : int
         Number of stale temporary files that were removed; if `is_look`, that were found.
-    n_uploads : int
-        Number of uploads in parts of dead processes that were aborted; if `is_look`, that were
-        found.
     quarantined : tuple of str
         Paths of the copies of bad shards.
     salvaged : tuple of str
@@ -74,7 +71,6 @@ class Repair:
     is_interrupted: bool = False
     changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    n_uploads: int = 0
     is_compared: bool = False
 
     @property
@@ -98,8 +94,6 @@ class Repair:
             else "to write again; give the source to do it"
         )
         left = counted(self.n_temporaries, "temporary file")
-        if self.n_uploads:
-            left += f", {counted(self.n_uploads, 'upload')}"
         rows = [
             ("array", self.path),
             ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "all are good"),

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbytes_of
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.grid import ceil_div
 from shardwrite.journal import RunDirectory, fetched, find_run, replay
 from shardwrite.journal.bucket_runs import PUT_SECONDS
@@ -22,13 +20,12 @@ from shardwrite.plan import Plan
 from shardwrite.plan.requests import Requests, Traffic
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.survey import ranks_of_objects
-from shardwrite.stores import COPIED_FROM_BUCKET_NBYTES, BucketStore, part_nbytes_for
+from shardwrite.stores import COPIED_AT_ONCE_NBYTES, BucketStore
 
 # Requests that do not depend on the number of shards, at most: to find out what a service can do;
 # for the lease and the journal of a run; for a new array, one that is resumed, and an update; and
 # for each group above. `tests/buckets/test_traffic.py` compares them with what a server counts.
 TRIED = Requests(n_put=4, n_get=2, n_list=1)
-_TRIED_IN_PARTS = Requests(n_parts=6)
 _STATE = Requests(n_put=16, n_get=16, n_list=3)
 _NEW = Requests(n_put=4, n_get=50, n_list=12)
 _RESUMED = Requests(n_get=10, n_list=10)
@@ -86,9 +83,7 @@ def _for_shards(store: BucketStore, plan: Plan, run: RunDirectory | None) -> Req
     is_done = None if run is None else replay(run, plan.metadata).ledger.is_done
     if is_done is not None:
         n_left -= int(is_done.sum())
-    found, in_parts = Requests(n_put=n_left), _in_parts(store, plan.metadata)
-    if in_parts.n_parts:
-        found += _TRIED_IN_PARTS + in_parts.times(n_left)
+    found = Requests(n_put=n_left)
     if plan.region is not None:
         return found + _for_shared(plan, n_opens)
     if is_done is not None and plan.metadata.is_sharded:  # shards that no journal names are read
@@ -96,25 +91,6 @@ def _for_shards(store: BucketStore, plan: Plan, run: RunDirectory | None) -> Req
         n_lists = _MOST_LISTS * (len(there) // LISTED_AT_ONCE)
         found += Requests(n_get=int((~is_done[there]).sum()) * n_opens, n_list=n_lists)
     return found
-
-
-def _in_parts(store: BucketStore, metadata: ArrayMetadata) -> Requests:
-    """Requests for an upload of a shard in parts, besides one PUT; none if it takes only that."""
-    limit, most = store.put_limit, most_nbytes_of(metadata)
-    if limit is None or most <= limit:
-        return Requests()
-    return requests_in_parts(np.array([most]), metadata)
-
-
-def requests_in_parts(sizes: npt.NDArray[np.int64], metadata: ArrayMetadata) -> Requests:
-    """Requests for uploads in parts, besides one PUT for each object.
-
-    - `sizes`: int64, shape (n,). Sizes of the objects, in bytes.
-    """
-    part = part_nbytes_for(most_nbytes_of(metadata), head_nbytes_of(metadata))
-    # One for each part, one to begin, and one look at what stands there.
-    n_parts = int((-(-sizes // part)).sum()) + len(sizes)
-    return Requests(n_parts=n_parts, n_get=len(sizes))
 
 
 def _for_shared(plan: Plan, n_opens: int) -> Requests:
@@ -136,8 +112,8 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
             n_cut = n_touched - math.prod(span.n_covered for span in spans)
             has_large_index = plan.metadata.index_codec.encoded_nbytes > TAIL_NBYTES
             per_shard += n_stretches + n_cut + has_large_index
-            if plan.resources.scratch is not None:  # long stretches are copied piece by piece
-                per_shard += plain_nbytes_of(plan.metadata) // COPIED_FROM_BUCKET_NBYTES
+            # Long stretches are copied piece by piece.
+            per_shard += plain_nbytes_of(plan.metadata) // COPIED_AT_ONCE_NBYTES
         n_get += n_shards * per_shard
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
         n_get += plan.partition.n_blocks * n_opens

@@ -18,7 +18,7 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.bounds import head_nbytes_of, sealing_nbytes_of
+from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.stored import why_kept
@@ -31,7 +31,6 @@ from shardwrite.operations.traffic import (
     LISTED_AT_ONCE,
     TAIL_NBYTES,
     TRIED,
-    requests_in_parts,
 )
 from shardwrite.operations.transferred import (
     PlannedTransfer,
@@ -81,12 +80,10 @@ from shardwrite.stores import COPIED_NBYTES, Store
 
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
-# group or a volume, to find uploads in parts that were left over, and whether the place is a
-# hierarchy of 2022.
+# group or a volume, and whether the place is a hierarchy of 2022.
 _WRITTEN = Requests(n_put=3, n_get=24, n_list=10)
 _READ = Requests(n_get=8, n_list=2)
 _GROUP = Requests(n_put=1, n_get=7)
-_LEFT_OVER = Requests(n_list=2)
 _IS_HIERARCHY = Requests(n_get=1)
 
 
@@ -196,6 +193,7 @@ def transfer(
     jobs = []
     for name, source in tree.arrays:
         plan = plan_transfer_of(source, engine)
+        _check_sizes(source, wanted.place.store, engine)
         jobs.append(Job(WholeObjects(source.array), plan, wanted.target(name), run))
     if run.mode == "w":
         for (name, _), job in zip(tree.arrays, jobs, strict=True):
@@ -233,6 +231,18 @@ def transfer(
     )
 
 
+def _check_sizes(source: StoredArray, store: Store, engine: Engine) -> None:
+    """Refuse objects that are larger than a store takes, before the first one is copied.
+
+    They are looked at only if their array may have such large ones.
+    """
+    limit, array = store.put_limit, source.array
+    if limit is None or most_nbytes_of(array.metadata) <= limit:
+        return
+    sizes = stored_sizes(engine, array, ranks_of_objects(array, source.label))
+    store.check_nbytes(int(sizes.max(initial=0)), exists=True)
+
+
 def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
     """Refuse to replace a scale of a volume by what its ``info`` does not describe."""
     place, metadata = job.target.place, job.plan.metadata
@@ -251,8 +261,9 @@ def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
 
-    def plan(found: StoredArray, _into: Store) -> Converting:
+    def plan(found: StoredArray, into: Store) -> Converting:
         _check_source(found)
+        _check_sizes(found, into, engine)
         chunks = WholeObjects(found.array)
         return Converting(found, chunks, plan_transfer_of(found, engine), None, (), 0)
 
@@ -338,12 +349,13 @@ def _remove_if_empty(directory: Path) -> None:
 def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
     """Plan a transfer: objects, bytes, requests and memory. The source is listed."""
     tree, place = wanted.tree, wanted.place
-    arrays, memory, scratch, in_parts = [], 0, 0, Requests()
+    arrays, memory, scratch = [], 0, 0
     for name, source in tree.arrays:
         ranks = ranks_of_objects(source.array, source.label)
         sizes = stored_sizes(engine, source.array, ranks)
         sizes = sizes[sizes >= 0]
         largest = int(sizes.max(initial=0))
+        place.store.check_nbytes(largest, exists=True)
         arrays.append(
             PlannedTransfer(
                 name=name, n_objects=len(sizes), nbytes=int(sizes.sum()), largest_nbytes=largest
@@ -351,16 +363,12 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         )
         n_threads = plan_transfer_of(source, engine).resources.n_threads
         piece = min(largest, COPIED_NBYTES)
-        limit, metadata = place.store.put_limit, source.array.metadata
-        held = largest
+        metadata, held = source.array.metadata, largest
         if place.store.scratch is not None:
-            held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
+            held = place.store.held_nbytes(largest)
             decoded = math.prod(metadata.grid.shards) * metadata.itemsize
             together = n_at_once(decoded + sealing_nbytes_of(metadata))
             scratch = max(scratch, n_threads * largest * (1 + together if together > 1 else 1))
-        if limit is not None and largest > limit:
-            held = place.store.held_nbytes(largest, head_nbytes_of(metadata))
-            in_parts += requests_in_parts(sizes[sizes > limit], metadata) + _LEFT_OVER
         memory = max(memory, n_threads * (piece if isinstance(place, Directory) else held + piece))
     n_groups, n_volumes = len(tree.groups), len(wanted.infos)
     is_remote = tree.place.store.local_root is None
@@ -370,7 +378,7 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         arrays=tuple(arrays),
         n_groups=n_groups,
         requests_to_source=_reads(arrays, n_groups, n_volumes) if is_remote else None,
-        requests_to_target=_writes(arrays, n_groups + n_volumes) + in_parts
+        requests_to_target=_writes(arrays, n_groups + n_volumes)
         if place.store.local_root is None
         else None,
         memory_nbytes=memory,

@@ -147,9 +147,9 @@ class TransformerStore(Store):
         inner = inner.exclusively() if isinstance(inner, Unguarded) else inner
         return TransformerStore(inner, self._name)
 
-    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
+    def held_nbytes(self, most_nbytes: int) -> int:
         """See :meth:`Store.held_nbytes`."""
-        return self._inner.held_nbytes(most_nbytes, head_nbytes)
+        return self._inner.held_nbytes(most_nbytes)
 
     def at(self, path: str) -> Store:
         """See :meth:`Store.at`."""
@@ -271,23 +271,9 @@ class TransformerStore(Store):
             above = f"{self._data}/"
             data.check_sizes(lambda key: most_of(self._key_above(above + key)))
 
-    def check_nbytes(
-        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
-    ) -> None:
+    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """See :meth:`Store.check_nbytes`."""
-        self._inner.check_nbytes(most_nbytes, head_nbytes, replaces=replaces)
-
-    def uploads(self) -> Sequence[tuple[str, str]]:
-        """See :meth:`Store.uploads`."""
-        return [
-            (self._key_above(below), upload)
-            for below, upload in self._inner.uploads()
-            if below.startswith(f"{self._data}/")
-        ]
-
-    def abort_upload(self, key: str, upload: str) -> None:
-        """See :meth:`Store.abort_upload`."""
-        self._inner.abort_upload(self.key_below(key), upload)
+        self._inner.check_nbytes(most_nbytes, exists=exists)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
@@ -346,10 +332,10 @@ class _Transaction(Transaction):
         made = self._inner.create(below)
         return _DocumentWriter(made, self._store) if key == DOCUMENT else made
 
-    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
+    def expect_nbytes(self, most_nbytes: int) -> None:
         """See :class:`Bounded`."""
         if isinstance(self._inner, Bounded):
-            self._inner.expect_nbytes(most_nbytes, head_nbytes)
+            self._inner.expect_nbytes(most_nbytes)
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`."""

@@ -14,7 +14,6 @@ from typing import Any
 from shardwrite.errors import PlanError
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.hdf5_file import check_fits_hdf5
-from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
@@ -200,14 +199,7 @@ class PlanFacts:
 
     @property
     def _streams(self) -> bool:
-        """Whether a task writes whole shards, and each while it is encoded.
-
-        A file of HDF5 is filled in last, when a large one would have been sent in part.
-        """
-        held, most = self.resources.held_nbytes, most_nbytes_of(self.metadata)
-        is_sent_in_parts = 0 < held < most and self.resources.scratch is None
-        if isinstance(self.strategy, Hdf5) and is_sent_in_parts:
-            return False
+        """Whether a task writes whole shards, and each while it is encoded."""
         if self.region is None:
             return self.strategy.streams(None)
         return self.region == self.metadata.grid.whole and self.strategy.streams(

@@ -23,23 +23,18 @@ class Requests:
     # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
     # nothing for them.
     n_list: int = 0
-    n_parts: int = 0  # number of requests for uploads in parts, besides one PUT for each object
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
-            self.n_put + other.n_put,
-            self.n_get + other.n_get,
-            self.n_list + other.n_list,
-            self.n_parts + other.n_parts,
+            self.n_put + other.n_put, self.n_get + other.n_get, self.n_list + other.n_list
         )
 
     def times(self, n: int) -> Requests:
         """As many requests for each of `n` things."""
-        return Requests(n * self.n_put, n * self.n_get, n * self.n_list, n * self.n_parts)
+        return Requests(n * self.n_put, n * self.n_get, n * self.n_list)
 
     def __str__(self) -> str:
-        parts = f"{self.n_parts:,} for parts, " if self.n_parts else ""
-        return f"{self.n_put:,} PUT, {parts}{self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
+        return f"{self.n_put:,} PUT, {self.n_get:,} GET or HEAD, {self.n_list:,} LIST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting
 from shardwrite.config.values import refused, value_of
 from shardwrite.engines import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of
+from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.hdf5_file import for_new_array
 from shardwrite.format.metadata import ArrayMetadata
@@ -148,7 +148,7 @@ def waiting(resources: Resources, store: Store | None, metadata: ArrayMetadata) 
     """Resources with what is known of shards that wait until a store takes them."""
     if store is None:
         return resources
-    held = store.held_nbytes(most_nbytes_of(metadata), head_nbytes_of(metadata))
+    held = store.held_nbytes(most_nbytes_of(metadata))
     return replace(resources, held_nbytes=held, scratch=store.scratch)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
-from shardwrite.format.bounds import head_nbytes_of, plain_nbytes_of
+from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
@@ -46,8 +46,7 @@ def _check_size(job: Job) -> None:
         return
     plan, store = job.plan, job.target.store
     nbytes = int(plain_nbytes_of(plan.metadata) / (plan.compression_ratio or 1))
-    head = head_nbytes_of(plan.metadata)
-    store.check_nbytes(nbytes, head, replaces=not job.makes_array)
+    store.check_nbytes(nbytes, exists=not job.makes_array)
     held = waiting(plan.resources, store, plan.metadata)
     if held != plan.resources:
         replace(plan, resources=held).check_fits()

@@ -30,7 +30,6 @@ from shardwrite.journal import (
     DocumentChange,
     Ledger,
     RunDirectory,
-    abort_uploads,
     all_listed,
     cause_of,
     elements_in_shards,
@@ -427,8 +426,6 @@ class Session:
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
-        if may_list:
-            abort_uploads(self.job.target, metadata, {self.driver})
         directory = self.directory
         # Where the run replaces an array, some objects may still be those of the old one.
         is_own = self.job.makes_array and not directory.record.replaces

@@ -23,9 +23,7 @@ from shardwrite.stores.base import (
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 from shardwrite.stores.bucket_kinds import is_bucket
-from shardwrite.stores.bucket_parts import put_limit
-from shardwrite.stores.bucket_scratch import COPIED_FROM_BUCKET_NBYTES, Room, room_in
-from shardwrite.stores.bucket_uploads import part_nbytes_for
+from shardwrite.stores.bucket_scratch import Room, room_in
 from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
@@ -97,10 +95,11 @@ from shardwrite.stores.temporaries import (
 )
 from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
+from shardwrite.stores.whole_transaction import COPIED_AT_ONCE_NBYTES
 
 __all__ = [
     "CONVERSION_SUFFIX",
-    "COPIED_FROM_BUCKET_NBYTES",
+    "COPIED_AT_ONCE_NBYTES",
     "COPIED_NBYTES",
     "DURABILITIES",
     "NO_ROOM",
@@ -178,9 +177,7 @@ __all__ = [
     "owner_of",
     "parse_document",
     "parse_json",
-    "part_nbytes_for",
     "pread_all",
-    "put_limit",
     "pwrite_all",
     "read_blocks",
     "read_file",

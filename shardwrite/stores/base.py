@@ -141,11 +141,8 @@ class Overlapping(Protocol):
 class Bounded(Protocol):
     """A transaction that wants to know how large its objects may be."""
 
-    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
-        """Say how large the largest object may become, and how much of its beginning comes last.
-
-        Both are in bytes.
-        """
+    def expect_nbytes(self, most_nbytes: int) -> None:
+        """Say how large the largest object may become, in bytes."""
 
 
 @runtime_checkable
@@ -155,7 +152,6 @@ class Described(Protocol):
     def describe(self, name: str, value: str) -> None:
         """Give the object an entry of metadata, where objects of the store have such.
 
-        An object that is uploaded in parts has those that are known when the upload begins.
         Metadata are hints for people: nothing relies on them.
         """
 
@@ -391,7 +387,7 @@ class Store(Readable, Writable, Protocol):
 
     @property
     def put_limit(self) -> int | None:
-        """Size in bytes above which an object is uploaded in parts; None if none is."""
+        """Size in bytes of the largest object that can be put; None if there is no limit."""
         return None
 
     @property
@@ -402,12 +398,12 @@ class Store(Readable, Writable, Protocol):
         """
         return None
 
-    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
+    def held_nbytes(self, most_nbytes: int) -> int:
         """Memory that an object takes, beside its pieces, until the store has it, in bytes.
 
         Parameters
         ----------
-        most_nbytes, head_nbytes : int
+        most_nbytes : int
             See :class:`Bounded`.
         """
         return 0
@@ -424,17 +420,15 @@ class Store(Readable, Writable, Protocol):
         """
         return
 
-    def check_nbytes(
-        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
-    ) -> None:
+    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """Verify before a run that objects of this size can be put.
 
         Parameters
         ----------
-        most_nbytes, head_nbytes : int
+        most_nbytes : int
             See :class:`Bounded`.
-        replaces : bool
-            Whether they replace others, which other programs may change meanwhile.
+        exists : bool
+            Whether they are shards of an array that exists, so that their shape is given.
 
         Raises
         ------
@@ -463,17 +457,6 @@ class Store(Readable, Writable, Protocol):
     def edit(self, key: str) -> ObjectEditor:
         """Open an existing object to modify it in place (`EDIT`)."""
         raise _refusal(self, Capability.EDIT, key)
-
-    def uploads(self) -> Sequence[tuple[str, str]]:
-        """Keys and names of uploads in parts that were begun, not ended, and not by this process.
-
-        They are no objects, and no reader sees them.
-        """
-        return ()
-
-    def abort_upload(self, key: str, upload: str) -> None:
-        """Give an upload up that `uploads` has told. If it is gone, that is no error."""
-        return
 
     def discard_scope(self, key: str, scope: str) -> None:
         """Remove the temporaries of an object that all attempts of a scope have left behind.

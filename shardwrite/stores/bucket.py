@@ -1,9 +1,11 @@
 """Object stores through the library obstore: S3, GCS, Azure, and obstore's own in memory or files.
 
-Each object is put in one request, or on S3, if it is large, uploaded in parts (`bucket_parts`). So
-it is visible whole or not at all. Where the service can, an object is replaced only if it is still
-the version that was read. A request whose answer was lost is not assumed to have failed: what
-stands there is compared with what was to be put.
+Each object is put in one request, so it is visible whole or not at all. Where the service can, an
+object is replaced only if it is still the version that was read. A request whose answer was lost is
+not assumed to have failed: what stands there is compared with what was to be put.
+
+What is larger than one request takes is refused before a run. obstore could upload it in parts, but
+has no conditions for that. The last request would replace whatever stands there.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwrite.config.table import VIA
 from shardwrite.config.values import value_of
-from shardwrite.errors import StoreError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import ObjectReader
 from shardwrite.stores.bucket_errors import (
     as_bucket_error,
@@ -25,23 +27,19 @@ from shardwrite.stores.bucket_errors import (
     is_refused_condition,
 )
 from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
-from shardwrite.stores.bucket_parts import (
-    InParts,
-    PartedWriter,
-    cannot_replace,
-    check_size,
-    put_limit,
-)
 from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version, version_from
 from shardwrite.stores.bucket_requests import check_process, made_again, raised
-from shardwrite.stores.bucket_scratch import ScratchWriter, held_beside_scratch
-from shardwrite.stores.bucket_uploads import MOST_NBYTES, Upload, held_nbytes
+from shardwrite.stores.bucket_scratch import ScratchWriter
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.files import COPIED_NBYTES
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import WholeStore
-from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+from shardwrite.stores.whole_transaction import (
+    COPIED_AT_ONCE_NBYTES,
+    WholeTransaction,
+    WholeWriter,
+)
 
 T = TypeVar("T")
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
@@ -50,6 +48,8 @@ _SMALL_NBYTES = 4096
 # Objects that show what a service can do. They lie among the state of runs; see `place.base`.
 _PROBES = "shardwrite-run/probes/"
 _MOST_PROBES = 2
+# Memory for an object that may be larger is not reserved, since it may become much smaller.
+_MOST_RESERVED_NBYTES = 128 * 2**20
 # Options that say where a store is. Others may be credentials, which change.
 _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
 
@@ -81,9 +81,7 @@ class BucketStore(WholeStore):
         self._metadata: Mapping[str, str] = NOTHING
         self._given: dict[str, Any] = dict(getattr(store, "config", {}))
         if self._kind.scheme == "s3" and self._is_aws:
-            self._probed = Probed(CONDITIONS, completes_if=True)
-        is_s3 = self._kind.scheme == "s3"
-        self._in_parts = InParts(store, self._endpoint, self.url) if is_s3 else None
+            self._probed = Probed(CONDITIONS)
 
     @property
     def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
@@ -160,8 +158,8 @@ class BucketStore(WholeStore):
 
     @property
     def put_limit(self) -> int | None:
-        """See :attr:`Store.put_limit`."""
-        return None if self._in_parts is None else put_limit()
+        """See :attr:`Store.put_limit`: what one request takes."""
+        return self._kind.most_nbytes if self.is_remote else None
 
     @property
     def scratch(self) -> str | None:
@@ -198,14 +196,13 @@ class BucketStore(WholeStore):
             self._top = _rebuild(client, Tails(), self._probed, "", None, is_exclusive=False)
         return self._top, f"{self._prefix.strip('/')}/{self.prefix}".removesuffix("/")
 
-    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:
-        """See :meth:`Store.held_nbytes`."""
+    def held_nbytes(self, most_nbytes: int) -> int:
+        """See :meth:`Store.held_nbytes`: the whole object, unless it waits in a file."""
+        if not self.is_remote:
+            return 0
         if self.scratch is not None:
-            in_parts = self._in_parts is not None
-            return held_beside_scratch(most_nbytes, head_nbytes, in_parts=in_parts)
-        if self._in_parts is None:
-            return most_nbytes if self.is_remote else 0
-        return held_nbytes(min(most_nbytes, MOST_NBYTES), head_nbytes, put_limit())
+            return min(most_nbytes, COPIED_AT_ONCE_NBYTES)
+        return most_nbytes
 
     def as_zarr(self) -> Any:
         """The store as one of zarr-python that is only read, and the path of the whole store."""
@@ -232,72 +229,36 @@ class BucketStore(WholeStore):
     def _probe_name(self) -> str:
         return f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
 
-    def check_nbytes(
-        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
-    ) -> None:
-        """See :meth:`Store.check_nbytes`.
-
-        For services that are only like S3, an upload of a small object shows whether conditions on
-        its completion are kept.
-        """
-        check_size(self._kind, most_nbytes, head_nbytes)
-        if self._in_parts is None or most_nbytes <= put_limit():
-            return
-        in_parts = self._in_parts
-        _ = in_parts.uploads  # which refuses what it does not know
-        is_conditional = Capability.CONDITIONAL in self.capabilities
-        is_safe = self.is_exclusive or not replaces
-        if is_conditional and not self._completes_if(in_parts) and not is_safe:
-            raise cannot_replace(self.url, most_nbytes)
-
-    def _completes_if(self, in_parts: InParts) -> bool:
-        """Whether uploads are completed on conditions; tried when it is first asked."""
-        if self._probed.completes_if is None:
-            found = None
-            for _ in range(_MOST_PROBES):
-                found = self._probe_upload(in_parts) if found is None else found
-            for left in in_parts.found(f"{self.prefix}{_PROBES}"):
-                in_parts.abort(left)
-            self._probed.completes_if = bool(found)
-        return self._probed.completes_if
-
-    def _probe_upload(self, in_parts: InParts) -> bool | None:
-        """Try the service with an upload; see `_probe`, also for what another process may do."""
-        name = self._probe_name()
-        try:
-            return in_parts.keeps_conditions(name, lambda: self._put(name, b"0", "overwrite"))
-        except raised() as error:
-            raise self._failed(error, "put", name) from None
-        finally:
-            self.remove_object(name)
+    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
+        """See :meth:`Store.check_nbytes`."""
+        allowed = self.put_limit
+        if allowed is not None and most_nbytes > allowed:
+            remedy = (
+                "make an array with smaller shards of it, for instance by reshard"
+                if exists
+                else "give smaller shards, or compression_ratio= if all shards will be so much "
+                "smaller than that"
+            )
+            raise SpecError(
+                f"a shard may take {most_nbytes:,} bytes, and one request takes at most "
+                f"{allowed:,}",
+                field="shards",
+                value=most_nbytes,
+                remedy=remedy,
+            )
 
     def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
-        """See :meth:`WholeStore.writer`: on S3, large objects are uploaded in parts.
+        """See :meth:`WholeStore.writer`.
 
         A task says how large its shards may be. These may wait in a file.
         """
-        large, scratch = None, self.scratch
-        if self._in_parts is not None:
-            large = PartedWriter(transaction, key, self._in_parts, self._completes_if)
-            large.is_exclusive = self.is_exclusive
-        if scratch is not None and transaction.bound[0]:
-            return ScratchWriter(transaction, key, scratch, large)
-        writer = large or super().writer(transaction, key)
-        if self.is_remote and transaction.bound[0] <= put_limit():
-            writer.reserve(transaction.bound[0])
+        most_nbytes, scratch = transaction.most_nbytes, self.scratch
+        if scratch is not None and most_nbytes:
+            return ScratchWriter(transaction, key, scratch)
+        writer = super().writer(transaction, key)
+        if self.is_remote and most_nbytes <= _MOST_RESERVED_NBYTES:
+            writer.reserve(most_nbytes)
         return writer
-
-    def uploads(self) -> Sequence[tuple[str, str]]:
-        """See :meth:`Store.uploads`."""
-        if self._in_parts is None:
-            return ()
-        found = self._in_parts.found(self.prefix)
-        return [(upload.name.removeprefix(self.prefix), upload.id) for upload in found]
-
-    def abort_upload(self, key: str, upload: str) -> None:
-        """See :meth:`Store.abort_upload`."""
-        if self._in_parts is not None:
-            self._in_parts.abort(Upload(self.prefix + check_key(key), upload))
 
     def _probe(self, name: str) -> bool:
         """Try the service with an object, and return whether it keeps conditions.

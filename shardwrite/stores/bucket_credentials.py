@@ -2,7 +2,7 @@
 
 The function is given itself, or by its name, such as ``"lab.keys:current"``. A name can stand in a
 configuration and in a script. Each process, such as a worker or a job, imports the function and
-asks it for credentials of its own, so that none are passed on. Both libraries for buckets ask here.
+asks it for credentials of its own, so that none are passed on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 class Credentials:
-    """What gives the libraries for buckets their credentials; it is called for them.
+    """What gives obstore its credentials; it is called for them.
 
     The last answer is kept in memory until one minute before it expires, or half of its life if
     that is less. Neither its representation nor its pickle holds credentials.

@@ -135,16 +135,12 @@ _TROUBLES = (
 )
 
 
-def as_bucket_error(
-    error: BaseException, doing: str, name: str, where: str, text: str = ""
-) -> StoreError:
+def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
     """Error that says what went wrong in a bucket, and what to do.
 
     - `where`: URL of the store, without credentials.
-    - `text`: what the service said, without names and credentials; by default the text of the
-      error.
     """
-    text = text or _without_names(error)
+    text = _without_names(error)
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
     if (given := _PROVIDER.search(text)) is not None:
         return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from shardwrite.stores.bucket_uploads import MOST_PUT_NBYTES
 from shardwrite.stores.capabilities import Capability
 
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
@@ -50,7 +49,7 @@ KINDS = {
         "s3",
         "bucket",
         _BUCKET,
-        most_nbytes=MOST_PUT_NBYTES,
+        most_nbytes=5 * 2**30,
         address="endpoint",
         variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     ),
@@ -88,8 +87,6 @@ class Probed:
 
     can: frozenset[Capability] = frozenset()  # what the service can do
     is_done: bool = False  # whether it was tried
-    # Whether it completes uploads in parts on conditions; None if that was not tried
-    completes_if: bool | None = None
 
 
 def is_bucket(given: object) -> bool:

@@ -15,15 +15,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.base import ObjectReader
-from shardwrite.stores.bucket_parts import PartedWriter, put_limit
-from shardwrite.stores.bucket_uploads import MOST_NBYTES, part_nbytes_for
 from shardwrite.stores.descriptors import pwrite_all, writev_all
 from shardwrite.stores.reading import as_store_error
 from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
-
-COPIED_FROM_BUCKET_NBYTES = 16 * 2**20
-"""Bytes of an old object that are in memory at a time while they are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +35,15 @@ def room_in(directory: str) -> Room:
         return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
 
 
-def held_beside_scratch(most_nbytes: int, head_nbytes: int, *, in_parts: bool) -> int:
-    """Memory that an object takes, although it waits in a file, in bytes, at most."""
-    if not in_parts or most_nbytes <= put_limit():
-        return min(most_nbytes, COPIED_FROM_BUCKET_NBYTES)
-    return min(most_nbytes, 2 * part_nbytes_for(min(most_nbytes, MOST_NBYTES), head_nbytes))
-
-
 class ScratchWriter(WholeWriter):
     """An object that grows in a file without a name.
 
     - `directory`: directory of the file. It may name variables of the environment.
-    - `large`: what uploads the object if it is too large for one request.
     """
 
-    def __init__(
-        self,
-        transaction: WholeTransaction,
-        key: str,
-        directory: str,
-        large: PartedWriter | None,
-    ) -> None:
+    def __init__(self, transaction: WholeTransaction, key: str, directory: str) -> None:
         super().__init__(transaction, key)
         self._where = _expanded(directory)
-        self._large = large
         with self._storing():
             self._file: Any = _file_in(directory)
         self._nbytes = 0
@@ -101,24 +80,6 @@ class ScratchWriter(WholeWriter):
             if nbytes:  # the file must be as long, and what is left out reads as zeros
                 pwrite_all(fd, b"\0", self._nbytes - 1)
 
-    def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
-        """See :meth:`ObjectWriter.copy`; a piece is in memory at a time."""
-        end = offset + nbytes
-        for start in range(offset, end, COPIED_FROM_BUCKET_NBYTES):
-            self.write([reader.read(start, min(COPIED_FROM_BUCKET_NBYTES, end - start))])
-
-    def expect(self, version: Any) -> None:
-        """See :meth:`ObjectWriter.expect`."""
-        super().expect(version)
-        if self._large is not None:
-            self._large.expect(version)
-
-    def describe(self, name: str, value: str) -> None:
-        """See :class:`Described`."""
-        super().describe(name, value)
-        if self._large is not None:
-            self._large.describe(name, value)
-
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
         fd = self._fd()
@@ -127,17 +88,11 @@ class ScratchWriter(WholeWriter):
             # The map keeps the file until nobody needs it any more.
             data = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if self._nbytes else b"")
         self._close()
-        if self._large is not None and len(data) > put_limit():
-            self._large.take(data)
-            self._large.finish(guard)
-        else:
-            self._transaction.put(lambda: self._put(data, guard))
+        self._transaction.put(lambda: self._put(data, guard))
 
     def abort(self) -> None:
         """See :meth:`ObjectWriter.abort`."""
         self._close()
-        if self._large is not None:
-            self._large.abort()
 
     def _close(self) -> None:
         file, self._file = self._file, None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,12 +10,8 @@ from pathlib import Path
 
 import cloudpickle
 
-from shardwrite.config.table import PUT_LIMIT
-from shardwrite.config.values import Decided
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
-    Bounded,
-    ObjectWriter,
     Readable,
     Store,
     Transaction,
@@ -31,9 +24,6 @@ _ODD_KEYS = ("c/0/0/0", ".zattrs", "data.json", "a b/ü", "100%/+#,=~;@!'&$()", 
 _BAD_KEYS = ("", "/c", "..", "../c", "c/../d", "c//d", "./c", "c/", "c\0")
 _N = 100_000
 _MIB = 2**20
-# No store uploads objects of less than this in parts, even if `shardwrite.bucket.put-limit` is 1.
-_LEAST_PARTED_NBYTES = 16 * _MIB
-_SMALL = Decided(((PUT_LIMIT.name, 1),))
 
 
 class _LeftError(Exception):
@@ -243,73 +233,6 @@ def threads(on: Subject) -> None:
         list(pool.map(lambda n: on.put(f"t/{n % 7}/{n}", b"%d," % n * 1000), range(64)))
     for n in range(64):
         _same(on.holds(f"t/{n % 7}/{n}"), b"%d," % n * 1000, f"the object of thread {n}")
-
-
-def uploads(on: Subject) -> None:
-    """Uploads in parts are no objects; those of dead processes can be aborted."""
-    on.put("c/0", b"old")
-    _same(list(on.store.uploads()), [], "the uploads of a new store")
-    on.store.abort_upload("c/0", "never-begun")
-    with _SMALL.holds():
-        if on.store.put_limit is None:
-            return
-        for end in ("abort", "leave", "raise"):
-            with contextlib.suppress(_LeftError), on.begin() as transaction:
-                writer = _half(on.store, transaction)
-                _same((on.holds("c/0"), on.keys()), (b"old", ["c/0"]), "what is visible")
-                if end == "abort":
-                    writer.abort()
-                if end == "raise":
-                    raise _LeftError
-            _same((on.holds("c/0"), list(on.store.uploads())), (b"old", []), "what is left")
-        if Capability.SHARED in on.can:
-            _left_by_another(on)
-        with on.begin() as transaction:
-            writer = _half(on.store, transaction)
-            writer.write([b"end"])
-            writer.finish()
-    _same(transaction.committed, {"c/0"}, "the keys that are committed")
-    _same(list(on.store.uploads()), [], "the uploads after the last one has ended")
-    reader = on.store.open("c/0")
-    assert reader is not None
-    with reader:
-        _same(reader.nbytes % _MIB, 3, "the size of an object")
-        for n in range(reader.nbytes // _MIB):
-            _same(reader.read(n * _MIB, _MIB), bytes([n % 251]) * _MIB, f"MiB {n} of an object")
-        _same(reader.read(reader.nbytes - 3, 3), b"end", "the end of an object")
-
-
-def _half(store: Store, transaction: Transaction) -> ObjectWriter:
-    """Begin an object that is uploaded in parts, of which one is there at least."""
-    if isinstance(transaction, Bounded):
-        transaction.expect_nbytes(2**30, 0)
-    writer = transaction.create("c/0")
-    limit = max(store.put_limit or 0, _LEAST_PARTED_NBYTES)
-    for n in range(limit // _MIB + _LEAST_PARTED_NBYTES // _MIB + 1):
-        writer.write([bytes([n % 251]) * _MIB])
-    return writer
-
-
-def _left_by_another(on: Subject) -> None:
-    """Have a process end within an upload, and abort what it has left."""
-    code = "import sys, cloudpickle; cloudpickle.load(sys.stdin.buffer)()"
-    given = cloudpickle.dumps(partial(_leave, on.store))
-    subprocess.run([sys.executable, "-c", code], input=given, check=True)  # noqa: S603 (no shell)
-    found = list(on.store.uploads())
-    _same([key for key, _ in found], ["c/0"], "the upload that a process has left")
-    _same((on.holds("c/0"), on.keys()), (b"old", ["c/0"]), "what is visible")
-    _same(list(on.store.at("d").uploads()), [], "the uploads in a store beside it")
-    for _ in range(2):
-        on.store.abort_upload(*found[0])
-        _same(list(on.store.uploads()), [], "the uploads after they were aborted")
-    _same((on.holds("c/0"), on.keys()), (b"old", ["c/0"]), "what is visible")
-
-
-def _leave(store: Store) -> None:
-    """End this process as if it were killed."""
-    with _SMALL.holds():
-        _half(store, store.transaction("none", "run.1"))
-        os._exit(0)
 
 
 def atomic(on: Subject) -> None:

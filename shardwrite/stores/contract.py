@@ -28,7 +28,6 @@ CLAUSES: dict[str, Callable[[clauses.Subject], None]] = {
     "A removed object is gone, and no other; none is without a proof.": clauses.removal,
     "The version changes when an object is replaced by another of its size.": clauses.versions,
     "Threads can write different keys at once.": clauses.threads,
-    "Uploads in parts are no objects; those of dead processes can be aborted.": clauses.uploads,
     **{
         f"{capability.name}: a store {'can or cannot ' + capability.cannot}.": partial(
             clauses.capability, capability

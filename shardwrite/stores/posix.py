@@ -149,21 +149,12 @@ class PosixStore:
         """See :attr:`Store.scratch`; objects are written where they stay."""
         return
 
-    def held_nbytes(self, most_nbytes: int, head_nbytes: int = 0) -> int:  # noqa: ARG002
+    def held_nbytes(self, most_nbytes: int) -> int:  # noqa: ARG002
         """See :meth:`Store.held_nbytes`: objects are written as they grow."""
         return 0
 
-    def check_nbytes(
-        self, most_nbytes: int, head_nbytes: int = 0, *, replaces: bool = False
-    ) -> None:
+    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """See :meth:`Store.check_nbytes`; file systems take files of any size."""
-
-    def uploads(self) -> Sequence[tuple[str, str]]:
-        """See :meth:`Store.uploads`; there are none."""
-        return ()
-
-    def abort_upload(self, key: str, upload: str) -> None:
-        """See :meth:`Store.abort_upload`; there are none."""
 
     def at(self, path: str) -> PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""

@@ -16,6 +16,10 @@ from shardwrite.stores.in_flight import InFlight
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.removal import Proof
 
+COPIED_AT_ONCE_NBYTES = 16 * 2**20
+"""Bytes of an old object that are in memory at a time while they are copied."""
+
+
 # numpy asks for large pages from this size on
 _LEAST_ROOM_NBYTES = 4 * 2**20
 
@@ -68,7 +72,7 @@ class WholeTransaction(Transaction):
         self.store = store
         self.is_fresh = is_fresh
         self.committed: set[str] = set()
-        self.bound = 0, 0
+        self.most_nbytes = 0
         self._guard = guard
         self._proof = proof
         self._writers: list[WholeWriter] = []
@@ -79,9 +83,9 @@ class WholeTransaction(Transaction):
         if self.store.is_remote:
             self._in_flight = InFlight(n_at_once)
 
-    def expect_nbytes(self, most_nbytes: int, head_nbytes: int) -> None:
+    def expect_nbytes(self, most_nbytes: int) -> None:
         """See :class:`Bounded`."""
-        self.bound = most_nbytes, head_nbytes
+        self.most_nbytes = most_nbytes
 
     def create(self, key: str) -> WholeWriter:
         """See :meth:`Transaction.create`."""
@@ -152,11 +156,6 @@ class Room:
         return self._memory[: self._nbytes].data
 
 
-def view_of(data: bytearray | Room) -> memoryview:
-    """Bytes that were written so far, which may be changed."""
-    return data.view if isinstance(data, Room) else memoryview(data)
-
-
 class WholeWriter(ObjectWriter):
     """An object that grows in memory."""
 
@@ -183,15 +182,21 @@ class WholeWriter(ObjectWriter):
 
     def write_at(self, offset: int, data: bytes) -> None:
         """See :meth:`ObjectWriter.write_at`."""
-        view_of(self._open_data())[offset : offset + len(data)] = data
+        written = self._open_data()
+        view = written.view if isinstance(written, Room) else memoryview(written)
+        view[offset : offset + len(data)] = data
 
     def skip(self, nbytes: int) -> None:
         """See :meth:`ObjectWriter.skip`."""
-        self.write([bytes(nbytes)])
+        zeros = memoryview(bytes(min(nbytes, COPIED_AT_ONCE_NBYTES)))
+        for start in range(0, nbytes, COPIED_AT_ONCE_NBYTES):
+            self.write([zeros[: nbytes - start]])
 
     def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
-        """See :meth:`ObjectWriter.copy`."""
-        self.write([reader.read(offset, nbytes)])
+        """See :meth:`ObjectWriter.copy`; a piece is in memory twice at a time."""
+        end = offset + nbytes
+        for start in range(offset, end, COPIED_AT_ONCE_NBYTES):
+            self.write([reader.read(start, min(COPIED_AT_ONCE_NBYTES, end - start))])
 
     def expect(self, version: Any) -> None:
         """See :meth:`ObjectWriter.expect`."""

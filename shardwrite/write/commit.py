@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 from shardwrite.config.table import RETRY_PAUSES
 from shardwrite.config.values import value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, sealing_nbytes_of
+from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.events import SHARDS, is_told, tell
@@ -230,7 +230,7 @@ def _try_shards(
     if n_together > 1 and isinstance(transaction, Overlapping):
         transaction.overlap(n_together)
     if isinstance(transaction, Bounded):
-        transaction.expect_nbytes(most_nbytes_of(spec.metadata), head_nbytes_of(spec.metadata))
+        transaction.expect_nbytes(most_nbytes_of(spec.metadata))
     try:
         with transaction:
             for number, index in enumerate(shards):

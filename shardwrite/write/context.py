@@ -15,7 +15,6 @@ import numpy as np
 from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import CorruptShardError
-from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
@@ -135,13 +134,8 @@ class WriteSpec:
 
     @property
     def _can_fill_in(self) -> bool:
-        """Whether every byte of a shard can be changed until the shard is complete.
-
-        Parts of a large shard that were sent cannot.
-        """
-        limit = None if self.store.scratch is not None else self.store.put_limit
-        is_whole = limit is None or most_nbytes_of(self.metadata) <= limit
-        return is_whole and Capability.PATCH in self.store.capabilities
+        """Whether every byte of a shard can be changed until the shard is complete."""
+        return Capability.PATCH in self.store.capabilities
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""

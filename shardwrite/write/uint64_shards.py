@@ -31,6 +31,7 @@ from shardwrite.place.directory import remove_temporaries
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
+    Bounded,
     ObjectWriter,
     Proof,
     Store,
@@ -48,6 +49,7 @@ from shardwrite.stores import (
 ValueOf = Callable[[int], tuple[Any, int | None]]
 """From an id to a value, and how many bytes at its end are the chunk; all of them if None."""
 _COPIED_NBYTES = 4 * 2**20
+_UNKNOWN_NBYTES = 2**63 - 1  # how large a shard becomes is known when it is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def commit_changes(
     """
     nbytes, attempt = 0, f"{uuid.uuid4().hex},{signature()}"
     with files.store.transaction(durability, attempt) as transaction:
+        if isinstance(transaction, Bounded):
+            transaction.expect_nbytes(_UNKNOWN_NBYTES)
         for change in changes:
             nbytes += _write_shard(files, change, value_of, transaction)
     _remove_obsolete(files, changes, durability, attempt)  # New shards are durable now.

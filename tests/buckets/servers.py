@@ -109,7 +109,7 @@ class Server:
         return self.keys(below_bucket(url))
 
     def other_client(self):
-        """A client of botocore, which knows uploads in parts."""
+        """A client of another library, which tells the metadata of objects."""
         import botocore.session
         from botocore.config import Config
 
@@ -121,12 +121,6 @@ class Server:
             aws_secret_access_key=SECRET,
             config=Config(s3={"addressing_style": "path"}),
         )
-
-    def uploads_of(self, url):
-        """Keys of the uploads that are kept below a URL."""
-        at = {"Bucket": self.bucket, "Prefix": below_bucket(url)}
-        found = self.other_client().list_multipart_uploads(**at)
-        return sorted(one["Key"] for one in found.get("Uploads") or [])
 
 
 @dataclass(frozen=True)
@@ -217,8 +211,8 @@ def _die_with_parent():
 
 @contextmanager
 def moto(host="127.0.0.1"):
-    """The server of moto, which takes any key and region, and parts of any size, with an empty
-    bucket, at an address of this machine."""
+    """The server of moto, which takes any key and region, with an empty bucket, at an address of
+    this machine."""
     pytest.importorskip("moto.server", reason="moto is not installed")
     process = subprocess.Popen(
         [sys.executable, "-c", _MOTO, host],
@@ -226,7 +220,6 @@ def moto(host="127.0.0.1"):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "S3_UPLOAD_PART_MIN_SIZE": "1"},
         preexec_fn=_die_with_parent,
     )
     try:

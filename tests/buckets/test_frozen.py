@@ -19,7 +19,6 @@ import zarr.storage
 
 import shardwrite
 from shardwrite import JournalError
-from shardwrite.stores import bucket_uploads
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (20, 16), dtype="u4")
 LAYOUT = {"shards": 8, "chunks": 4}
@@ -30,7 +29,7 @@ PROGRAM = """
 import os, re, signal, sys
 import dask, numpy as np, dask.array as da
 import shardwrite
-from shardwrite.stores import bucket, bucket_s3, bucket_uploads
+from shardwrite.stores import bucket
 from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
 
 url, what, kind, wanted = sys.argv[1:]
@@ -53,15 +52,9 @@ elif kind == "DELETE":
     freeze_before(bucket.BucketStore, "remove_object", lambda self, args: args[0])
 elif kind == "PUT":
     freeze_before(bucket.BucketStore, "_put", lambda self, args: args[0])
-elif kind == "complete":
-    freeze_before(bucket_s3.S3Uploads, "complete", lambda self, args: args[0].name)
 ttl = 60.0 if what == "member" else 1.0  # nobody waits for that one
 given = {"scheduler": "sync", "shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": ttl,
          "shardwrite.retry-pauses": []}
-n = 1
-if kind == "complete":  # shards go in parts, and documents do not
-    n, bucket_uploads._PART_NBYTES, bucket_uploads._STEP = 8, 5000, 1
-    given["shardwrite.bucket.put-limit"] = 5000
 with dask.config.set(given):
     try:
         if what == "abandon":
@@ -72,8 +65,8 @@ with dask.config.set(given):
         elif what == "member":
             da.full((8, 8), 7, dtype="u4").to_sharded_zarr(url, name="a", shards=8, chunks=4)
         elif what == "new":
-            x = da.full((20 * n, 16 * n), 7, chunks=(8 * n, 16 * n), dtype="u4")
-            x.to_sharded_zarr(url, shards=8 * n, chunks=4 * n, compressors=None)
+            x = da.full((20, 16), 7, chunks=(8, 16), dtype="u4")
+            x.to_sharded_zarr(url, shards=8, chunks=4, compressors=None)
         print("end")
     except shardwrite.ShardwriteError as error:
         print(type(error).__name__, error)
@@ -197,26 +190,6 @@ def test_frozen_before_an_object_of_a_new_array_is_put(moto, url, frozen, wanted
     said = thawed(process)
     np.testing.assert_array_equal(values_of(moto, url), VALUES, err_msg=said)
     assert [key for key in moto.keys_of(url) if not key.startswith("c/")] == KEPT
-    assert shardwrite.verify(url, deep=True).is_good
-
-
-@LONG
-def test_frozen_before_an_upload_of_a_new_shard_is_completed(moto, url, frozen, monkeypatch):
-    """Another process starts over, and aborts the upload, so that it is never completed."""
-    monkeypatch.setattr(bucket_uploads, "_PART_NBYTES", 5000)
-    monkeypatch.setattr(bucket_uploads, "_STEP", 1)
-    values = np.tile(VALUES, (8, 8))
-    x = da.from_array(values, chunks=(64, 128))
-    layout = {"shards": 64, "chunks": 32, "compressors": None}
-    process = frozen(url, "new", "complete", "c/1/0$")
-    assert [key for key in moto.uploads_of(url) if key.endswith("c/1/0")]
-    with dask.config.set({"scheduler": "sync", "shardwrite.bucket.put-limit": 5000}):
-        when_run_out(lambda: x.to_sharded_zarr(url, restart=True, **layout))
-    assert moto.uploads_of(url) == []
-    said = thawed(process)
-    assert "end" not in said.split()
-    np.testing.assert_array_equal(values_of(moto, url), values, err_msg=said)
-    assert moto.uploads_of(url) == []
     assert shardwrite.verify(url, deep=True).is_good
 
 

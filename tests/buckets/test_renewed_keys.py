@@ -1,8 +1,7 @@
-"""Keys that live for a moment: a function gives others in time, in each process, to both libraries."""
+"""Keys that live for a moment: a function gives others in time, in each process."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import time
@@ -14,14 +13,10 @@ import numpy as np
 import proxy
 import pytest
 from forks import python
-from obstore.store import S3Store
-from servers import NO_RETRIES
-from tiers import some
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.stores import bucket_uploads, open_bucket
-from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores import open_bucket
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (32, 16), dtype="u4")
 SECRET = "0ThErSeCrEtCaNaRy"
@@ -83,25 +78,17 @@ def slowly(block):
     return block
 
 
-@pytest.mark.parametrize("way", some(["obstore", "in parts"], "obstore"))
-def test_keys_are_renewed_while_a_run_goes_on(moto_server, url, calls, way, monkeypatch):
-    values, given, kinds = VALUES, {"scheduler": "sync"}, set()
+def test_keys_are_renewed_while_a_run_goes_on(moto_server, url, calls, monkeypatch):
+    kinds = set()
     layout = {"shards": 8, "chunks": 4, "compressors": None}
-    if way == "in parts":  # all shards are put by the other library
-        monkeypatch.setattr(bucket_uploads, "_PART_NBYTES", 5000)
-        monkeypatch.setattr(bucket_uploads, "_STEP", 1)
-        given["shardwrite.bucket.put-limit"] = 5000
-        values, layout["shards"] = np.tile(VALUES, (8, 8)), 64
-    x = da.from_array(values, chunks=layout["shards"]).map_blocks(slowly, dtype="u4")
+    x = da.from_array(VALUES, chunks=8).map_blocks(slowly, dtype="u4")
     more = {"kind": Checking, "life": [6], "keys": kinds}
-    with proxy.before(moto_server, **more) as (server, faults), dask.config.set(given):
+    with proxy.before(moto_server, **more) as (server, faults), dask.config.set(scheduler="sync"):
         result = x.to_sharded_zarr(url, storage_options=options(server), source_id="it", **layout)
     assert result.n_shards == 8
     assert 2 <= len(kinds) <= len(calls()) < len(faults.seen), (
         "asked anew, and not for each request"
     )
-    has_parts = any("uploadId" in path for _, path in faults.seen)
-    assert has_parts == (way == "in parts")
     assert shardwrite.verify(moto_url(moto_server, url, monkeypatch), deep=True).is_good
     told = f"{result} {result!r} {moto_server.contents(url)}"
     assert SECRET not in told
@@ -125,19 +112,10 @@ def test_without_renewal_the_service_refuses(moto_server, url, calls, monkeypatc
             store.put_object("c/0", b"1")
 
 
-@pytest.mark.parametrize("way", ["obstore", "in parts"])
-def test_a_function_that_fails_is_told_at_once(moto_server, url, calls, way, caplog):
+def test_a_function_that_fails_is_told_at_once(moto_server, url, calls, caplog):
     given, begun = options(moto_server), time.monotonic()
-
-    def ask():
-        if way == "obstore":
-            open_bucket(url, {**given, "credential_provider": "renewed_keys:failing"})
-        failing = importlib.import_module("renewed_keys").failing
-        store = S3Store("bucket", **{**given, "credential_provider": failing}, **NO_RETRIES)
-        BucketStore(store).uploads()
-
     with pytest.raises(StoreError, match="renewed_keys:failing has raised RuntimeError") as caught:
-        ask()
+        open_bucket(url, {**given, "credential_provider": "renewed_keys:failing"})
     assert time.monotonic() - begun < 10
     text = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert SECRET not in text

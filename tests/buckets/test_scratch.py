@@ -20,7 +20,7 @@ from servers import BUCKET, below_bucket, on
 import shardwrite
 from shardwrite import PlanError, SpecError
 from shardwrite.cli import main
-from shardwrite.stores import bucket_scratch, bucket_uploads
+from shardwrite.stores import bucket_scratch
 
 LONG = pytest.mark.long
 VALUES = np.random.default_rng(0).integers(1, 2**32, (96, 64), dtype="u4")
@@ -125,21 +125,27 @@ def test_shards_wait_in_a_directory(
 
 
 @pytest.mark.parametrize("via", ["scratch", pytest.param(None, marks=LONG)])
-def test_large_shards_are_uploaded_from_there(moto, url, x, scratch, written, monkeypatch, via):
-    monkeypatch.setattr(bucket_uploads, "_PART_NBYTES", 2500)
-    monkeypatch.setattr(bucket_uploads, "_STEP", 1)
+def test_an_index_at_the_start_is_filled_in(moto, url, x, scratch, written, via):
     given = None if via is None else scratch
-    with dask.config.set({"shardwrite.bucket.put-limit": 1}):
-        x[:32].to_sharded_zarr(url, via=given, index_location="start", **LAYOUT)
+    x[:32].to_sharded_zarr(url, via=given, index_location="start", **LAYOUT)
     assert shardwrite.verify(url, deep=True, against=VALUES[:32]).is_good
-    found = metadata_of(moto, url, "c/0/0")
-    assert found.pop("shardwrite-upload")
-    wanted = {"shardwrite-run": shardwrite.plan(x[:32], index_location="start", **LAYOUT).digest}
-    if via is not None:  # its index was known when the upload began
-        wanted["shardwrite-index-crc32c"] = index_of(url, "c/0/0")
-    assert found == wanted
+    assert metadata_of(moto, url, "c/0/0") == {
+        "shardwrite-run": shardwrite.plan(x[:32], index_location="start", **LAYOUT).digest,
+        "shardwrite-index-crc32c": index_of(url, "c/0/0"),
+    }
     assert len(written) == (0 if via is None else 3)
-    assert moto.uploads_of(url) == []
+
+
+def test_values_by_id_wait_there_too(moto, url, scratch, written):
+    bits = {"preshift_bits": 0, "minishard_bits": 2, "shard_bits": 1}
+    sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity", **bits}
+    files = shardwrite.UInt64Shards(url, sharding)
+    with dask.config.set({"shardwrite.bucket.via": str(scratch)}):
+        files.write({n: b"%d," % n * 100 for n in range(64)})
+        files.write({7: b"seven"}, existing="update")
+    assert len(written) == 3, "two shards, and one that was written again"
+    assert (files[7], files[8], len(files)) == (b"seven", b"8," * 100, 64)
+    assert os.listdir(scratch) == []
 
 
 def test_nothing_is_left_after_a_kill(moto, url, x, scratch, tmp_path):

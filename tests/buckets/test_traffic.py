@@ -41,26 +41,11 @@ def within(planned, faults, call):
     }
     for name, n_seen in seen.items():
         n, hourly = getattr(planned.requests, name), getattr(planned.hourly, name)
-        n += planned.requests.n_parts if name == "n_put" else 0
         assert n_seen - hourly * hours - 1 <= n <= n_seen + getattr(MARGIN, name), (name, seen)
 
 
 def interrupt(_):
     raise InterruptedError
-
-
-@servers.on("moto")
-def test_a_shard_that_is_uploaded_in_parts(service, environment, url):
-    x = da.from_array(np.random.default_rng(1).integers(0, 256, 40 * 2**20, "u1"), chunks=-1)
-    layout = {"shards": 40 * 2**20, "chunks": 2**20, "compressors": None}
-    limit = {"shardwrite.bucket.put-limit": "16 MiB"}
-    with proxy.before(service) as (server, faults), dask.config.set(limit, scheduler="sync"):
-        environment(server)
-        planned = shardwrite.plan(x, store=url, **layout).traffic
-        within(planned, faults, lambda: x.to_sharded_zarr(url, **layout))
-        n_seen = sum("uploadId" in path or path.endswith("?uploads") for _, path in faults.seen)
-    assert n_seen >= 5
-    assert n_seen <= planned.requests.n_parts + 1 <= n_seen + 3
 
 
 @pytest.mark.long

@@ -39,7 +39,6 @@ BAD = {
     "durability": ["maybe", True],
     "run-dir": [5, ""],
     "storage": [3, "x", [1]],
-    "bucket.put-limit": ["much", 0],
     "bucket.via": [5, ""],
     "bucket.exclusive": ["yes", 1],
     "memory-limit": ["much", 0, -1, True],

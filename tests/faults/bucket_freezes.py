@@ -1,17 +1,16 @@
 """A process is frozen before a request to a bucket, another takes over, the request arrives late.
 
 The first process makes an array, updates a region of one, or appends. A proxy before a real server
-stops it (SIGSTOP) at its k-th request that changes something, and keeps the request: a PUT, the
-completion of an upload in parts, a removal. The lease runs out, since its life is made short. A
-second process writes other values to the same place, or makes the same call, and returns. Only then
-does the server get the late request, and the first process goes on to its end. The array must be
-what the second process has acknowledged, and nothing is left over.
+stops it (SIGSTOP) at its k-th request that changes something, and keeps the request: a PUT or a
+removal. The lease runs out, since its life is made short. A second process writes other values to
+the same place, or makes the same call, and returns. Only then does the server get the late request,
+and the first process goes on to its end. The array must be what the second process has
+acknowledged, and nothing is left over.
 
 ``--of-shards`` takes only requests for shards. Each of them has a condition, also where an append or
 a region covers a shard as a whole.
 
-Run as ``python tests/faults/bucket_freezes.py --freezes 60 --seed 0 --server moto --json out.json``,
-or with ``--server seaweed --parts`` for shards that are uploaded in parts.
+Run as ``python tests/faults/bucket_freezes.py --freezes 60 --seed 0 --server moto --json out.json``.
 """
 
 from __future__ import annotations
@@ -144,15 +143,11 @@ def take_over(operation, takeover, url):
 
 def kind_of(method, path, headers):
     """What a request changes, and on which condition; empty if it changes nothing."""
-    if method not in ("PUT", "POST", "DELETE"):
+    if method not in ("PUT", "DELETE"):
         return ""
     at, what = urlsplit(unquote(path)), "document"
     for part, name in {"/c/": "shard", "lease.json": "lease", "shardwrite-run": "state"}.items():
         what = name if part in at.path else what
-    if "uploadId" in at.query and method != "DELETE":
-        method = "part" if method == "PUT" else "complete"
-    elif "uploads" in at.query:
-        method = "begin"
     names = [name for name in ("If-Match", "If-None-Match") if name in headers]
     return " ".join([method, what, *names])
 
@@ -218,7 +213,6 @@ def judge(operation, takeover, server, url, directory, is_done):
     path, side, shard = directory / "x.zarr", SIZES.side, SIZES.shard
     keys = fetched(server, url, path)
     left = [key for key in keys if not key.startswith("c/") and key not in bucket_kills.KEPT]
-    left += [f"upload-of-{key}" for key in server.uploads_of(url)]
     (directory / "left").write_text("\n".join(left))
     wanted = [values_after(operation, SECOND if takeover == "another" else FIRST)]
     if is_done and takeover == "another":  # the frozen process had not begun, and came second
@@ -335,12 +329,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--server", choices=["moto", "seaweed"], default="moto")
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
-    parser.add_argument("--parts", action="store_true", help="upload shards in parts")
     parser.add_argument("--of-shards", action="store_true", help="only requests for shards")
     parser.add_argument("--json", help="write every freeze to this file")
     given = parser.parse_args()
-    if given.parts:
-        bucket_kills.use_parts(given.server)
     only = "shard" if given.of_shards else ""
     freezes = freeze_many(given.freezes, given.seed, given.server, tuple(given.operations), only)
     if given.json:

@@ -4,11 +4,6 @@ makes the rest, and no object is left over.
 The bucket is one of a real server, moto or SeaweedFS. One process that never starts a thread forks
 a child for each step. Run as ``python tests/faults/bucket_kills.py --kills 200 --seed 0 --server
 moto --json out.json``.
-
-With ``--parts``, all shards are uploaded in parts, as large ones are, and a kill first waits until
-some shards are acknowledged. moto takes parts of any size. SeaweedFS takes none of less than 5 MiB,
-so shards are larger there, and fewer. moto completes uploads whatever stands there, so nothing is
-updated in parts there.
 """
 
 from __future__ import annotations
@@ -35,7 +30,6 @@ import zarr.storage  # noqa: F401 (imported before processes are forked)
 from obstore.store import S3Store  # noqa: F401 (imported before processes are forked)
 
 import shardwrite
-from shardwrite.stores import bucket_parts, bucket_uploads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,19 +40,14 @@ from kills import child, ended_well, is_over, slowly
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
 
-SIZES = SimpleNamespace(side=32, shard=8, chunk=4, more={}, columns=16, on_disk=False)
-"""Of the arrays: `more` is given when one is made, chunks of the source have so many columns, and
-servers keep large arrays on disk."""
+SIZES = SimpleNamespace(side=32, shard=8, chunk=4, columns=16)
+"""Of the arrays: chunks of the source have so many columns."""
 KEPT = {"shardwrite-receipt.json", "zarr.json"}
 NEW, OLD = 1, 1000
 OPERATIONS = ("new", "again", "region", "append", "erase", "stream")
-IN_PARTS = {"moto": ("new", "again"), "seaweed": ("new", "again", "region", "append", "erase")}
-MIB = 2**20
 FLUSH = 3
 AGAIN = 0.3
 """How often a call that goes on is killed, too."""
-LATE = 0.1
-"""Most of the time of a call for which a kill waits after shards were acknowledged."""
 
 
 @dataclass
@@ -71,9 +60,8 @@ class Kill:
         What was killed.
     delay : float
         Seconds from its begin to the kill.
-    acked, there, uploads : int
-        Shards, or slices of a stream, that were acknowledged by then, objects in the bucket, and
-        uploads in parts that were begun and not ended.
+    acked, there : int
+        Shards, or slices of a stream, that were acknowledged by then, and objects in the bucket.
     lost, torn : int
         Whether one that was acknowledged was lost, and whether another one was torn.
     left : int
@@ -88,7 +76,6 @@ class Kill:
     delay: float = 0.0
     acked: int = 0
     there: int = 0
-    uploads: int = 0
     lost: int = 0
     torn: int = 0
     left: int = 0
@@ -102,7 +89,7 @@ class Kill:
 
 
 def layout():
-    return {"shards": SIZES.shard, "chunks": SIZES.chunk, **SIZES.more}
+    return {"shards": SIZES.shard, "chunks": SIZES.chunk}
 
 
 def region():
@@ -192,8 +179,8 @@ def fetched(server, url, path):
 def judge_killed(operation, server, url, acked, document, scratch):
     """Every shard that was acknowledged is there, and every other one is old, new or missing."""
     path = scratch / "x.zarr"
-    keys, uploads = fetched(server, url, path), server.uploads_of(url)
-    (scratch / "n").write_text(f"{len(keys)} {len(uploads)}")
+    keys = fetched(server, url, path)
+    (scratch / "n").write_text(f"{len(keys)}")
     (path / "zarr.json").write_text(document)
     metadata = oracle.metadata_of(path)
     wanted = values_after(operation)
@@ -221,7 +208,6 @@ def judge_whole(operation, server, url, scratch):
     metadata = oracle.metadata_of(path)
     known = {metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole)}
     left += sorted(set(shards) - known)
-    left += [f"upload-of-{key}" for key in server.uploads_of(url)]
     (scratch / "left").write_text("\n".join(left))
     for name, found in oracle.read_everywhere(path, metadata).items():
         np.testing.assert_array_equal(found, wanted, err_msg=name)
@@ -243,8 +229,8 @@ def in_child(scratch, function, *arguments):
 
 
 @contextmanager
-def scratch_directory(*, on_disk=False):
-    home = "/dev/shm" if os.access("/dev/shm", os.W_OK) and not on_disk else None
+def scratch_directory():
+    home = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir=home))
     try:
         yield directory
@@ -260,7 +246,7 @@ def in_other_process(name):
     if not pid:
         try:
             os.close(ask[1])
-            with scratch_directory(on_disk=SIZES.on_disk) as directory:
+            with scratch_directory() as directory:
                 made = servers.moto() if name == "moto" else servers.seaweed(directory)
                 with made as server:
                     os.write(answer[1], server.endpoint.encode())
@@ -286,7 +272,7 @@ def machine(scratch, rng):
 
 
 def measured(operation, server, scratch):
-    """How long the call takes, the document that it leaves, and how much it acknowledges."""
+    """How long the call takes, and the document that it leaves."""
     url = f"s3://{servers.BUCKET}/{operation}/x.zarr"
     trouble = in_child(scratch, prepare, operation, url)
     begun = time.monotonic()
@@ -296,14 +282,11 @@ def measured(operation, server, scratch):
     trouble += in_child(scratch, document_of, operation, server, url, scratch)
     trouble += in_child(scratch, judge_whole, operation, server, url, scratch)
     assert not trouble, (operation, trouble)
-    acked = 0 if operation == "stream" else len(acks.ranks())
-    return seconds, (scratch / "document").read_text(), acked
+    return seconds, (scratch / "document").read_text()
 
 
-def wait_for(pid, acks, goal, seconds):
-    """Wait until so many shards are acknowledged, and then for some seconds."""
-    while len(acks.ranks()) < goal and not is_over(pid):
-        time.sleep(0.002)
+def wait_for(pid, seconds):
+    """Wait for some seconds, or until a process ends."""
     begun = time.monotonic()
     while time.monotonic() - begun < seconds and not is_over(pid):
         time.sleep(0.001)
@@ -311,22 +294,19 @@ def wait_for(pid, acks, goal, seconds):
 
 def kill_some(operation, server, url, rng, known):
     """One array: killed once or more, and finished."""
-    seconds, document, n_acks = known
-    kills, scheduler, in_parts = [], rng.choice(["sync", "threads"]), bool(SIZES.more)
+    seconds, document = known
+    kills, scheduler = [], rng.choice(["sync", "threads"])
     with scratch_directory() as scratch:
         machine(scratch, rng)
         trouble = in_child(scratch, prepare, operation, url)
         assert not trouble, trouble
         acks = oracle.Acks(scratch / "acks")
         while not kills or (rng.random() < AGAIN and not kills[-1].finished):
-            goal, most = 0, 1.05 * seconds
-            if in_parts and len(acks.ranks()) < n_acks:
-                goal, most = rng.integers(len(acks.ranks()), n_acks), LATE * seconds
-            delay = float(rng.uniform(0, most))
+            delay = float(rng.uniform(0, 1.05 * seconds))
             machine(scratch, rng)
             begun = time.monotonic()
             pid = child(work, operation, url, acks, scheduler, log=scratch / "log")
-            wait_for(pid, acks, goal, delay)
+            wait_for(pid, delay)
             found = Kill(operation, delay=time.monotonic() - begun)
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -340,7 +320,7 @@ def kill_some(operation, server, url, rng, known):
             )
             found.lost = int("lost" in found.trouble)
             found.torn = int("torn" in found.trouble)
-            found.there, found.uploads = map(int, (scratch / "judged" / "n").read_text().split())
+            found.there = int((scratch / "judged" / "n").read_text())
             kills.append(found)
         machine(scratch, rng)
         kills[-1].trouble += in_child(scratch, work, operation, url, acks, scheduler)
@@ -384,32 +364,10 @@ def summary(kills) -> dict:
         "kills": len(kills),
         **{
             name: sum(getattr(kill, name) for kill in kills)
-            for name in ("vacuous", "acked", "uploads", "lost", "torn", "left")
+            for name in ("vacuous", "acked", "lost", "torn", "left")
         },
         "troubles": [f"{kill.operation}: {kill.trouble}" for kill in kills if kill.trouble],
     }
-
-
-def use_parts(server):
-    """Upload all shards in parts, as large ones are, and commit one or a few at a time.
-
-    A shard has several parts: of 128 bytes in moto, and two in SeaweedFS. Documents are put in one
-    request, since they are never so large.
-    """
-    vars(SIZES).update(more={"compressors": None})
-    bucket_uploads._PART_NBYTES, bucket_uploads._STEP, memory = 128, 1, "12 kB"
-    if server == "seaweed":
-        vars(SIZES).update(side=2560, shard=1280, chunk=640, columns=1280, on_disk=True)
-        bucket_uploads._PART_NBYTES, memory = 5 * MIB, "200 MB"
-    dask.config.set({"shardwrite.bucket.put-limit": 1, "shardwrite.memory-limit": memory})
-    real = bucket_parts.PartedWriter.__init__
-
-    def begun(self, transaction, key, *rest):
-        real(self, transaction, key, *rest)
-        if not key.startswith("c/"):
-            self._limit = bucket_uploads.MOST_PUT_NBYTES
-
-    bucket_parts.PartedWriter.__init__ = begun
 
 
 def main() -> None:
@@ -420,14 +378,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--server", choices=["moto", "seaweed"], default="moto")
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS)
-    parser.add_argument("--parts", action="store_true", help="upload shards in parts")
     parser.add_argument("--json", help="write every kill to this file")
     given = parser.parse_args()
-    usual = OPERATIONS
-    if given.parts:
-        usual = IN_PARTS[given.server]
-        use_parts(given.server)
-    kills = kill_many(given.kills, given.seed, given.server, given.operations or usual)
+    kills = kill_many(given.kills, given.seed, given.server, given.operations or OPERATIONS)
     if given.json:
         Path(given.json).write_text(
             json.dumps({"summary": summary(kills), "kills": [asdict(kill) for kill in kills]})

@@ -315,16 +315,9 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL at a random moment of a change in a bucket of {what}"
         command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
         yield Row(name, 100, 50, command, of_bucket_kills)
-    for server, (what, wanted) in {"moto": ("moto", 100), "seaweed": ("SeaweedFS", 50)}.items():
-        name = f"SIGKILL while large shards go in parts into a bucket of {what}"
-        command = f"bucket_kills.py --server {server} --parts --kills {{n}} --seed {{seed}}"
-        yield Row(name, wanted, 10, command, of_bucket_kills)
     name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
     yield Row(name, 60, 30, command, of_bucket_kills)
-    name = "frozen before the completion of a shard in parts in SeaweedFS, taken over, thawed"
-    command = "bucket_freezes.py --of-shards --server seaweed --parts --operations new region --freezes {n} --seed {seed}"
-    yield Row(name, 24, 12, command, of_bucket_kills)
     for place, way in {"into another place": "", "in its place": "--in-place "}.items():
         name = f"SIGKILL at a random moment while an array is converted {place}"
         command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"

@@ -9,13 +9,13 @@ import tempfile
 
 import numpy as np
 import pytest
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import LocalStore, MemoryStore, S3Store
 
 from shardwrite import PlanError, SpecError, StoreError
 from shardwrite.runs.scratch import Scratch, check_scratch, scratch_here
-from shardwrite.stores import BucketStore, Room, bucket_scratch
+from shardwrite.stores import BucketStore, Room, bucket_scratch, whole_transaction
 from shardwrite.stores.bucket_kinds import KINDS
-from shardwrite.stores.bucket_scratch import ScratchWriter, held_beside_scratch, room_in
+from shardwrite.stores.bucket_scratch import ScratchWriter, room_in
 from shardwrite.stores.whole_transaction import WholeTransaction
 
 MIB = 2**20
@@ -40,7 +40,7 @@ class Puts:
         return self
 
     def writer(self, transaction, key):
-        return ScratchWriter(transaction, key, str(self.directory), None)
+        return ScratchWriter(transaction, key, str(self.directory))
 
 
 def files_of_this_process(directory):
@@ -79,7 +79,7 @@ def test_an_object_lies_in_a_file_without_a_name(tmp_path, monkeypatch, has_unna
 
 
 def test_an_empty_object_and_one_that_is_copied(tmp_path, monkeypatch):
-    monkeypatch.setattr(bucket_scratch, "COPIED_FROM_BUCKET_NBYTES", 30)
+    monkeypatch.setattr(whole_transaction, "COPIED_AT_ONCE_NBYTES", 30)
     asked = []
 
     class Reader:
@@ -139,10 +139,10 @@ def test_all_processes_of_a_machine_share_its_disk():
 
 
 def test_memory_beside_the_file():
-    assert held_beside_scratch(2**40, 0, in_parts=False) == 16 * MIB
-    assert held_beside_scratch(2**20, 0, in_parts=True) == MIB
-    assert held_beside_scratch(2**28, 0, in_parts=True) == 32 * MIB
-    assert held_beside_scratch(2**40, 0, in_parts=True) == 2 * 105 * MIB
+    store = BucketStore(S3Store("bucket", region="here"))
+    assert [store.held_nbytes(n) for n in (MIB, 2**40)] == [MIB, 2**40]
+    on_disk = store.via("/local/scratch")
+    assert [on_disk.held_nbytes(n) for n in (MIB, 2**40)] == [MIB, 16 * MIB]
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, LocalStore])

@@ -356,46 +356,6 @@ class _Forgetful(set):
     def add(self, key): ...
 
 
-class UploadsInParts(MemoryStore):
-    """Says that it uploads objects of more than a MiB in parts."""
-
-    put_limit = 2**20
-
-    def __init__(self):
-        super().__init__()
-        self.left = []
-
-    def uploads(self):
-        return self.left
-
-    def writer(self, transaction, key):
-        return self.Kind(transaction, key)
-
-
-class ShowsHalfAnUpload(UploadsInParts):
-    class Kind(WholeWriter):
-        def write(self, buffers):
-            n = super().write(buffers)
-            if 2**20 < len(self._data) <= 2**21:
-                self._transaction.store.put_object(self._key, bytearray(self._data))
-            return n
-
-
-class KeepsAbortedUploads(UploadsInParts):
-    class Kind(WholeWriter):
-        def abort(self):
-            if self._data is not None and len(self._data) > 2**20:
-                self._transaction.store.left.append((self._key, "1"))
-            super().abort()
-
-
-class LosesTheEndOfUploads(UploadsInParts):
-    class Kind(WholeWriter):
-        def finish(self, guard=None):
-            del self._data[17 * 2**20 :]
-            super().finish(guard)
-
-
 def claiming(capability, **methods):
     """A store in memory that claims one more capability."""
     return type(
@@ -498,9 +458,6 @@ BROKEN = {
     KeepsBuffers: "An object of any size",
     AnyKey: "Keys may have",
     LosesThreads: "Threads can write",
-    ShowsHalfAnUpload: "Uploads in parts",
-    KeepsAbortedUploads: "Uploads in parts",
-    LosesTheEndOfUploads: "Uploads in parts",
     ForgetsCommitted: "An object of any size",
     ClaimsCopies: "SHARED",
     claiming(Capability.SHARED): "SHARED",
