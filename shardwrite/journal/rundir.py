@@ -71,6 +71,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
 from shardwrite.stores import (
+    NO_ROOM,
     Proof,
     is_there,
     listed,
@@ -436,11 +437,30 @@ def run_in(plan: Path) -> str:
 def remove_empty(target: Target) -> None:
     """Remove the directory beside an array, if no run is left in it."""
     beside = target.beside
-    drop_claim(beside / _CLAIM_OF_END)
-    for emptied in (target.run_path, beside / UPDATES, beside):
-        # This fails if another run has begun there. A directory that stays does no harm.
+    # This fails if another run has begun there. A directory that stays does no harm.
+    for emptied in (target.run_path, beside / UPDATES):
         with contextlib.suppress(OSError):
             emptied.rmdir()
+    _drop_last_claim(beside)
+    with contextlib.suppress(OSError):
+        beside.rmdir()
+
+
+def _drop_last_claim(beside: Path) -> None:
+    """Remove the claim of a dead process if nothing else is left beside an array.
+
+    To take it over needs room. On a full disk it stays, and the next call removes it.
+    """
+    claim = beside / _CLAIM_OF_END
+    if not is_there(claim) or any(
+        path != claim and not path.name.startswith("draft-") for path in listed(beside)
+    ):
+        return
+    try:
+        drop_claim(claim)
+    except StoreError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 def drivers_in(directory: Path) -> list[str]:

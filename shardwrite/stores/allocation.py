@@ -19,7 +19,7 @@ from shardwrite.stores.reading import as_store_error, open_plain
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers that mean that a file cannot grow."""
-_KEPT_NBYTES = 2**19  # xfs makes no file or directory where fewer than some 60 blocks are free
+_KEPT_NBYTES = 5 * 2**16  # xfs makes no file or directory where fewer than some 60 blocks are free
 
 _KEEP_SIZE = 1  # see fallocate(2)
 _CANNOT = {errno.ENOSYS, errno.EOPNOTSUPP}

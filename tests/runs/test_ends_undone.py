@@ -6,6 +6,7 @@ may stand there as it was before its end. The run is complete all the same.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 import shardwrite
 import shardwrite.runs.session as session
 from shardwrite.cli.main import main
+from shardwrite.journal import lock, takeover
 
 OLD = np.arange(64, dtype="i4").reshape(8, 8)
 NEW = OLD + 1000
@@ -107,15 +109,56 @@ def test_a_repair_is_not_in_the_way(tmp_path, brought_back):
     assert not list(tmp_path.glob("a.zarr.*"))
 
 
-def test_a_claim_that_comes_back_is_removed(tmp_path):
-    path = tmp_path / "a.zarr"
-    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
-    claim = tmp_path / "a.zarr.shardwrite" / "claim-end"
+def leave_claim(path):
+    """A claim on the end of a run, of a process that is gone."""
+    claim = path.with_name("a.zarr.shardwrite") / "claim-end"
     claim.mkdir(parents=True)
-    (claim / "owner-0").write_bytes(b"torn")  # of a process that is gone
+    (claim / "owner-0").write_bytes(b"torn")
     long_ago = time.time() - 1e6
     for place in (claim / "owner-0", claim):
         os.utime(place, (long_ago, long_ago))
+
+
+@pytest.mark.parametrize("is_pending", [False, True], ids=["nothing", "an update"])
+def test_a_full_disk_and_a_claim_that_comes_back(tmp_path, monkeypatch, is_pending):
+    """An update that has not ended is given up by means of the room that it keeps."""
+    path, is_full = tmp_path / "a.zarr", True
+    x = da.from_array(OLD, chunks=4)
+    x.to_sharded_zarr(path, **LAYOUT)
+
+    def stop(report):
+        raise KeyboardInterrupt
+
+    if is_pending:
+        with pytest.raises(KeyboardInterrupt):
+            x[:4].to_sharded_zarr(path, region=(slice(4), slice(8)), progress=stop)
+    leave_claim(path)
+    take, give = lock._succeed, takeover.give_room
+
+    def succeed(*arguments):
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return take(*arguments)
+
+    def give_room(kept):
+        nonlocal is_full
+        is_full = False
+        give(kept)
+
+    monkeypatch.setattr(lock, "_succeed", succeed)
+    monkeypatch.setattr(takeover, "give_room", give_room)
+    assert len(shardwrite.abandon(path)) == is_pending
+    assert is_full is not is_pending
+    assert np.array_equal(values(path), OLD)
+    is_full = False
+    shardwrite.abandon(path)
+    assert not list(tmp_path.glob("a.zarr.*"))
+
+
+def test_a_claim_that_comes_back_is_removed(tmp_path):
+    path = tmp_path / "a.zarr"
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
+    leave_claim(path)
     x = da.from_array(NEW[:4], chunks=4)
     x.to_sharded_zarr(path, region=(slice(4), slice(8)))
     assert np.array_equal(values(path), np.concatenate([NEW[:4], OLD[4:]]))
