@@ -15,6 +15,9 @@ from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
 from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
+from shardwrite.seams import register as _register
+
+_register("view", [("card", "shardwrite.notebook.html:card_html")])
 
 if TYPE_CHECKING:
     from shardwrite.format.hdf5_strategy import Hdf5

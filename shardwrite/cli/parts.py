@@ -33,7 +33,7 @@ from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal import fetched
 from shardwrite.operations.previews import preview_part
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan.render import human
+from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission, status
 from shardwrite.stores import is_store_url

@@ -6,44 +6,16 @@ escaped. Colours follow the theme of Jupyter or VS Code, or else that of the sys
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from shardwrite.errors import printable
 from shardwrite.notebook.chart import Chart
+from shardwrite.results import Facts
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-Rows = Sequence[tuple[str, str]]
-"""Pairs of a name and a text, which may have several lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """An axis of an array, in elements."""
-
-    name: str  # name of the axis
-    extent: int  # extent of the array
-    shard: int  # extent of a shard and of an inner chunk
-    chunk: int  # extent of a shard and of an inner chunk
-    n_shards: int  # number of shards along the axis
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """Facts that a notebook shows about one object."""
-
-    title: str  # name of the kind of object, such as ``plan``
-    subject: str = ""  # name of the object itself, such as the path of an array
-    headline: Rows = ()  # the most important numbers, each with the words that follow it
-    axes: Sequence[Axis] = ()  # axes of the array
-    problems: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
-    notes: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
-    rows: Rows = ()  # rows of the table of all other facts
-    drawing: str = ""  # HTML to show below the table. It is not escaped.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +41,7 @@ def _templates() -> Environment:
     )
 
 
-def card_html(card: Card) -> str:
+def card_html(card: Facts) -> str:
     """Make the HTML of a card."""
     return printable(_templates().get_template("card.html.j2").render(card=card))
 

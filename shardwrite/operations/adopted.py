@@ -8,8 +8,7 @@ from typing import Any
 
 from shardwrite.errors import printable
 from shardwrite.grid import ceil_div
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, human, table_text
+from shardwrite.results import Facts, Result, counted, human
 
 _HOW = {
     "move": "moved into the array",
@@ -19,7 +18,7 @@ _HOW = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
+class Adopted(Result):
     """Files that have become the shards of an array. :func:`shardwrite.adopt` returns it.
 
     Attributes
@@ -90,22 +89,12 @@ class Adopted:
             rows.append(("left out", f"{', '.join(self.left_out)}: not the same in all files"))
         return rows
 
-    def __str__(self) -> str:
-        return table_text(self._title, self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}, how={self.how!r}>"
         )
 
-    def _repr_html_(self) -> str:
-        return card_html(
-            Card(
-                title=self._title,
-                subject=self.path,
-                headline=[(f"{self.n_shards:,}", "files"), (human(self.nbytes), "in all")],
-                problems=[],
-                notes=[],
-                rows=self._rows(),
-            )
-        )
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        headline = [(f"{self.n_shards:,}", "files"), (human(self.nbytes), "in all")]
+        return Facts(title=self._title, subject=self.path, headline=headline, rows=self._rows())

@@ -13,7 +13,7 @@ from shardwrite._version import __version__
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.place.run_state import own_run_dir
-from shardwrite.plan.render import counted
+from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import is_session
 

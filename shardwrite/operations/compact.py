@@ -17,16 +17,15 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
-from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.operations.verify import how_to_mend
 from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
-from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.hdf5_shards import is_hdf5_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.hdf5_kept import shards_at_ends
@@ -38,7 +37,7 @@ from shardwrite.write.context import GroupReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(Result):
     """Result of a compaction.
 
     Attributes
@@ -81,9 +80,6 @@ class Compaction:
             ("time", self._time),
         ]
 
-    def __str__(self) -> str:
-        return table_text("compacted", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<Compaction of {printable(self.path)}: "
@@ -91,16 +87,15 @@ class Compaction:
             f"{human(self.stored_nbytes)} (was {human(self.stored_nbytes_before)})>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_rewritten:,}", f"of {self.n_shards:,} shards were rewritten"),
             (human(self.stored_nbytes), f"stored, {human(self.stored_nbytes_before)} before"),
             (human(self.unused_nbytes), f"unused, {human(self.unused_nbytes_before)} before"),
             *([(self._time, "time")] if self.n_rewritten else []),
         ]
-        return card_html(
-            Card(title="compacted", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="compacted", subject=self.path, headline=headline, rows=self._rows())
 
 
 @public

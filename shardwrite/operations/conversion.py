@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwrite.errors import printable
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.result import WriteResult, told_of_rereads
 
 _MAX_SHOWN = 50
@@ -80,7 +79,7 @@ class PlannedArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionPlan:
+class ConversionPlan(Result):
     """Plan of a conversion. Make one with :func:`shardwrite.plan_reshard`.
 
     Attributes
@@ -152,16 +151,14 @@ class ConversionPlan:
             rows += array._rows()  # noqa: SLF001 (its table is a part of this one)
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
 
-    def __str__(self) -> str:
-        return table_text("conversion", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<ConversionPlan of {printable(self.source)}: {counted(len(self.arrays), 'array')}, "
             f"{self.n_chunks_copied:,} chunks copied, {self.n_chunks_encoded:,} re-encoded>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         memory = max((array.memory_nbytes for array in self.arrays), default=0)
         headline = [
             (f"{self.n_files_after:,}", f"files at most, {self.n_files_before:,} before"),
@@ -170,9 +167,7 @@ class ConversionPlan:
             (f"{self.n_chunks_copied:,}", "chunks copied"),
             (f"{self.n_chunks_encoded:,}", "re-encoded"),
         ]
-        return card_html(
-            Card(title="conversion", subject=self.source, headline=headline, rows=self._rows())
-        )
+        return Facts(title="conversion", subject=self.source, headline=headline, rows=self._rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +201,7 @@ class ConvertedArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(Result):
     """Result of a conversion.
 
     Attributes
@@ -313,9 +308,6 @@ class Conversion:
                 rows.append((array.name or "/", f"{array.how}: {', '.join(array.why)}"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
 
-    def __str__(self) -> str:
-        return table_text("converted", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<Conversion of {printable(self.source)} to {printable(self.path)}: "
@@ -323,7 +315,8 @@ class Conversion:
             f"{self.n_chunks_encoded:,} re-encoded>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_shards:,}", "files"),
             (f"{self.n_chunks_copied:,}", "chunks copied"),
@@ -331,6 +324,4 @@ class Conversion:
             (human(self.stored_nbytes), "stored"),
             *([] if self.is_skipped else [(duration(self.seconds), "time")]),
         ]
-        return card_html(
-            Card(title="converted", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="converted", subject=self.path, headline=headline, rows=self._rows())

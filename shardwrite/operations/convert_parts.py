@@ -29,9 +29,9 @@ from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Part, Plan, Stretch, check_n_parts, check_part
-from shardwrite.plan.render import rounded
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
+from shardwrite.results import rounded
 from shardwrite.runs.accepted import accepts_source, as_begun
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwrite.errors import printable
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, table_text
+from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.result import WriteResult
 
 _INTERRUPTED = (
@@ -29,7 +28,7 @@ class RepairTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(Result):
     """Report of a repair: the work that was done, and the work that is left.
 
     Attributes
@@ -86,7 +85,7 @@ class Repair:
             "is_done": self.is_done,
         }
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _rows(self) -> list[tuple[str, str]]:
         """Rows of the table, without the list of shards."""
         done = (
             "written again"
@@ -119,28 +118,23 @@ class Repair:
     def _title(self) -> str:
         return "repaired" if self.is_done else "to repair"
 
-    def __str__(self) -> str:
-        warnings = [("warning", text) for text in self.warnings]
-        return table_text(self._title, [*self._facts(), *warnings, *self._faults()])
-
     def __repr__(self) -> str:
         told = f"{self._title}: {counted(len(self.tasks), 'shard')}" if self.tasks else "all good"
         return f"<Repair of {printable(self.path)}, {told}>"
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         faults = self._faults()
         headline = [
             (f"{len(self.tasks):,}", f"shards {'written again' if self.is_done else 'to write'}"),
             (f"{len(self.salvaged):,}", "salvaged"),
             (f"{len(self.quarantined):,}", "in quarantine"),
         ]
-        return card_html(
-            Card(
-                title=self._title,
-                subject=self.path,
-                headline=headline,
-                problems=[] if self.is_done else faults,
-                notes=[("warning", text) for text in self.warnings],
-                rows=[*self._facts(), *(faults if self.is_done else [])],
-            )
+        return Facts(
+            title=self._title,
+            subject=self.path,
+            headline=headline,
+            problems=[] if self.is_done else faults,
+            notes=[("warning", text) for text in self.warnings],
+            rows=[*self._rows(), *(faults if self.is_done else [])],
         )

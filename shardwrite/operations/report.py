@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import printable
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, human, table_text
+from shardwrite.results import Facts, Result, counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
 _ABSENT = "; absent ones read as the fill value"
@@ -30,7 +29,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Result):
     """Report of a verification.
 
     Attributes
@@ -145,7 +144,7 @@ class Report:
             "is_complete": self.is_complete,
         }
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _rows(self) -> list[tuple[str, str]]:
         """Rows of the table about the array and the checks, or about the group."""
         problems = ("problems", "none" if self.is_good else str(len(self.problems)))
         if self.n_nodes is not None:
@@ -216,7 +215,7 @@ class Report:
 
     def __str__(self) -> str:
         warnings = [("warning", text) for text in self.warnings]
-        rows = [*self._facts(), *self._changes(), *warnings, *self._faults()]
+        rows = [*self._rows(), *self._changes(), *warnings, *self._faults()]
         return table_text("verified", rows)
 
     @property
@@ -234,20 +233,19 @@ class Report:
         told = " ".join(self._headline[0])
         return f"<Report of {printable(self.path)}: {told}, {found}>"
 
-    def _repr_html_(self) -> str:
-        return card_html(
-            Card(
-                title="verified",
-                subject=self.path,
-                headline=[
-                    *self._headline,
-                    (f"{len(self.problems):,}" if self.problems else "no", "problems"),
-                ],
-                problems=[*self._faults(), *self._changes()],
-                notes=[
-                    *([("unfinished", self.told_progress)] if self.n_pending else []),
-                    *(("warning", text) for text in self.warnings),
-                ],
-                rows=self._facts(),
-            )
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        return Facts(
+            title="verified",
+            subject=self.path,
+            headline=[
+                *self._headline,
+                (f"{len(self.problems):,}" if self.problems else "no", "problems"),
+            ],
+            problems=[*self._faults(), *self._changes()],
+            notes=[
+                *([("unfinished", self.told_progress)] if self.n_pending else []),
+                *(("warning", text) for text in self.warnings),
+            ],
+            rows=self._rows(),
         )

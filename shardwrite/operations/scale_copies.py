@@ -11,8 +11,8 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
 from shardwrite.plan import Plan, PlanOptions, SourceLayout
-from shardwrite.plan.render import human
 from shardwrite.read.stored_array import StoredArray
+from shardwrite.results import human
 from shardwrite.runs.array_plan import resources_of, waiting
 from shardwrite.runs.conversion import plan_of_copies
 from shardwrite.runs.lost import check_nothing_lost

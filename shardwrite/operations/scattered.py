@@ -27,7 +27,7 @@ from shardwrite.journal import (
 from shardwrite.place.scale import ScaleTargets, has_spool, places_around
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan
-from shardwrite.plan.render import counted, human
+from shardwrite.results import counted, human
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import makes_scale
 from shardwrite.runs.execute import execute

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwrite.errors import printable
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.plan.requests import Requests
+from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.result import WriteResult, told_of_rereads
 
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
@@ -29,7 +28,7 @@ class PlannedTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferPlan:
+class TransferPlan(Result):
     """Plan of an upload or a download. Make one with :func:`shardwrite.plan_transfer`.
 
     Attributes
@@ -112,24 +111,20 @@ class TransferPlan:
             ]
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
 
-    def __str__(self) -> str:
-        return table_text("transfer", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<TransferPlan of {printable(self.source)} to {printable(self.path)}: "
             f"{counted(self.n_objects, 'object')}, {human(self.nbytes)}>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_objects:,}", "objects"),
             (human(self.nbytes), "stored"),
             (human(self.memory_nbytes), "memory per process at most"),
         ]
-        return card_html(
-            Card(title="transfer", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="transfer", subject=self.path, headline=headline, rows=self._rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +137,7 @@ class TransferredArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Result):
     """Result of an upload or a download.
 
     Attributes
@@ -219,21 +214,17 @@ class Transfer:
             rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
 
-    def __str__(self) -> str:
-        return table_text("transferred", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<Transfer of {printable(self.source)} to {printable(self.path)}: "
             f"{counted(self.n_objects, 'object')}, {human(self.stored_nbytes)}>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_objects:,}", "objects"),
             (human(self.stored_nbytes), "stored"),
             (duration(self.seconds), "time"),
         ]
-        return card_html(
-            Card(title="transferred", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="transferred", subject=self.path, headline=headline, rows=self._rows())

@@ -62,12 +62,12 @@ from shardwrite.place.target import (
 )
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.plan.render import rounded
 from shardwrite.plan.requests import Requests
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
 from shardwrite.read.survey import ranks_of_objects
+from shardwrite.results import rounded
 from shardwrite.runs.conversion import Converting
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job

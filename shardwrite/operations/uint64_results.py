@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, human
+from shardwrite.results import Facts, Result, counted, human
 
 
 @dataclass(frozen=True, slots=True)
-class UInt64Written:
+class UInt64Written(Result):
     """Result of :meth:`UInt64Shards.write` and :meth:`UInt64Shards.remove`.
 
     Attributes
@@ -37,18 +36,19 @@ class UInt64Written:
     def __repr__(self) -> str:
         return f"<UInt64Written: {self}>"
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_chunks:,}", "chunks written"),
             (f"{self.n_shards:,}", "shards"),
             (human(self.nbytes), "stored"),
         ]
         rows = [("shards that were kept", f"{self.n_kept:,}")]
-        return card_html(Card(title="chunks by id", headline=headline, rows=rows))
+        return Facts(title="chunks by id", headline=headline, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
-class UInt64Report:
+class UInt64Report(Result):
     """Report of :meth:`UInt64Shards.verify`.
 
     Attributes
@@ -93,18 +93,17 @@ class UInt64Report:
             f"{counted(self.n_shards, 'shard')}, {found}>"
         )
 
-    def _repr_html_(self) -> str:
-        return card_html(
-            Card(
-                title="verified",
-                headline=[
-                    (f"{self.n_chunks:,}", "chunks"),
-                    (f"{self.n_shards:,}", "shards"),
-                    (human(self.stored_nbytes), "stored"),
-                    (f"{len(self.problems):,}" if self.problems else "no", "problems"),
-                ],
-                problems=self.problems,
-                notes=[("warning", text) for text in self.warnings],
-                rows=[("bytes that no index names", human(self.unused_nbytes))],
-            )
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        return Facts(
+            title="verified",
+            headline=[
+                (f"{self.n_chunks:,}", "chunks"),
+                (f"{self.n_shards:,}", "shards"),
+                (human(self.stored_nbytes), "stored"),
+                (f"{len(self.problems):,}" if self.problems else "no", "problems"),
+            ],
+            problems=self.problems,
+            notes=[("warning", text) for text in self.warnings],
+            rows=[("bytes that no index names", human(self.unused_nbytes))],
         )

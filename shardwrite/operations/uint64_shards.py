@@ -22,10 +22,10 @@ from shardwrite.host.resources import n_cores
 from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
 from shardwrite.place.target import durability_in
 from shardwrite.place.url import without_kind
-from shardwrite.plan.render import counted
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.read.precomputed import read_sharding
 from shardwrite.read.uint64_shards import UInt64ShardFiles
+from shardwrite.results import counted
 from shardwrite.stores import (
     DURABILITIES,
     Capability,

@@ -23,8 +23,8 @@ from shardwrite.format.precomputed.stored import with_source_axes
 from shardwrite.operations.scale_copies import Behind, alike, behind, plan_copies
 from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
 from shardwrite.plan import Plan, PlanOptions
-from shardwrite.plan.render import counted, human
 from shardwrite.read.stored_array import StoredArray
+from shardwrite.results import counted, human
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import new_metadata, plan_array
 from shardwrite.runs.gathered import plan_gathering

@@ -28,9 +28,9 @@ from shardwrite.operations.in_place import (
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
-from shardwrite.plan.render import rounded
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.read.stored_array import check_apart
+from shardwrite.results import rounded
 from shardwrite.sources.opening import place_of
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import Capability

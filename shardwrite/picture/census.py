@@ -8,7 +8,7 @@ from shardwrite.errors import printable
 from shardwrite.picture.look import rows_of, told_counts
 from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
 from shardwrite.picture.tally import Tally
-from shardwrite.plan.render import table_text
+from shardwrite.results import table_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 from shardwrite.grid import Shape
 from shardwrite.picture.fold import STATES, Array, Folded, ShardState
 from shardwrite.picture.tally import Tally
-from shardwrite.plan.render import human
+from shardwrite.results import human
 
 RGB = tuple[int, int, int]
 LEGEND_ORDER = (

@@ -8,11 +8,11 @@ from html import escape
 from itertools import groupby
 
 from shardwrite.grid import unravel
-from shardwrite.notebook.html import Card, card_html, page_html
+from shardwrite.notebook.html import card_html, page_html
 from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
 from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows_of, shades_of
 from shardwrite.picture.tally import Tally
-from shardwrite.plan.render import human
+from shardwrite.results import Facts, human
 
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
@@ -52,7 +52,7 @@ def fragment(tally: Tally, n_cells: int) -> str:
     ]
     problems = [(f"{counts[s]:,} {s}", told) for s, told in _PROBLEMS.items() if counts[s]]
     return card_html(
-        Card(
+        Facts(
             title="census",
             subject=tally.path,
             headline=headline,

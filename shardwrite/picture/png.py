@@ -19,7 +19,7 @@ from shardwrite.picture.look import (
     legend_of,
     shades_of,
 )
-from shardwrite.plan.render import human
+from shardwrite.results import human
 
 # Grounds and texts, as cards have them in light and in dark.
 _LIGHT, _DARK = ((255, 255, 255), "#1b1f24"), ((20, 23, 27), "#e6e9ec")

@@ -8,9 +8,9 @@ from html import escape
 
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
-from shardwrite.notebook.html import Axis, Card
 from shardwrite.plan.model import PlanFacts
-from shardwrite.plan.render import counted, gathering_rows, human, index_text, plan_rows
+from shardwrite.plan.render import gathering_rows, index_text, plan_rows
+from shardwrite.results import Axis, Facts, counted, human
 
 _PICTURE_PX = 220
 _MAX_LINES = 40
@@ -28,11 +28,11 @@ def axes_of(metadata: ArrayMetadata) -> list[Axis]:
     ]
 
 
-def array_card(metadata: ArrayMetadata) -> Card:
-    """Make the card of an array."""
+def array_facts(metadata: ArrayMetadata) -> Facts:
+    """Make the facts of an array."""
     grid = metadata.grid
     noun = "shards" if metadata.is_sharded else "chunks"
-    return Card(
+    return Facts(
         title="array",
         subject=f"{grid.shape} {metadata.dtype}",
         headline=[
@@ -49,8 +49,8 @@ def array_card(metadata: ArrayMetadata) -> Card:
     )
 
 
-def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
-    """Make the card of a plan."""
+def plan_facts(plan: PlanFacts, gathering: PlanFacts | None = None) -> Facts:
+    """Make the facts of a plan."""
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:
@@ -61,7 +61,7 @@ def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
     if gathering is not None:
         above = [(f"scale: {name}", cell) for name, cell in gathering_rows(plan, gathering)[1:]]
         rows = [*above, *((f"spool: {name}", cell) for name, cell in rows)]
-    return Card(
+    return Facts(
         title="plan" if gathering is None else "plan of a scale and its spool",
         subject=f"{plan.metadata.grid.shape} {plan.metadata.dtype}",
         headline=[
@@ -78,7 +78,7 @@ def plan_card(plan: PlanFacts, gathering: PlanFacts | None = None) -> Card:
 
 
 def plan_line(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
-    """Describe a plan in one line. The parameters are those of `plan_card`."""
+    """Describe a plan in one line. The parameters are those of `plan_facts`."""
     spool = "" if gathering is None else f" out of a spool of {plan.n_shards:,}"
     return (
         f"<Plan: {plan.metadata.grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}, "

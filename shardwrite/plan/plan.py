@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.notebook.html import card_html
-from shardwrite.plan.card import plan_card, plan_line
+from shardwrite.plan.card import plan_facts, plan_line
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.parts import PartCuts, check_part
 from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.render import plan_text
+from shardwrite.results import card_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Plan(PlanFacts):
 
     def _repr_html_(self) -> str:
         plans = (self, *self.scales)
-        return "".join(card_html(plan_card(plan, plan.gathering)) for plan in plans)
+        return "".join(card_of(plan_facts(plan, plan.gathering)) for plan in plans)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of the plan, without the digest, as values that JSON can hold."""

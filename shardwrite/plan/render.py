@@ -6,86 +6,12 @@ import math
 import textwrap
 
 from shardwrite.codecs.documents import attributes_of
-from shardwrite.errors import printable
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.requests import Requests, Traffic
+from shardwrite.results import counted, human, table_text
 
 _CELL_WIDTH = 80
-
-
-def human(nbytes: float) -> str:
-    """Format a number of bytes in decimal units.
-
-    Examples
-    --------
-    >>> human(2_147_483_648)
-    '2.15 GB'
-    >>> human(999_960)
-    '1 MB'
-    """
-    nbytes = min(nbytes, 1e300)  # a larger integer may not fit into a float
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(nbytes) < 999.5:  # larger values would be rounded to 1000
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} PB"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration. A short one is not rounded to zero.
-
-    Examples
-    --------
-    >>> duration(0.00042), duration(3.14159), duration(125), duration(7322)
-    ('0.42 ms', '3.14 s', '2 min 5 s', '2 h 2 min')
-    """
-    if 0 < seconds < 0.01:
-        return f"{1000 * seconds:.2g} ms"
-    if seconds < 100:
-        return f"{seconds:.2f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
-
-
-def rounded(seconds: float) -> float:
-    """Seconds to the millisecond; only 0 becomes 0.
-
-    Examples
-    --------
-    >>> rounded(3.14159), rounded(0.00042), rounded(0.0)
-    (3.142, 0.001, 0.0)
-    """
-    return max(0.001, round(seconds, 3)) if seconds else 0.0
-
-
-def counted(number: int, noun: str) -> str:
-    """Format a number of things.
-
-    Examples
-    --------
-    >>> counted(1, "file"), counted(2000, "file"), counted(2, "process")
-    ('1 file', '2,000 files', '2 processes')
-    """
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def table_text(title: str, rows: Rows) -> str:
-    """Format a table of two columns as text.
-
-    `rows` are pairs of a name and a cell. A cell may have several lines. Control characters,
-    such as a name can have, are spelt out.
-    """
-    width = max(len(name) for name, _ in rows)
-    lines = [title]
-    for name, cell in rows:
-        for number, line in enumerate(cell.split("\n")):
-            lines.append(f"  {name if number == 0 else '':<{width}}  {line}")
-    return printable("\n".join(lines))
 
 
 def index_text(metadata: ArrayMetadata) -> str:

@@ -12,7 +12,7 @@ from shardwrite.config.kinds import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.plan.limits import check_extents
-from shardwrite.plan.render import human
+from shardwrite.results import human
 
 __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 

@@ -28,16 +28,16 @@ from shardwrite.format.lengths import MOST
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
-from shardwrite.notebook.html import card_html
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
 from shardwrite.place.transformer import TransformerPlace, TransformerStore
-from shardwrite.plan.card import array_card
+from shardwrite.plan.card import array_facts
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.chunking import bounded
 from shardwrite.read.reread import Open, reading_twice
 from shardwrite.read.volume_paths import refuse_volume
+from shardwrite.results import card_of
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class ShardedArray:
         return f"<ShardedArray {grid.shape} {self.dtype}{shards}, inner chunks {grid.chunks}>"
 
     def _repr_html_(self) -> str:
-        return card_html(array_card(self.metadata))
+        return card_of(array_facts(self.metadata))
 
     def __dask_tokenize__(self) -> Any:
         return self.metadata.text, self.store.token

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from shardwrite.plan.render import counted, duration, human
 from shardwrite.reporting.facts import RunFacts, WorkerReport
+from shardwrite.results import counted, duration, human
 
 _SMALL_NBYTES = 1_000_000  # a shard below this costs more to open than to read
 _MANY_SHARDS = 1_000

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from shardwrite.notebook.chart import Chart, Label, Line, Rect, Scale, Tick, scale_of
-from shardwrite.notebook.html import Card, card_html, chart_html, page_html
-from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.notebook.html import card_html, chart_html, page_html
 from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, Span, WorkerReport
+from shardwrite.results import Facts, counted, duration, human, table_text
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 720, 150, 700, 26
 _HEIGHT = 130  # of the plot area of the throughput
@@ -25,10 +25,10 @@ def html(report: RunFacts) -> str:
     return page_html(f"run of {report.path}", card_html(card_of(report)))
 
 
-def card_of(report: RunFacts) -> Card:
+def card_of(report: RunFacts) -> Facts:
     """Make the card of a report."""
     charts = [chart_html(chart) for chart in _charts(report)]
-    return Card(
+    return Facts(
         title=f"run, {report.state}",
         subject=report.path,
         headline=headline_of(report),

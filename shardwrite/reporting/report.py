@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import printable
 from shardwrite.notebook.html import card_html
-from shardwrite.plan.render import human
 from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts
 from shardwrite.reporting.page import card_of, text_of
+from shardwrite.results import human
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

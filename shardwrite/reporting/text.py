@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from shardwrite.plan.render import human
 from shardwrite.reporting.advice import advice_for
 from shardwrite.reporting.facts import RunFacts, WorkerReport
 from shardwrite.reporting.page import headline_of, rows_of, unit_of_time
+from shardwrite.results import human
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _NAME = 20

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Protocol
 
 from shardwrite.notebook.html import Bar, bar_html
-from shardwrite.plan.render import duration, human
+from shardwrite.results import duration, human
 from shardwrite.write.context import GroupReport
 
 _DRAW_SECONDS = 0.2  # least time between two drawings

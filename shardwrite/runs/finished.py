@@ -21,8 +21,8 @@ from shardwrite.journal import (
 )
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
-from shardwrite.plan.render import counted
 from shardwrite.read.array import ShardedArray
+from shardwrite.results import counted
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
 

@@ -10,9 +10,8 @@ from typing import Any
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, printable
 from shardwrite.journal import Ledger
-from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
-from shardwrite.plan.render import counted, duration, human, rounded, table_text
+from shardwrite.results import Facts, Result, counted, duration, human, rounded
 
 __all__ = [
     "Effort",
@@ -32,7 +31,7 @@ def told_of_rereads(n_reread: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(Result):
     """Result of a run.
 
     The counts cover what the run writes: the array, the shards that an update touches, or one
@@ -171,16 +170,14 @@ class WriteResult:
             )
         return rows
 
-    def __str__(self) -> str:
-        return table_text("written", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} of {printable(self.path)}: {counted(self.n_shards, 'file')}, "
             f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         peaks = self.peak_nbytes_by_process.values()
         headline = [
             (f"{self.n_shards:,}", "files"),
@@ -189,9 +186,7 @@ class WriteResult:
             (human(self.stored_nbytes), "stored"),
             *([(duration(self.seconds), "time")] if self.throughput else []),
         ]
-        return card_html(
-            Card(title="written", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="written", subject=self.path, headline=headline, rows=self._rows())
 
 
 @dataclass(frozen=True, slots=True, repr=False)

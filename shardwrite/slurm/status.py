@@ -25,7 +25,7 @@ from shardwrite.journal import (
 )
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, Resources
-from shardwrite.plan.render import human, table_text
+from shardwrite.results import human, table_text
 from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.below import targets_at
 from shardwrite.slurm.client import as_array_indices, endings, queue

@@ -7,12 +7,11 @@ from typing import Any
 
 from shardwrite.errors import printable
 from shardwrite.grid import Shape
-from shardwrite.notebook.html import Card, card_html
-from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.results import Facts, Result, counted, duration, human
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamReport:
+class StreamReport(Result):
     """Amounts and times of a stream so far.
 
     Attributes
@@ -86,16 +85,14 @@ class StreamReport:
             else []
         )
 
-    def __str__(self) -> str:
-        return table_text("streamed", self._rows())
-
     def __repr__(self) -> str:
         return (
             f"<StreamReport of {printable(self.path)}: {counted(self.n_blocks, 'block')}, "
             f"{human(self.raw_nbytes)} in, {human(self.committed_nbytes)} committed>"
         )
 
-    def _repr_html_(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
         headline = [
             (f"{self.n_blocks:,}", "blocks"),
             (human(self.peak_nbytes), "held at most"),
@@ -103,6 +100,4 @@ class StreamReport:
             (human(self.committed_nbytes), "committed"),
             *([(duration(self.seconds), "time")] if self.n_blocks else []),
         ]
-        return card_html(
-            Card(title="streamed", subject=self.path, headline=headline, rows=self._rows())
-        )
+        return Facts(title="streamed", subject=self.path, headline=headline, rows=self._rows())

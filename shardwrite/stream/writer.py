@@ -30,8 +30,8 @@ from shardwrite.journal import give_up_passing, holding
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
-from shardwrite.plan.render import rounded
 from shardwrite.read.array import open_at
+from shardwrite.results import rounded
 from shardwrite.runs.fitting import scalar
 from shardwrite.runs.given import check_meaning, known_of_xarray
 from shardwrite.runs.hdf5_kept import KeptShards, for_update

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.notebook.html import Axis, Bar, Card, bar_html, card_html, page_html
+from shardwrite.notebook.html import Bar, bar_html, card_html, page_html
+from shardwrite.results import Axis, Facts
 
 VOID = {"br", "meta"}
 LOADS = {"src", "href", "srcset", "poster", "action", "data", "xlink:href", "background"}
@@ -192,7 +193,7 @@ def test_a_plan_that_does_not_fit_is_a_problem(objects):
 
 def test_everything_is_escaped():
     pair = [(HOSTILE, HOSTILE)]
-    card = Card(
+    card = Facts(
         title=HOSTILE,
         subject=HOSTILE,
         headline=pair,
