@@ -17,7 +17,11 @@ from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.seams import register as _register
 
-_register("view", [("card", "shardwrite.notebook.html:card_html")])
+_register(
+    "view",
+    [("card", "shardwrite.notebook.html:card_html"), ("bar", "shardwrite.runs.bar:in_notebook")],
+)
+_register("report", [("run", "shardwrite.reporting.make:make_report")])
 
 if TYPE_CHECKING:
     from shardwrite.format.hdf5_strategy import Hdf5

@@ -50,7 +50,7 @@ class Box:
     """A half-open box of array elements."""
 
     start: Shape  # first position in the box, and the position after the last one, along each axis
-    stop: Shape  # first position in the box, and the position after the last one, along each axis
+    stop: Shape
 
     def __post_init__(self) -> None:
         if len(self.start) != len(self.stop):

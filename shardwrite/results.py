@@ -19,7 +19,7 @@ class Axis:
     name: str  # name of the axis
     extent: int  # extent of the array
     shard: int  # extent of a shard and of an inner chunk
-    chunk: int  # extent of a shard and of an inner chunk
+    chunk: int
     n_shards: int  # number of shards along the axis
 
 
@@ -32,7 +32,7 @@ class Facts:
     headline: Rows = ()  # the most important numbers, each with the words that follow it
     axes: Sequence[Axis] = ()  # axes of the array
     problems: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
-    notes: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
+    notes: Rows = ()
     rows: Rows = ()  # rows of the table of all other facts
     drawing: str = ""  # HTML to show below the table. It is not escaped.
 

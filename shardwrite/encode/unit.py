@@ -291,7 +291,7 @@ class _Step:
     """A box of inner chunks that are encoded together."""
 
     start: Shape  # first corner and shape of the box, in inner chunks of the unit
-    shape: Shape  # first corner and shape of the box, in inner chunks of the unit
+    shape: Shape
     # Row-major ranks of the inner chunks in the unit, in the order requested
     ranks: npt.NDArray[np.int64]
     # Row-major ranks of the inner chunks in the box, in the same order; None if that order is

@@ -81,15 +81,10 @@ class ArrayOptions:
     # `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python takes
     # it; the attributes hold the shape and the location then.
     shards: Any = "auto"  # a mapping is taken apart
-    # Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
-    # `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python takes
-    # it; the attributes hold the shape and the location then.
     chunks: Sized = "auto"
     # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
     # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     compressors: Any = "auto"
-    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
-    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
     filters: Any = "auto"
     # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
     # alone, such as ``"gzip"``, means that compressor, followed by crc32c.

@@ -49,7 +49,7 @@ class Hdf5File:
 
     dataset: str  # name of the dataset
     shards: Shape  # shape of a shard and of an inner chunk
-    chunks: Shape  # shape of a shard and of an inner chunk
+    chunks: Shape
     dtype: np.dtype[Any]  # dtype of the elements as they are stored
     fill_value: npt.NDArray[Any]  # fill value, an array without axes
     filters: tuple[Filter, ...]  # filters of the chunks, in order of encoding

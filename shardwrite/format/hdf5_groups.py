@@ -50,7 +50,7 @@ class StoredChunk:
 
     position: Shape  # its position in the dataset, in elements
     offset: int  # its first byte in the object, and its size
-    nbytes: int  # its first byte in the object, and its size
+    nbytes: int
 
 
 def first_chunk(read: Read, start: int, name: str, chunks: Shape) -> StoredChunk | None:

@@ -78,9 +78,9 @@ class _Node:
     place: int  # place of the node in the pieces, which are put one after the other
     before: int  # number of chunks that lie before it
     start: int  # part of the bytes of all entries that belongs to the node
-    stop: int  # part of the bytes of all entries that belongs to the node
+    stop: int
     left: int  # numbers of its neighbours; -1 where there is none
-    right: int  # numbers of its neighbours; -1 where there is none
+    right: int
 
 
 class FilePattern:

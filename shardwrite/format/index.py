@@ -157,8 +157,6 @@ class Seal:
     # Bytes before the first inner chunk, and after the last one. In shards of the sharding
     # specification one of them is the encoded index, and the other is empty.
     prefix: Buffer
-    # Bytes before the first inner chunk, and after the last one. In shards of the sharding
-    # specification one of them is the encoded index, and the other is empty.
     suffix: Buffer
 
 

@@ -31,7 +31,6 @@ class Passage:
 
     # Number of crc32c checksums that are verified and dropped at the end, and that are added
     n_dropped: int = 0
-    # Number of crc32c checksums that are verified and dropped at the end, and that are added
     n_added: int = 0
     # Most inner chunks that are decoded and encoded again, since they lie at the edges
     n_encoded: int = 0

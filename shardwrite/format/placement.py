@@ -20,7 +20,6 @@ class Stored:
 
     # Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty
     offsets: Ranks
-    # Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty
     nbytes: Ranks
     total_nbytes: int  # size of the object, in bytes
     index_span: tuple[int, int]  # start and stop of the index in the object
@@ -41,8 +40,6 @@ class Revision:
     # Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where the
     # chunk is empty
     offsets: Ranks
-    # Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where the
-    # chunk is empty
     nbytes: Ranks
     # Ranks of the inner chunks to write: all chunks of a new object, else the new ones only
     sequence: Ranks

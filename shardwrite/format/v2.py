@@ -44,7 +44,7 @@ class Words:
     """How errors name the files and fields of a document that is translated."""
 
     document: str  # names of the files
-    attributes: str  # names of the files
+    attributes: str
     fields: Mapping[str, str]  # names of fields that are not those of Zarr v2
 
 

@@ -79,7 +79,7 @@ class Range:
 
     offset: int  # offset of the first byte
     old: bytes  # the bytes before and after. At the end of the file, `old` is shorter than `new`.
-    new: bytes  # the bytes before and after. At the end of the file, `old` is shorter than `new`.
+    new: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class AdoptedFile:
     path: str  # its absolute path
     key: str  # key of the shard
     inode: int  # its inode number, size, times and permissions when it was looked at
-    nbytes: int  # its inode number, size, times and permissions when it was looked at
-    mtime_ns: int  # its inode number, size, times and permissions when it was looked at
-    atime_ns: int  # its inode number, size, times and permissions when it was looked at
-    mode: int  # its inode number, size, times and permissions when it was looked at
+    nbytes: int
+    mtime_ns: int
+    atime_ns: int
+    mode: int
 
     @classmethod
     def of(cls, path: str, key: str) -> AdoptedFile:

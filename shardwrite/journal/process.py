@@ -28,7 +28,7 @@ class Process:
     started: str | None = None
     ttl: float | None = None  # age in seconds at which its leases and claims count as dead
     job: str | None = None  # batch job and user, which are only shown to people
-    user: str | None = None  # batch job and user, which are only shown to people
+    user: str | None = None
     token: str | None = None  # unique name of a claim's holder
 
     def to_dict(self) -> dict[str, JSON]:

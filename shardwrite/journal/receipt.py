@@ -79,7 +79,7 @@ class UpdateEntry:
     digest: str  # digest of the update's plan
     identity: Identity  # what the digest covers, without the metadata
     run: str | None = None  # name of the run, and the time at which it finished
-    finished: str | None = None  # name of the run, and the time at which it finished
+    finished: str | None = None
     result: Mapping[str, JSON] | None = None  # fields of the run's result
     # Whether a later run has changed elements of the update's region. Then the array may no longer
     # hold what the update wrote.

@@ -144,7 +144,7 @@ class Beginning:
 
     attempt: str  # name of the attempt
     start: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
-    stop: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
+    stop: tuple[int, ...]
 
     def to_dict(self) -> dict[str, JSON]:
         """Fields of the journal line."""

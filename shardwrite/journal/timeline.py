@@ -39,8 +39,6 @@ class Worker:
     # Times of its first line and of its last commit, in seconds since 1970. None if they are not
     # known.
     begun: float | None
-    # Times of its first line and of its last commit, in seconds since 1970. None if they are not
-    # known.
     last: float | None
     peak_nbytes: int = 0  # peak of the memory that the run took in it, in bytes
     failures: list[str] = field(default_factory=list)  # errors that ended its work
@@ -63,12 +61,9 @@ class Commits:
     # Time of the previous entry of the task, or of its beginning, and time of this entry, in
     # seconds since 1970
     start: npt.NDArray[np.float64]
-    # Time of the previous entry of the task, or of its beginning, and time of this entry, in
-    # seconds since 1970
     stop: npt.NDArray[np.float64]
     # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     n_shards: npt.NDArray[np.int64]
-    # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     raw_nbytes: npt.NDArray[np.int64]
     # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     stored_nbytes: npt.NDArray[np.int64]

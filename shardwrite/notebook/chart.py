@@ -20,9 +20,9 @@ class Rect:
     """A rectangle in pixels."""
 
     x: float  # position and size
-    y: float  # position and size
-    width: float  # position and size
-    height: float  # position and size
+    y: float
+    width: float
+    height: float
     kind: str  # its role, which decides the colour
     title: str = ""  # text that is shown under the mouse pointer
 
@@ -45,7 +45,7 @@ class Label:
     """A text at a position in pixels."""
 
     x: float  # position of the baseline
-    y: float  # position of the baseline
+    y: float
     text: str
     anchor: str = "start"  # which part of the text lies at the position
     kind: str = ""  # its role, which decides the colour
@@ -56,20 +56,20 @@ class Chart:
     """A chart; the template draws the axes around its plot area."""
 
     title: str  # heading above the chart, and explanation below it
-    caption: str  # heading above the chart, and explanation below it
+    caption: str
     width: float  # size of the whole chart in pixels
-    height: float  # size of the whole chart in pixels
+    height: float
     left: float  # edges of the plot area in pixels
-    top: float  # edges of the plot area in pixels
-    right: float  # edges of the plot area in pixels
-    bottom: float  # edges of the plot area in pixels
+    top: float
+    right: float
+    bottom: float
     x_name: str  # names of the axes, with units
-    y_name: str  # names of the axes, with units
+    y_name: str
     x_ticks: Sequence[Tick] = ()  # ticks of the axes
-    y_ticks: Sequence[Tick] = ()  # ticks of the axes
+    y_ticks: Sequence[Tick] = ()
     rects: Sequence[Rect] = ()  # marks, in the order in which they are drawn
-    lines: Sequence[Line] = ()  # marks, in the order in which they are drawn
-    labels: Sequence[Label] = ()  # marks, in the order in which they are drawn
+    lines: Sequence[Line] = ()
+    labels: Sequence[Label] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Scale:
 
     last: float  # value at the end of the axis, which begins at 0
     first_px: float  # positions of 0 and of `last` in pixels
-    last_px: float  # positions of 0 and of `last` in pixels
+    last_px: float
     step: float  # distance of ticks: 1, 2 or 5 times a power of ten
 
     def at(self, value: float) -> float:

@@ -52,7 +52,7 @@ class Copies:
     store: JoinedStore  # their chunks
     dataset: str  # name of the dataset
     n_files: int  # number of the files, and their size in bytes
-    nbytes: int  # number of the files, and their size in bytes
+    nbytes: int
 
     def told(self, path: str, index_location: str) -> Adopted:
         """The files as a result that says what would be done."""

@@ -22,14 +22,10 @@ class PlannedArray:
     # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
     # None where there are none.
     shape: tuple[int, ...]
-    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
-    # None where there are none.
     old_shards: tuple[int, ...] | None
     # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
     # None where there are none.
     shards: tuple[int, ...] | None
-    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
-    # None where there are none.
     old_chunks: tuple[int, ...]
     # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
     # None where there are none.
@@ -41,10 +37,9 @@ class PlannedArray:
     change: str  # what becomes of the bytes of a chunk that is copied
     # Number of stored inner chunks that are copied, and that are decoded and re-encoded
     n_chunks_copied: int
-    # Number of stored inner chunks that are copied, and that are decoded and re-encoded
     n_chunks_encoded: int
     n_files_before: int  # number of objects before, and at most after
-    n_files_after: int  # number of objects before, and at most after
+    n_files_after: int
     nbytes: int  # size of all objects before, in bytes
     # Whether `nbytes` and the numbers of chunks are estimated from a sample of the objects
     is_estimate: bool

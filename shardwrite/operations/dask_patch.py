@@ -237,7 +237,7 @@ class StoreCall:
     """A call of `dask.array.store`."""
 
     sources: Sequence[Any]  # the arrays, and where they go
-    targets: Sequence[Any]  # the arrays, and where they go
+    targets: Sequence[Any]
     given: Mapping[str, Any]  # the other parameters that dask names, as far as they were given
     keywords: Mapping[str, Any]  # all other keywords, which dask hands on to `dask.compute`
 

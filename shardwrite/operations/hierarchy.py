@@ -30,8 +30,6 @@ class Patterns:
     # Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there are
     # none, and it fits none of the second. A pattern that fits a group fits all that it holds.
     include: tuple[str, ...] = ()
-    # Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there are
-    # none, and it fits none of the second. A pattern that fits a group fits all that it holds.
     exclude: tuple[str, ...] = ()
 
     @classmethod

@@ -90,7 +90,7 @@ class Share:
 
     source: PartSource  # the source, with the axes z, y and x, or channel, z, y and x
     index: int  # number of the part, from 0, and number of all parts
-    count: int  # number of the part, from 0, and number of all parts
+    count: int
 
     @property
     def number(self) -> tuple[int, int]:

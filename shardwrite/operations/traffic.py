@@ -125,7 +125,7 @@ class _Span:
     """What a region covers of a shard along one axis."""
 
     start: int  # inner chunks of the shard that it touches
-    stop: int  # inner chunks of the shard that it touches
+    stop: int
     n_covered: int  # how many of them it covers from end to end
     is_whole: bool  # whether it covers all that the shard has of the array
 

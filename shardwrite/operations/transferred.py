@@ -24,7 +24,7 @@ class PlannedTransfer:
     name: str  # path of the array in its hierarchy; empty for the array itself
     n_objects: int  # number of its shards, or of its chunks if it is not sharded
     nbytes: int  # size in bytes of all of them, and of the largest one
-    largest_nbytes: int  # size in bytes of all of them, and of the largest one
+    largest_nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,6 @@ class ScaleOfArray:
     # The scale, and what the array is first written as. They differ if the chunks are scattered:
     # they are then spooled in shards that are boxes.
     wanted: NewScale
-    # The scale, and what the array is first written as. They differ if the chunks are scattered:
-    # they are then spooled in shards that are boxes.
     new: NewScale
     axes: str  # axes of the array that the user has given
     stored: Behind = None  # the Zarr array that has the values, or why its chunks cannot be copied

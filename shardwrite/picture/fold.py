@@ -44,7 +44,7 @@ class Folded:
     mean_nbytes: Array  # mean size of the cell's written shards in bytes; 0 if there are none
     n_shards: Array  # number of shards of the cell
     first: Array  # row-major rank of the cell's first and last shard; -1 if the cell has no shard
-    last: Array  # row-major rank of the cell's first and last shard; -1 if the cell has no shard
+    last: Array
 
 
 def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folded:

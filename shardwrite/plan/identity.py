@@ -77,7 +77,7 @@ class Identity:
     append_axis: int | None = None  # axis along which the array grows by the region
     mode: str | None = None  # ``"r+"`` if the run changes an array that exists
     stream: bool = False  # whether the run is a stream or a salvage, which cannot be resumed
-    salvage: bool = False  # whether the run is a stream or a salvage, which cannot be resumed
+    salvage: bool = False
     # Fields that this version does not know
     others: Mapping[str, JSON] = field(default_factory=dict)
 

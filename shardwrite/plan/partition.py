@@ -34,7 +34,6 @@ class Cuts:
 
     # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     groups: tuple[Runs, ...]
-    # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     blocks: tuple[Runs, ...]
 
     def to_dict(self) -> dict[str, JSON]:
@@ -56,8 +55,6 @@ class Partition:
     # Boundaries along each axis in elements, from 0 to the array's extent. All group edges are also
     # block edges.
     group_edges: tuple[tuple[int, ...], ...]
-    # Boundaries along each axis in elements, from 0 to the array's extent. All group edges are also
-    # block edges.
     block_edges: tuple[tuple[int, ...], ...]
 
     @property

@@ -15,9 +15,6 @@ class Requests:
     # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
     # nothing for them.
     n_put: int = 0
-    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
-    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
-    # nothing for them.
     n_get: int = 0
     # Number of objects that are put, of objects and ranges that are read or looked at (GET and
     # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
@@ -45,7 +42,7 @@ class Traffic:
     # Requests that keep the state of the run, for each hour that it takes
     hourly: Requests = Requests()
     put_nbytes: int  # bytes that are put and read
-    get_nbytes: int = 0  # bytes that are put and read
+    get_nbytes: int = 0
     # Whether the bytes are those expected at the compression that was given, and not the most
     is_expected: bool = False
 

@@ -30,7 +30,7 @@ class OtherNames:
     n_own: int
     n_others: int  # number of the other ones
     first: str  # key of one of them, and key that the metadata has for a chunk
-    expected: str  # key of one of them, and key that the metadata has for a chunk
+    expected: str
 
     @property
     def message(self) -> str:

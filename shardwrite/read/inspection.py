@@ -30,8 +30,8 @@ class ShardFacts:
     """Facts about a shard, from its index."""
 
     stored_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
-    used_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
-    index_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
+    used_nbytes: int
+    index_nbytes: int
     n_chunks: int  # number of inner chunks that hold data
     index_crc: int  # crc32c of the index table, as in a journal
     n_shared: int  # number of inner chunks that have the same bytes as another one

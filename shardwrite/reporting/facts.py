@@ -22,7 +22,7 @@ class Span:
 
     lane: int  # number of the thread in the picture of the process, from 0
     start: float  # seconds since the start of the run, without pauses
-    stop: float  # seconds since the start of the run, without pauses
+    stop: float
     n_shards: int  # number of shards that were committed
     state: str = "done"  # whether the shards were committed, or the task has not ended
 
@@ -35,14 +35,12 @@ class WorkerReport:
     job: str  # batch job, as text to display; empty if there is none
     is_alive: bool  # whether it may still work on the run
     start: float  # first and last sign of it, in seconds since the start of the run, without pauses
-    stop: float  # first and last sign of it, in seconds since the start of the run, without pauses
+    stop: float
     n_shards: int  # number of shards that it has committed, and their decoded bytes
-    raw_nbytes: int  # number of shards that it has committed, and their decoded bytes
+    raw_nbytes: int
     # Time for which its threads wrote shards, and for which they were computing, in seconds. The
     # second is negative if it is not known.
     busy_seconds: float
-    # Time for which its threads wrote shards, and for which they were computing, in seconds. The
-    # second is negative if it is not known.
     cpu_seconds: float
     peak_nbytes: int  # peak of the memory that the run took in it, in bytes
     spans: tuple[Span, ...] = ()  # when it wrote. Neighbouring spans are joined if there are many.
@@ -67,11 +65,10 @@ class PlanFigures:
 
     layout: str = ""  # ``fused``, ``direct`` or ``staged``; empty for a stream
     n_tasks: int = 0  # number of tasks and of task graphs
-    n_waves: int = 0  # number of tasks and of task graphs
+    n_waves: int = 0
     threads_per_process: int = 0  # threads of a process on the machine that made the plan
     # Estimate of the memory that a process needs at most, and the memory that it may use
     memory_nbytes: int = 0
-    # Estimate of the memory that a process needs at most, and the memory that it may use
     memory_limit_nbytes: int = 0
     source_reruns: float = 0.0  # how often a task of the source runs on average
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Protocol
 
@@ -24,6 +25,26 @@ class Handle(Protocol):
 
 
 Display = Callable[[object], Handle]
+
+
+def in_notebook(raw_nbytes: int) -> contextlib.AbstractContextManager[NotebookBar] | None:
+    """A bar that is shown until the block ends; None if this process has no notebook.
+
+    - `raw_nbytes`: decoded bytes of everything that is written.
+    """
+    display = notebook_display()
+    return None if display is None else _shown(NotebookBar(raw_nbytes, display))
+
+
+@contextlib.contextmanager
+def _shown(bar: NotebookBar) -> Iterator[NotebookBar]:
+    """Show a bar in the notebook until the block ends, and its last state after that."""
+    try:
+        yield bar
+    except BaseException:
+        bar.end(is_done=False)
+        raise
+    bar.end(is_done=True)
 
 
 def notebook_display() -> Display | None:

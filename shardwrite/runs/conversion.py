@@ -51,10 +51,10 @@ class ConversionOptions:
     # Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
     chunks: Sized = None
     compressors: Any = "keep"  # see :class:`shardwrite.format.converted.ConvertedLayout`
-    checksum: bool | None = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
-    index_location: str | None = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
-    dimension_names: Any = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
-    manifest: Manifest = None  # see :class:`shardwrite.format.converted.ConvertedLayout`
+    checksum: bool | None = None
+    index_location: str | None = None
+    dimension_names: Any = None
+    manifest: Manifest = None
     # Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
     # checksum a second time, and compares.
     check: Check = False

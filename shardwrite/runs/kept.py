@@ -35,8 +35,6 @@ class _Differences:
     # Ranks of the shards that have no object any more, and of those with another one. Objects that
     # were decoded and are bad count as lost.
     lost: npt.NDArray[np.int64]
-    # Ranks of the shards that have no object any more, and of those with another one. Objects that
-    # were decoded and are bad count as lost.
     changed: npt.NDArray[np.int64]
     # For each of `changed`, what is there and what the receipt says. For each bad object, the
     # error.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from shardwrite.errors import SpecError
-from shardwrite.runs.bar import NotebookBar, notebook_display
+from shardwrite.seams import resolve
 from shardwrite.write.context import GroupReport
 
 OnReport = Callable[[GroupReport], None]
@@ -30,17 +31,6 @@ def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
     """Tell a receiver of reports what an earlier call had written, if it wants to know."""
     if raw_nbytes and isinstance(on_report, Progress):
         on_report.found(raw_nbytes)
-
-
-@contextlib.contextmanager
-def _in_notebook(bar: NotebookBar) -> Iterator[OnReport]:
-    """Show a bar in the notebook until the block ends, and its last state after that."""
-    try:
-        yield bar
-    except BaseException:
-        bar.end(is_done=False)
-        raise
-    bar.end(is_done=True)
 
 
 @contextlib.contextmanager
@@ -106,13 +96,8 @@ def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
             remedy="give True, False, or a function that takes a report",
         )
     elif progress:
-        display = notebook_display()
-        bar = (
-            _in_terminal(raw_nbytes)
-            if display is None
-            else _in_notebook(NotebookBar(raw_nbytes, display))
-        )
-        with bar as on_report:
+        bar = resolve("view", "bar")(raw_nbytes) if "IPython" in sys.modules else None
+        with bar or _in_terminal(raw_nbytes) as on_report:
             yield on_report
     else:
         yield lambda _: None

@@ -54,7 +54,6 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.read.reread import take_n_reread
 from shardwrite.read.survey import ranks_of_objects
-from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
@@ -62,6 +61,7 @@ from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.runs.source import ReadsArray
+from shardwrite.seams import resolve
 from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 
@@ -390,15 +390,20 @@ class Session:
         """Content of the file with the report of the run; the call has taken some seconds."""
         directory = self.directory
         found = timeline_of(directory, self.job.plan.metadata)
-        made = make_report(
-            directory.target.label,
-            directory.record,
-            found,
-            state="finished",
-            now=time.time(),
-            call_seconds=0.0 if self.n_resumed else seconds,
+        make_report = resolve("report", "run")
+        made: bytes = (
+            make_report(
+                directory.target.label,
+                directory.record,
+                found,
+                state="finished",
+                now=time.time(),
+                call_seconds=0.0 if self.n_resumed else seconds,
+            )
+            .to_json()
+            .encode()
         )
-        return made.to_json().encode() + b"\n"
+        return made + b"\n"
 
     def catch_up(
         self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None

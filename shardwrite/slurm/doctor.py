@@ -51,17 +51,15 @@ class Examination:
     """What one rank found on its node."""
 
     rank: int  # number of the process in its step, and number of its node in the job
-    node: int  # number of the process in its step, and number of its node in the job
+    node: int
     host: str  # name of the node, and the versions of shardwrite and Python
-    version: str  # name of the node, and the versions of shardwrite and Python
-    python: str  # name of the node, and the versions of shardwrite and Python
+    version: str
+    python: str
     cores: int  # cores and memory available to the process
-    memory_nbytes: int  # cores and memory available to the process
+    memory_nbytes: int
     # Directory for scratch files, and the types of the file systems of this directory and of the
     # examined directory
     scratch: str
-    # Directory for scratch files, and the types of the file systems of this directory and of the
-    # examined directory
     scratch_type: str
     # Directory for scratch files, and the types of the file systems of this directory and of the
     # examined directory

@@ -66,7 +66,7 @@ class ArrayJob:
     """
 
     src: str  # source, and store that is written
-    dst: str  # source, and store that is written
+    dst: str
     n_parts: int  # number of parts, and of tasks of the job array
     at_once: int = 0  # largest number of tasks that run at a time; 0 for no limit
     # Options of ``shardwrite write-part`` that say how to read the source, or options of the
@@ -92,7 +92,7 @@ class ElasticJob:
     """What a driver job writes with workers that are jobs of their own."""
 
     src: str  # source, and store that is written
-    dst: str  # source, and store that is written
+    dst: str
     n_jobs: int  # largest number of workers
     # More options of ``shardwrite write``, for the source and for the layout of the array
     options: tuple[str, ...] = field(default=())
@@ -119,7 +119,7 @@ class AllocationJob:
     # Number of workers on each node. Each has as many cores as a task of the job.
     n_workers: int = 1
     src: str = ""  # source, and store that is written
-    dst: str = ""  # source, and store that is written
+    dst: str = ""
     options: tuple[str, ...] = ()  # options of ``shardwrite write``
     program: str = ""  # path of a Python script, instead of a source and a store
     arguments: tuple[str, ...] = ()  # arguments of the program

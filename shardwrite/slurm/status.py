@@ -60,11 +60,9 @@ class Status:
     # Number of all shards, and of those that are committed or empty by design. Those of a spool
     # count, too.
     n_shards: int
-    # Number of all shards, and of those that are committed or empty by design. Those of a spool
-    # count, too.
     n_done_shards: int
     raw_nbytes: int  # decoded bytes of all shards, and of those that are done
-    done_nbytes: int  # decoded bytes of all shards, and of those that are done
+    done_nbytes: int
     # Joint speed, in decoded bytes, of the processes that work now; 0 if none of them has committed
     # a shard yet
     nbytes_per_second: float = 0.0

@@ -54,12 +54,11 @@ class Workers:
     """Checked settings of workers that are SLURM jobs."""
 
     jobs: int  # largest and smallest number of workers
-    minimum_jobs: int  # largest and smallest number of workers
+    minimum_jobs: int
     settings: Settings  # settings of each worker's job
     memory_limit_nbytes: int  # bytes of its job's memory that a worker may use
     # Network interfaces of the workers and of the scheduler; empty for dask's choice
     interface: str
-    # Network interfaces of the workers and of the scheduler; empty for dask's choice
     scheduler_interface: str
     # Directory for the jobs' output, and for the certificates as long as the cluster lives. All
     # nodes must see it.

@@ -28,7 +28,7 @@ class ChunkTable:
 
     ranks: npt.NDArray[np.int64]  # row-major ranks of the chunks in the grid of chunks, ascending
     offsets: npt.NDArray[np.int64]  # first byte in the file, and number of bytes
-    nbytes: npt.NDArray[np.int64]  # first byte in the file, and number of bytes
+    nbytes: npt.NDArray[np.int64]
     is_odd: npt.NDArray[np.bool_]  # whether a chunk was not made by all filters of the dataset
 
     def row(self, rank: int) -> int | None:

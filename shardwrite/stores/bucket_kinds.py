@@ -22,7 +22,7 @@ class Kind:
     """A kind of store of obstore."""
 
     scheme: str  # scheme of its URLs, and the option that names the bucket
-    container: str  # scheme of its URLs, and the option that names the bucket
+    container: str
     can: frozenset[Capability]  # what it can do
     # Whether the last bytes of an object can be read without knowing its size
     has_suffixes: bool = True

@@ -45,7 +45,7 @@ class Member:
     """An object in a file."""
 
     offset: int  # its bytes in the file. With `ranges`, only the size of the object counts.
-    nbytes: int  # its bytes in the file. With `ranges`, only the size of the object counts.
+    nbytes: int
     # Function of the bytes in the file that gives those of the object. By default they are the
     # same.
     load: Callable[[Callable[[], bytes]], bytes] | None = None

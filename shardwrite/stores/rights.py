@@ -35,10 +35,9 @@ class Rights:
 
     mode: int  # permission bits
     owner: int  # numeric ids of the owner and the group
-    group: int  # numeric ids of the owner and the group
+    group: int
     # POSIX access control lists as the system stores them; only a directory has a default one
     acl: bytes | None = None
-    # POSIX access control lists as the system stores them; only a directory has a default one
     default_acl: bytes | None = None
 
 

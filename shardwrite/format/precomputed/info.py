@@ -39,8 +39,8 @@ class Scale:
 
     key: str  # path of the chunks, relative to ``info``
     size: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
-    voxel_offset: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
-    chunk_size: Shape  # shape of the scale, position of its first voxel, and shape of a chunk
+    voxel_offset: Shape
+    chunk_size: Shape
     resolution: tuple[float, ...]  # size of a voxel in nanometres
     encoding: ChunkEncoding
     sharding: ShardingParameters | None  # parameters of the shards; None if each chunk is a file

@@ -52,7 +52,6 @@ class ScaleOptions:
     type: Any  # kind of the volume
     # Size of a voxel in nanometres, and position of the first voxel, along x, y and z
     resolution: Any
-    # Size of a voxel in nanometres, and position of the first voxel, along x, y and z
     voxel_offset: Any
     encoding: Any  # encoding of the chunks
     compressed_segmentation_block_size: Any  # shape of a block along x, y and z
@@ -63,8 +62,6 @@ class ScaleOptions:
     # For parameters that are chosen here: the largest decoded size of a shard, and the largest
     # index that a reader fetches before a chunk
     shard_nbytes: int
-    # For parameters that are chosen here: the largest decoded size of a shard, and the largest
-    # index that a reader fetches before a chunk
     index_nbytes: int
 
 

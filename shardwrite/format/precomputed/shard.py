@@ -38,8 +38,8 @@ class Minishard:
     """Chunks of a minishard, in ascending order of their ids."""
 
     ids: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
-    offsets: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
-    nbytes: Ids  # id of each chunk, its offset from the start of the shard, and its encoded size
+    offsets: Ids
+    nbytes: Ids
 
     def find(self, chunk_id: int) -> tuple[int, int] | None:
         """Offset and size of a chunk; None if there is none with this id."""
