@@ -40,7 +40,7 @@ class FillPattern:
         """Whether each inner chunk of a batch is empty.
 
         - `batch`: shape (n, ...). Inner chunks, C-contiguous.
-        - Returns True where the inner chunk holds only the fill value, or has no elements.
+        - Returns: True where the inner chunk holds only the fill value, or has no elements.
         """
         n = len(batch)
         if n == 0:

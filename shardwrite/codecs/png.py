@@ -61,7 +61,7 @@ def encode_png(pixels: Pixels) -> bytes:
 
     - `pixels`: uint8 or uint16, shape (height, width, channels). The image, of one to four
       channels.
-    - Returns the file. The same pixels give the same bytes with the same library, which is zlib-ng
+    - Returns: the file. The same pixels give the same bytes with the same library, which is zlib-ng
       if it is installed, and zlib otherwise.
     """
     height, width, n_channels = pixels.shape

@@ -195,7 +195,7 @@ def for_conversion(
 def check_fits_hdf5(metadata: ArrayMetadata, strategy: Strategy) -> Hdf5File | None:
     """Refuse an array whose shards cannot be files of HDF5, if the strategy is to make them.
 
-    - Returns what `describe` returns; None for another strategy.
+    - Returns: what `describe` returns; None for another strategy.
     """
     return describe(metadata, strategy) if isinstance(strategy, Hdf5) else None
 

@@ -57,7 +57,7 @@ def first_chunk(read: Read, start: int, name: str, chunks: Shape) -> StoredChunk
     """The first stored chunk of the dataset of this name, if its chunks have this shape.
 
     - `start`: place of the signature of HDF5.
-    - Returns None also where only the library can tell.
+    - Returns: None also where only the library can tell.
     """
     try:
         found = _parsed(_SUPERBLOCK, read(start, _SUPERBLOCK.size))

@@ -30,7 +30,7 @@ _MAY_CHANGE = ("shape", "attributes", "dimension_names")
 def kind_of_document(found: Any) -> str:
     """Kind of the node that a parsed document describes.
 
-    - Returns ``"torn"`` if the document describes no node of Zarr v3.
+    - Returns: ``"torn"`` if the document describes no node of Zarr v3.
     """
     if not isinstance(found, dict) or found.get("zarr_format") != 3:
         return "torn"

@@ -74,7 +74,7 @@ class ScatteredChunks(PlacedShards, Protocol):
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where the other array has the inner chunks of a shard.
 
-        - Returns for each inner chunk, the row-major rank of the other array's shard and the
+        - Returns: for each inner chunk, the row-major rank of the other array's shard and the
           chunk's rank in it. The first is -1 where there is no chunk.
         """
 

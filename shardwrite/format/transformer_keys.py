@@ -118,7 +118,7 @@ class ChunkKeys:
     def directory_below(self, directory: str) -> str | None:
         """Directory of the shards that hold the chunks in a directory.
 
-        - Returns None if the directory ends before the numbers of a chunk.
+        - Returns: None if the directory ends before the numbers of a chunk.
         """
         found = _DIRECTORY.fullmatch(directory)
         if found is None or not found["head"].startswith(f"{self.path}/" if self.path else ""):

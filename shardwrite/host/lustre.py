@@ -15,7 +15,7 @@ from shardwrite.host.resources import file_system
 def set_stripes(directory: Path, count: int) -> bool:
     """Set the stripe count for everything that is created in a directory from now on.
 
-    - Returns True if the stripe count was set, False if the directory is not on Lustre.
+    - Returns: True if the stripe count was set, False if the directory is not on Lustre.
     """
     if file_system(directory) != "lustre":
         return False

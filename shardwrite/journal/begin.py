@@ -69,7 +69,7 @@ def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
 
     - `seen`: paths that `require_trusted` has already checked. Only these are followed. By default,
       the check is made now.
-    - Returns the run, or None where there is none.
+    - Returns: the run, or None where there is none.
     - Raises UntrustedStateError if the run state is not trusted, or if the plan names another
       array.
     """
@@ -457,7 +457,7 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
 
     - `token`: name of a file that the client has left there. A worker that does not see it has
       another directory at that path.
-    - Returns message and error number of what went wrong, or None.
+    - Returns: message and error number of what went wrong, or None.
     """
     leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY

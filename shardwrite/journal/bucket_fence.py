@@ -80,7 +80,7 @@ class BucketFence:
     def probe(self) -> tuple[str, int | None] | None:
         """Check that this process finds the lease of the run in the bucket.
 
-        - Returns message and error number of what went wrong, or None.
+        - Returns: message and error number of what went wrong, or None.
         """
         try:
             found = read_lease(self.store)

@@ -60,8 +60,8 @@ _KEPT = ("directory", "file", "append")
 def sharing(target: Target) -> Iterator[Target]:
     """Take part in the runs on an array whose state lies in its bucket, beside other processes.
 
-    - Yields the same array, with a directory of run state of this block. It is empty if there is no
-      run.
+    - Yields: the same array, with a directory of run state of this block. It is empty if there is
+      no run.
     - Raises RunEndedError at the end, if another process has taken the lease meanwhile.
     """
     share = _Share(target)

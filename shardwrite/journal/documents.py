@@ -215,7 +215,7 @@ def replace_document(
 
     - `old`: the document that the new one is made from; None if there was none.
     - `check`: raises if the document must not be written any more.
-    - Returns False if the document is not `old` any more; nothing is written then.
+    - Returns: False if the document is not `old` any more; nothing is written then.
     """
     data = dump(new)
     is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
@@ -255,7 +255,7 @@ def _check_same(place: Place, old: bytes | None, new: bytes) -> None:
 def alone_with(group: Place) -> Iterator[Callable[[], None]]:
     """Keep other processes from changing the document of a group in a directory meanwhile.
 
-    - Yields raises if another process has taken over, because this one showed no sign of life.
+    - Yields: raises if another process has taken over, because this one showed no sign of life.
     """
     beside = _claim_of(group)
     if beside is None:

@@ -458,7 +458,7 @@ def _works(home: Path, record: Record) -> list[Path]:
 def _take_over(path: Path, record: Record, made: Path) -> bool:
     """Rename the work of a process that is gone, or of one that has just begun, to `made`.
 
-    - Returns False if there is none, because the conversion has ended.
+    - Returns: False if there is none, because the conversion has ended.
     """
     home = _home(path)
     for _ in range(_MAX_TRIES):

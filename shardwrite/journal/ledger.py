@@ -87,7 +87,7 @@ class Ledger:
         """Number of shards in each group that are not done yet.
 
         - `group_edges`: edges of the groups along each axis, in elements. They never cut a shard.
-        - Returns the groups are in row-major order.
+        - Returns: the groups are in row-major order.
         """
         left = (~self.is_done).astype(np.int64).reshape(self.grid.counts)
         for axis, (edges, shard) in enumerate(zip(group_edges, self.grid.shards, strict=True)):

@@ -54,7 +54,7 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
 
     No other run may write the shards of the part until the document was changed.
 
-    - Returns makes a document whose manifest lists exactly these chunks of the part. It does
+    - Returns: makes a document whose manifest lists exactly these chunks of the part. It does
       nothing if the array keeps no manifest, and then no index is read.
     - Raises CorruptShardError if the index of a shard is not valid.
     """

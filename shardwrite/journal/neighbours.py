@@ -306,7 +306,7 @@ def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
 def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     """Region of an append of the same source that has not ended, or whose end was interrupted.
 
-    - Returns start and stop along each axis, in elements, or None where there is no such append.
+    - Returns: start and stop along each axis, in elements, or None where there is no such append.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for other in target.others:

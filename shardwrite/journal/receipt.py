@@ -306,7 +306,7 @@ class Receipt:
         Another program may have changed the shape since then. Shards by which the array has grown
         count as empty.
 
-        - Returns 0 for a shard that is empty by design, and -1 for one that has an object of
+        - Returns: 0 for a shard that is empty by design, and -1 for one that has an object of
           unknown size. None if the receipt does not tell which shards are empty, or if the array
           has now more shards than can be looked at.
         """
@@ -428,7 +428,7 @@ def changed_region(
     """Region whose values an update may have changed.
 
     - `is_touched`: bool, shape (n_shards,). Mask of the shards of the part that were written.
-    - Returns start and stop along each axis, in elements of the array: the smallest box that holds
+    - Returns: start and stop along each axis, in elements of the array: the smallest box that holds
       the shards, and no more than the region of the update. None if there are no such shards.
     """
     at = np.argwhere(is_touched.reshape(grid.counts))

@@ -209,8 +209,8 @@ def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, JSON] | None]:
 
     A lost line only means that some shards are written again; no shard is lost.
 
-    - Yields fields of the line. None if the line is torn, its checksum differs, or it is not a JSON
-      object.
+    - Yields: fields of the line. None if the line is torn, its checksum differs, or it is not a
+      JSON object.
     """
     for line in _lines(blocks):
         try:

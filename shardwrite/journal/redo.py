@@ -48,7 +48,7 @@ def old_records(
 ) -> Iterator[tuple[Path, Redo | None]]:
     """Records and locks that the first version left in a run's directory.
 
-    - Yields the interrupted change. None if the file can be removed.
+    - Yields: the interrupted change. None if the file can be removed.
     """
     recorded = set()
     for path in listed(run_path, _RECORD):

@@ -343,7 +343,7 @@ class RunDirectory:
         """Write a document of a group, unless another process has changed it.
 
         - `old`: the document that the new one is made from; None if there was none.
-        - Returns False if the document is not `old` any more; nothing is written then.
+        - Returns: False if the document is not `old` any more; nothing is written then.
         """
         check = partial(self._check_current, driver)
         with alone_in_store(place, self.target.beside.parent):

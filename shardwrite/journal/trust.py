@@ -127,7 +127,7 @@ def _doubts(
     """Find what is not trusted in a directory of run state.
 
     - `directory`: the directory; its subdirectories are checked, too, but not data and part files.
-    - Yields error of the system, if there is one.
+    - Yields: error of the system, if there is one.
     """
     try:
         names = sorted(os.listdir(directory))

@@ -63,8 +63,8 @@ def index_again(
     """Make the index of a shard that is a file of HDF5 again.
 
     - `source`: the shard, which starts as a file of HDF5.
-    - Returns the file with its new index. A text says why there can be none. None if index and file
-      are as they should be.
+    - Returns: the file with its new index. A text says why there can be none. None if index and
+      file are as they should be.
     """
     key, root = metadata.shard_key(index), store.local_root
     path = None if root is None else Path(root, key)

@@ -309,7 +309,7 @@ def _keeping_hdf5(
 
     - `asked`: the strategy that the user has given. By default, the shards tell.
     - `drops`: whether files of HDF5 may be dropped.
-    - Returns None if the user has given none, and no file of HDF5 is among the shards.
+    - Returns: None if the user has given none, and no file of HDF5 is among the shards.
     """
     metadata = array.metadata
     if not bad or not fits_hdf5(metadata):

@@ -119,7 +119,8 @@ def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
     """Directory for the run state of what is copied from a directory, beside that directory.
 
     - `source`: the directory; None if the source lies in none.
-    - Returns None if the state has a place already, or needs a directory that only a user can name.
+    - Returns: None if the state has a place already, or needs a directory that only a user can
+      name.
     """
     is_known = run_dir is not None or value_of(RUN_DIR) is not None
     if is_known or source is None or not isinstance(place, InStore) or place.base.is_in_memory:
@@ -131,7 +132,7 @@ def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
 def own_run_dir(run_dir: Any) -> Iterator[Any]:
     """Make a directory in that for run state, for a run that no other call can continue.
 
-    - Yields A new directory, which is removed at the end; None if no directory is given, or none
+    - Yields: a new directory, which is removed at the end; None if no directory is given, or none
       that can be one.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir

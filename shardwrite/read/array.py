@@ -150,7 +150,7 @@ class ShardedArray:
     ) -> Iterator[tuple[int, npt.NDArray[Any] | None]]:
         """Some inner chunks of a shard, which is opened once.
 
-        - Yields its elements; None if it is not stored.
+        - Yields: its elements; None if it is not stored.
         - Raises CorruptShardError if the shard is damaged.
         """
         key = self.metadata.shard_key(index)

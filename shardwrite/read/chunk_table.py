@@ -28,7 +28,7 @@ def stored_coords(
 ) -> Coords:
     """Positions of the inner chunks that an array stores. Nothing but indexes is read.
 
-    - Returns positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
+    - Returns: positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
       outside of the array are left out.
     - Raises CorruptShardError if an index is not valid.
     """

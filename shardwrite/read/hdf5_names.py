@@ -39,7 +39,7 @@ def dataset_names(
     - `index`: index of the shard: the chunks of the dataset lie where it says. Without it, all
       datasets whose chunks have the right shape are found.
     - `among`: further names, which are looked up. Those that the file has come first.
-    - Returns the names; none if the library cannot read the file, or is not installed.
+    - Returns: the names; none if the library cannot read the file, or is not installed.
     """
     if not has_library():
         return []
@@ -98,7 +98,7 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
     which index a dataset has. So what it lists is compared with what it reads by position, which is
     right in all of them.
 
-    - Returns position in the grid of chunks, first byte, size and filter mask of each chunk. They
+    - Returns: position in the grid of chunks, first byte, size and filter mask of each chunk. They
       are integers in one piece of memory, since a dataset may have millions of chunks. None if the
       library lists chunks that the dataset cannot have, or does not read them where they are.
     """
@@ -139,7 +139,8 @@ def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
     - `positions`: int64, shape (n, ndim). Positions in the grid of chunks, as the library lists
       them.
-    - Returns the positions, if the dataset has this index. None if it cannot, or they are the same.
+    - Returns: the positions, if the dataset has this index. None if it cannot, or they are the
+      same.
     """
     most = dataset.maxshape
     axis = most.index(None) if most.count(None) == 1 else 0

@@ -44,7 +44,7 @@ def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
 def look(metadata: ArrayMetadata, key: str, source: Ranges, name: str | None) -> tuple[bool, bool]:
     """Look at an object of an array, without the library of HDF5.
 
-    - Returns whether the dataset of this name surely has the chunks of the shard. Where this is
+    - Returns: whether the dataset of this name surely has the chunks of the shard. Where this is
       False, the library must tell.
     """
     start = Begun(source)
@@ -125,7 +125,7 @@ def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -
     The superblock is looked at without the library of HDF5. If the library is installed, it opens
     the file.
 
-    - Returns empty if nothing is wrong, or if the object is no file of HDF5.
+    - Returns: empty if nothing is wrong, or if the object is no file of HDF5.
     """
     if not fits_hdf5(metadata):
         return ""

@@ -111,7 +111,7 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
 
     - `deep`: decode every inner chunk as well. Of a shard that is a file of HDF5, also look whether
       programs of HDF5 can open it.
-    - Returns the facts; None if the shard has no object.
+    - Returns: the facts; None if the shard has no object.
     - Raises CorruptShardError if the shard is damaged.
     """
     metadata = array.metadata
@@ -180,7 +180,7 @@ def inspect_shards(
 ) -> ShardTable:
     """Check shards in parallel, and return a table of facts about them.
 
-    - Returns one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
+    - Returns: one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
     if not engine.shares_memory:
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))

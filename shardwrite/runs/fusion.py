@@ -44,7 +44,7 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     Tasks with annotations of dask, such as resources or a number of retries, are not fused. They
     would run without them.
 
-    - Returns A graph without the tasks that no result needs. It has one layer if tasks were fused.
+    - Returns: a graph without the tasks that no result needs. It has one layer if tasks were fused.
     """
     culled = graph.cull(set(keys))
     here = get_annotations()  # are those of all tasks that are made now

@@ -170,7 +170,7 @@ def run_on(
 
     - `check`: given by a process that ends the run; see `working_on`. None for a process that
       writes a part. Where the state lies in the bucket, several of these work at a time.
-    - Yields the run; None if there is none.
+    - Yields: the run; None if there is none.
     """
     if target.in_store:
         with sharing(target) as shared:

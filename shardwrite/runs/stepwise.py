@@ -34,7 +34,7 @@ def execute_watched(
     - `on_begun`: called with the session before the first task. It may enter shards into the
       ledger.
     - `on_entered`: called with the report of each group before `on_report` is.
-    - Returns False if the job was finished before.
+    - Returns: False if the job was finished before.
     """
     with holding(job.target):
         job = accepted(job)

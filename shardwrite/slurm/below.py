@@ -17,7 +17,7 @@ from shardwrite.stores import listed, mode_of
 def targets_at(target: Target) -> list[Target]:
     """The arrays that commands for a target mean.
 
-    - Returns the target itself, and its spool if it has one; see `spool_at`. If a group stands
+    - Returns: the target itself, and its spool if it has one; see `spool_at`. If a group stands
       there, each array in it that is there, or that was begun. If it is being converted in its
       place, the new arrays.
     """

@@ -64,7 +64,7 @@ def dimension_units(steps: Iterable[tuple[float, str] | None]) -> dict[str, JSON
     - `steps`: for each axis, the length of a step and its unit, or None if it is unknown. A unit
       that is neither a length nor a time counts as unknown, because Neuroglancer opens no array
       that has one.
-    - Returns the attribute; empty if no step is known.
+    - Returns: the attribute; empty if no step is known.
 
     Examples
     --------

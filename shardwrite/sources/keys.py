@@ -13,7 +13,7 @@ from shardwrite.plan.regions import index_of_each_axis
 def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
     """Split a key into the smallest box that it selects from, and a key within that box.
 
-    - Returns key to apply to the block of the box; None if the block is the result.
+    - Returns: key to apply to the block of the box; None if the block is the result.
     - Raises IndexError if the key has too many axes or is out of bounds.
     """
     parts = index_of_each_axis(key, len(shape))

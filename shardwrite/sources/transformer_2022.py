@@ -75,7 +75,7 @@ def open_in_hierarchy(path: str, name: str) -> TransformerSource | None:
     """Open an array of 2022; only metadata are read.
 
     - `name`: name of the array; empty for the only one, and if the path has its name.
-    - Returns None if there is no hierarchy of 2022.
+    - Returns: None if there is no hierarchy of 2022.
     """
     place = _place(path, name)
     if place is None:

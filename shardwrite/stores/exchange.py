@@ -36,7 +36,7 @@ def exchange(one: Path, other: Path) -> bool:
     """Let two paths exchange what they name, in one step.
 
     - `one`, `other`: absolute paths on one file system. Something stands at both.
-    - Returns False if the system or the file system cannot do it. Nothing has changed then.
+    - Returns: False if the system or the file system cannot do it. Nothing has changed then.
     """
     if _renameat2 is None:
         return False

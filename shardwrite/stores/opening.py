@@ -80,7 +80,7 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
 def refusal_to_write(given: Any) -> SpecError | None:
     """Why a store cannot be written that a user has given, and that was opened to be read.
 
-    - Returns the error of `open_store`; None if it can be written.
+    - Returns: the error of `open_store`; None if it can be written.
     """
     if isinstance(given, str | os.PathLike | Store):
         return None

@@ -403,7 +403,7 @@ def _assemble(
 def origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:
     """Where another array of the same inner chunks has those of a shard.
 
-    - Returns for each inner chunk of the shard by rank, the row-major rank of the other array's
+    - Returns: for each inner chunk of the shard by rank, the row-major rank of the other array's
       shard and the chunk's rank in it. The first is -1 for inner chunks beyond the end of the
       array.
     """

@@ -215,7 +215,7 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
     If the strategy works in place, the shard is claimed first, and a change that was interrupted is
     undone.
 
-    - Yields the shard, and the claim if there is one.
+    - Yields: the shard, and the claim if there is one.
     """
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
@@ -330,8 +330,8 @@ def encode_block(
 ) -> EncodedBlock | Unreadable:
     """Encode the units of a block, so that another task can commit them.
 
-    - Returns the encoded units, in memory or in a part file; or why there are none, if the run goes
-      on then.
+    - Returns: the encoded units, in memory or in a part file; or why there are none, if the run
+      goes on then.
     - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
     """
     with spec.at_work():

@@ -213,8 +213,8 @@ class ScatteredShards:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where an array of the volume has the chunks of a shard.
 
-        - Returns for each chunk, the row-major rank of the other array's shard and the chunk's rank
-          in it. The first is -1 for places that hold no chunk.
+        - Returns: for each chunk, the row-major rank of the other array's shard and the chunk's
+          rank in it. The first is -1 for places that hold no chunk.
         """
         ids = self.ids.of(index[0])
         cells = self.code.decode(ids).astype(np.int64).T[::-1]
