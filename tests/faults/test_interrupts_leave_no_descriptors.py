@@ -52,7 +52,7 @@ def test_interrupts(tmp_path):
             except KeyboardInterrupt:
                 n_interrupted += 1
             except RuntimeError as error:  # of Python, where an interrupt hits a lock of a thread
-                assert str(error) == "release unlocked lock", error  # noqa: PT017
+                assert "lock" in str(error), error  # noqa: PT017
                 n_interrupted += 1
     finally:
         signal.signal(signal.SIGALRM, before)
