@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ class Axis:
 
     name: str  # name of the axis
     extent: int  # extent of the array
-    shard: int  # extent of a shard and of an inner chunk
-    chunk: int
+    shard: int  # extent of a shard
+    chunk: int  # extent of an inner chunk
     n_shards: int  # number of shards along the axis
 
 
@@ -31,8 +32,8 @@ class Facts:
     subject: str = ""  # name of the object itself, such as the path of an array
     headline: Rows = ()  # the most important numbers, each with the words that follow it
     axes: Sequence[Axis] = ()  # axes of the array
-    problems: Rows = ()  # faults, which are shown in red, and remarks; each has a name and a text
-    notes: Rows = ()
+    problems: Rows = ()  # faults, which are shown in red; each has a name and a text
+    notes: Rows = ()  # remarks; each has a name and a text
     rows: Rows = ()  # rows of the table of all other facts
     drawing: str = ""  # HTML to show below the table. It is not escaped.
 
@@ -116,11 +117,12 @@ def card_of(facts: Facts) -> str:
     return card
 
 
-class Result:
+class Result(ABC):
     """Base of what calls return, which is shown as text and in notebooks."""
 
     __slots__ = ()
 
+    @abstractmethod
     def facts(self) -> Facts:
         """Return what is shown of the result.
 
@@ -129,7 +131,6 @@ class Result:
         Facts
             Its title and headline, its problems and notes, and the rows of its table.
         """
-        raise NotImplementedError
 
     def __str__(self) -> str:
         facts = self.facts()

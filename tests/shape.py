@@ -10,15 +10,23 @@ from __future__ import annotations
 import argparse
 import ast
 import io
-import subprocess
-import tarfile
+import sys
+import tempfile
 import tokenize
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from same_bytes import checked_out
+
 ROOT = Path(__file__).parent.parent
+HEADS = ("files", "code", "docstrings", "imports", "signatures", "functions")
+WITHOUT_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+    *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+}
 
 # What lies in which wing, until each is a folder: the first pattern that fits decides.
 WINGS = {
@@ -128,165 +136,119 @@ def home(name: str) -> tuple[str, str]:
     return "core", name.split("/", maxsplit=1)[0].removesuffix(".py")
 
 
-@dataclass
-class Shape:
-    """Counts of some files. Lines of imports and signatures are part of those of code."""
-
-    n_files: int = 0
-    code: int = 0
-    docstrings: int = 0
-    imports: int = 0
-    signatures: int = 0
-    n_functions: int = 0
-    n_short: int = 0  # functions of one statement
-    leaks: dict[str, list[str]] = field(default_factory=dict)  # by module of a wing: who imports it
-
-    def add(self, other: Shape) -> None:
-        self.n_files += other.n_files
-        self.code += other.code
-        self.docstrings += other.docstrings
-        self.imports += other.imports
-        self.signatures += other.signatures
-        self.n_functions += other.n_functions
-        self.n_short += other.n_short
-
-    def row(self) -> list[str]:
-        share = f"{self.n_short / self.n_functions:.0%}" if self.n_functions else ""
-        counts = (
-            self.n_files,
-            self.code,
-            self.docstrings,
-            self.imports,
-            self.signatures,
-            self.n_functions,
-        )
-        return [*(f"{count:,}" for count in counts), share]
-
-
 def span(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def docstring_of(node: ast.AST) -> ast.stmt | None:
-    body = getattr(node, "body", None)
-    if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-        value = body[0].value
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            return body[0]
-    return None
-
-
-def shape_of(text: str) -> Shape:
-    """The counts of one file."""
-    tree, found = ast.parse(text), Shape(n_files=1)
+def counts_of(text: str) -> Counter[str]:
+    """The counts of one file. Lines of imports and signatures are part of those of code."""
+    tree, found = ast.parse(text), Counter(files=1)
     words: set[int] = set()  # lines of texts that stand alone
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 words.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.imports += span(node)
+            found["imports"] += span(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.n_functions += 1
-            rest = node.body[1:] if docstring_of(node) else node.body
-            found.n_short += len(rest) <= 1
-            found.signatures += node.body[0].lineno - node.lineno if span(node) > 1 else 1
+            found["functions"] += 1
+            found["short"] += len(node.body) - (ast.get_docstring(node) is not None) <= 1
+            found["signatures"] += node.body[0].lineno - node.lineno if span(node) > 1 else 1
     lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type
-        not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-        and token.type != tokenize.ENDMARKER
+        if token.type not in WITHOUT_CODE
         for line in range(token.start[0], token.end[0] + 1)
     }
-    found.docstrings = len(words)
-    found.code = len(lines - words)
+    found.update(docstrings=len(words), code=len(lines - words))
     return found
 
 
-def imported(text: str, modules: set[str]) -> Iterator[str]:
-    """Files of the package that a file imports, wherever it does, by `attach`, too."""
-
-    def file_of(name: str) -> str | None:
-        for suffix in (".py", "/__init__.py"):
-            path = name.removeprefix("shardwrite").removeprefix(".").replace(".", "/") + suffix
-            if path.removeprefix("/") in modules:
-                return path.removeprefix("/")
-        return None
-
-    for node in ast.walk(ast.parse(text)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if file_of(name) else node.module for name in names]
-        elif (
+def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
+    """What a file imports by `attach`: names by their modules, and whole modules."""
+    for node in ast.walk(tree):
+        if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id == "attach"
-            and len(node.args) > 1
         ):
-            names = list(ast.literal_eval(node.args[1]))
-        for name in names:
-            if name.split(".")[0] == "shardwrite" and (path := file_of(name)):
-                yield path
+            modules = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+            return ast.literal_eval(node.args[1]), modules.get("modules", [])
+    return {}, []
 
 
-def texts_of(commit: str | None) -> dict[str, str]:
-    """Text of each file of the package, by its path in it."""
-    if commit is None:
-        package = ROOT / "shardwrite"
-        return {
-            str(path.relative_to(package)): path.read_text()
-            for path in sorted(package.rglob("*.py"))
-        }
-    packed = subprocess.run(
-        ["git", "archive", commit, "shardwrite"], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        return {
-            member.name.removeprefix("shardwrite/"): file.read().decode()
-            for member in archive.getmembers()
-            if member.name.endswith(".py") and (file := archive.extractfile(member))
-        }
+def modules_imported(tree: ast.Module, modules: Collection[str]) -> set[str]:
+    """Modules of this package that a file imports, late and type-checking imports included."""
+    names, whole = attached(tree)
+    found = {*names, *whole}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(modules)
+            found |= inner or {node.module}
+    return found & set(modules)
 
 
-def measured(texts: dict[str, str]) -> dict[tuple[str, str], Shape]:
-    """The shape of each room of the core, and of each wing with what leads into it."""
-    rooms: dict[tuple[str, str], Shape] = {}
-    modules = set(texts)
+def texts_of(root: Path) -> dict[str, str]:
+    """Text of each file of the package in a checkout, by its path in the package."""
+    package = root / "shardwrite"
+    return {str(p.relative_to(package)): p.read_text() for p in sorted(package.rglob("*.py"))}
+
+
+Room = tuple[str, str]
+"""A wing, or the core, and a room of it; see `home`."""
+
+
+def rooms_of(texts: dict[str, str]) -> dict[Room, Counter[str]]:
+    """The counts of each room of the core, and of each wing."""
+    rooms: dict[Room, Counter[str]] = {}
     for name, text in texts.items():
-        rooms.setdefault(home(name), Shape()).add(shape_of(text))
-    for name, text in texts.items():
-        if home(name)[0] != "core":
-            continue
-        for target in sorted(set(imported(text, modules))):
-            if home(target)[0] not in ("core", "front"):
-                rooms[home(target)].leaks.setdefault(target, []).append(name)
+        rooms.setdefault(home(name), Counter()).update(counts_of(text))
     return rooms
 
 
-def show(rooms: dict[tuple[str, str], Shape], *, leaks: bool) -> str:
-    heads = ["files", "code", "docstrings", "imports", "signatures", "functions", "short", "leaks"]
-    lines, total = [f"{'':18}" + "".join(f"{head:>11}" for head in heads)], Shape()
+def leaks_of(texts: dict[str, str]) -> dict[Room, dict[str, list[str]]]:
+    """For each wing, which of its files the core imports, and where."""
+    files = {
+        f"shardwrite/{name}".removesuffix(".py").removesuffix("/__init__").replace("/", "."): name
+        for name in texts
+    }
+    leaks: dict[Room, dict[str, list[str]]] = {}
+    for name, text in texts.items():
+        if home(name)[0] == "core":
+            for module in sorted(modules_imported(ast.parse(text), files)):
+                if home(files[module])[0] not in ("core", "front"):
+                    inside = leaks.setdefault(home(files[module]), {})
+                    inside.setdefault(files[module], []).append(name)
+    return leaks
+
+
+def line_of(name: str, counts: Counter[str], leaks: str = "") -> str:
+    share = f"{counts['short'] / counts['functions']:.0%}" if counts["functions"] else ""
+    cells = [*(f"{counts[head]:,}" for head in HEADS), share, leaks]
+    return f"{name:18}" + "".join(f"{cell:>11}" for cell in cells)
+
+
+def show(texts: dict[str, str], *, names_leaks: bool) -> str:
+    rooms, leaks = rooms_of(texts), leaks_of(texts)
+    n_leaks = {room: sum(map(len, inside.values())) for room, inside in leaks.items()}
+    lines = [f"{'':18}" + "".join(f"{head:>11}" for head in (*HEADS, "short", "leaks"))]
     for is_core, title in ((True, "core"), (False, "wings and front")):
-        part, inside = Shape(), []
-        n_leaks = 0
-        for (wing, room), shape in sorted(rooms.items()):
-            if (wing == "core") is is_core:
-                part.add(shape)
-                count = sum(map(len, shape.leaks.values()))
-                n_leaks += count
-                inside.append((f"  {room}", [*shape.row(), "" if is_core else str(count)]))
-        total.add(part)
-        inside.insert(0, (title, [*part.row(), "" if is_core else str(n_leaks)]))
-        lines += [f"{name:18}" + "".join(f"{cell:>11}" for cell in row) for name, row in inside]
-    lines.append(f"{'all':18}" + "".join(f"{cell:>11}" for cell in total.row()))
-    if leaks:
-        for (wing, _), shape in sorted(rooms.items()):
-            for target, names in sorted(shape.leaks.items(), key=lambda item: -len(item[1])):
-                lines.append(f"{wing}: {target} <- {', '.join(names)}")
+        part = {
+            room: counts for room, counts in sorted(rooms.items()) if (room[0] == "core") is is_core
+        }
+        told = "" if is_core else str(sum(n_leaks.values()))
+        lines.append(line_of(title, sum(part.values(), Counter()), told))
+        for room, counts in part.items():
+            lines.append(
+                line_of(f"  {room[1]}", counts, "" if is_core else str(n_leaks.get(room, 0)))
+            )
+    lines.append(line_of("all", sum(rooms.values(), Counter())))
+    if names_leaks:
+        for (wing, _), inside in sorted(leaks.items()):
+            for target, where in sorted(inside.items(), key=lambda item: -len(item[1])):
+                lines.append(f"{wing}: {target} <- {', '.join(where)}")
     return "\n".join(lines)
 
 
@@ -295,7 +257,9 @@ def main() -> None:
     parser.add_argument("commit", nargs="?", help="instead of the working tree")
     parser.add_argument("--leaks", action="store_true", help="name each import into a wing")
     chosen = parser.parse_args()
-    print(show(measured(texts_of(chosen.commit)), leaks=chosen.leaks))
+    with tempfile.TemporaryDirectory() as scratch:
+        root = checked_out(chosen.commit, Path(scratch)) if chosen.commit else ROOT
+        print(show(texts_of(root), names_leaks=chosen.leaks))
 
 
 if __name__ == "__main__":

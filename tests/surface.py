@@ -19,6 +19,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from same_bytes import checked_out
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -130,14 +133,7 @@ def main() -> None:
         print("\n".join(surface(chosen.root)))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        packed = subprocess.run(
-            ["git", "archive", chosen.against, "shardwrite"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        )
-        subprocess.run(["tar", "-x", "-C", scratch], input=packed.stdout, check=True)
-        before, after = printed_by(Path(scratch)), printed_by(ROOT)
+        before, after = printed_by(checked_out(chosen.against, Path(scratch))), printed_by(ROOT)
     for line in difflib.unified_diff(before, after, "before", "now", lineterm="", n=0):
         print(line)
 

@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import shape
+from shape import attached, modules_imported
 
 PACKAGE = Path(__file__).parent.parent / "shardwrite"
 # lowest first; a folder may import from itself and from floors before its own
@@ -81,19 +82,6 @@ def unit(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
-def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
-    """What a file imports by `attach`: names by their modules, and whole modules."""
-    for node in walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "attach"
-        ):
-            modules = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
-            return ast.literal_eval(node.args[1]), modules.get("modules", [])
-    return {}, []
-
-
 @cache
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
@@ -142,20 +130,6 @@ def test_the_map_tells_the_shape():
     assert shape in told
 
 
-def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """Modules of this package that a file imports, late and type-checking imports included."""
-    tree = parsed(path)
-    names, whole = attached(tree)
-    found = {*names, *whole}
-    for node in walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(modules)
-            found |= inner or {node.module}
-    return found & set(modules)
-
-
 def circles(arrows: dict[str, set[str]]) -> list[tuple[str, ...]]:
     """Sets of modules of which each imports the others, directly or through the others."""
     reached: dict[str, set[str]] = {}
@@ -181,7 +155,7 @@ def test_no_imports_go_round():
         ): path
         for path in FILES
     }
-    arrows = {name: modules_imported(path, modules) for name, path in modules.items()}
+    arrows = {name: modules_imported(parsed(path), modules) for name, path in modules.items()}
     assert circles(arrows) == []
     # the check itself: a circle of three that a type-checking import closes
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [("a", "b", "c")]
@@ -673,5 +647,5 @@ def test_a_dictionary_of_anything_is_noticed(line):
 
 def test_no_more_leads_from_the_core_into_wings():
     """A wing stands on the core, which does not know it. Each leak that goes lowers the number."""
-    rooms = shape.measured(shape.texts_of(None)).values()
-    assert sum(len(names) for room in rooms for names in room.leaks.values()) == 127
+    leaks = shape.leaks_of(shape.texts_of(PACKAGE.parent)).values()
+    assert sum(len(names) for inside in leaks for names in inside.values()) == 127

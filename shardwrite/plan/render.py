@@ -1,4 +1,4 @@
-"""Tables of plans and results as text, and numbers in words."""
+"""Tables of plans as text."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from checker import Change
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
+from shardwrite.stores import CONVERSION_SUFFIX
 
 STRATEGIES = {
     "replace": FixedOrder(),
@@ -158,6 +159,10 @@ class Client:
         if document is None:
             raise SkippedError(f"there is no {name}")
         return document
+
+    def is_converting(self, name: str) -> bool:
+        """Whether a conversion in place, or one that consumes the array, has not ended."""
+        return (self.root / f"{name}{CONVERSION_SUFFIX}").exists()
 
     def shape(self, name: str) -> list[int]:
         return self.document(name)["shape"]
@@ -373,7 +378,7 @@ def _copied(client: Client, source: str, to: str) -> Change:
 def _copy(client: Client, operation: Operation) -> None:
     source = PLAIN[operation["version"] % 2]
     client.shape(source)
-    if any((client.root / f"{name}.conversion.shardwrite").exists() for name in COPIES):
+    if any(client.is_converting(name) for name in COPIES):
         raise SkippedError("it may hold what was removed elsewhere")
     with client.log.changing(_copied(client, source, operation["array"])):
         shardwrite.reshard(
@@ -418,7 +423,7 @@ def _repair(client: Client, operation: Operation) -> None:
         shards = sorted(p for p in (client.root / name / "c").rglob("*") if p.is_file())
         if not shards:
             raise SkippedError("there are no shards")
-        if (client.root / f"{name}.conversion.shardwrite").exists():
+        if client.is_converting(name):
             raise SkippedError("it is being converted, and a conversion reads all shards")
         torn = shards[operation["version"] % len(shards)]
         index = [int(i) for i in torn.relative_to(client.root / name / "c").parts]
