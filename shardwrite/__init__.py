@@ -19,9 +19,19 @@ from shardwrite.seams import register as _register
 
 _register(
     "view",
-    [("card", "shardwrite.notebook.html:card_html"), ("bar", "shardwrite.runs.bar:in_notebook")],
+    [
+        ("card", "shardwrite.notebook.html:card_html"),
+        ("bar", "shardwrite.runs.bar:in_notebook"),
+        ("census", "shardwrite.picture.page:fragment"),
+    ],
 )
-_register("report", [("run", "shardwrite.reporting.make:make_report")])
+_register("report", [("run", "shardwrite.reporting.make:report_file")])
+_register("format", [("transformer-2022", "shardwrite.format.transformer:FORMAT_OF_2022")])
+_register("hierarchy", [("transformer-2022", "shardwrite.place.transformer:place_in")])
+_register("document", [("v2", "shardwrite.format.v2:translated")])
+_register("place", [("file", "shardwrite.sources.opening:place_of")])
+_register("abandon", [("in place", "shardwrite.operations.in_place:abandon_in_place")])
+_register("job", [("slurm", "shardwrite.journal.jobs:note_job")])
 
 if TYPE_CHECKING:
     from shardwrite.format.hdf5_strategy import Hdf5
@@ -58,9 +68,9 @@ if TYPE_CHECKING:
     from shardwrite.operations.uint64_shards import UInt64Shards
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
-    from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
+    from shardwrite.read.census import Census
     from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import VolumeResult, WriteResult
     from shardwrite.sources.precomputed import from_precomputed
@@ -109,7 +119,7 @@ else:
             "shardwrite.operations.uint64_shards": ("UInt64Shards",),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
-            "shardwrite.picture.census": ("Census",),
+            "shardwrite.read.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),
             "shardwrite.reporting.report": ("RunReport",),

@@ -31,7 +31,7 @@ WITHOUT_CODE = {
 # What lies in which wing, until each is a folder: the first pattern that fits decides.
 WINGS = {
     "front": ["__init__.py", "cli/main.py"],
-    "cli": ["cli/*"],
+    "cli": ["cli/*", "operations/previews.py"],
     "slurm": ["slurm/*", "journal/jobs.py"],
     "show": [
         "notebook/*",
@@ -79,7 +79,6 @@ WINGS = {
         "write/uint64_shards.py",
     ],
     "legacy": [
-        "format/hierarchy_2022.py",
         "format/transformer*",
         "format/v2.py",
         "operations/transformer.py",
@@ -94,7 +93,6 @@ WINGS = {
     "convert": [
         "format/converted.py",
         "format/notes.py",
-        "format/passage.py",
         "journal/consuming.py",
         "journal/in_place*",
         "operations/consum*",
@@ -105,24 +103,14 @@ WINGS = {
         "operations/transfer*",
         "operations/volumes.py",
         "operations/whole_trees.py",
-        "plan/copying.py",
         "plan/in_chunks.py",
-        "read/hierarchy.py",
-        "read/stored_array.py",
-        "read/survey.py",
         "runs/consuming.py",
         "runs/conversion.py",
         "runs/growing.py",
         "runs/reencoded.py",
         "runs/stepwise.py",
-        "runs/stored_behind.py",
-        "runs/stored_chunks.py",
-        "runs/watching.py",
         "runs/whole_objects.py",
         "stores/exchange.py",
-        "write/comparing.py",
-        "write/copying.py",
-        "write/donor.py",
         "write/whole_objects.py",
     ],
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Self
@@ -33,13 +33,12 @@ from shardwrite.format.given import (
     volume_codec_in,
     with_documents,
 )
-from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.manifest import Manifest, check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
-from shardwrite.format.transformer import compressors_of_2022, same_today
 from shardwrite.grid import Shape, Sized
+from shardwrite.seams import needed, registered
 
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
@@ -48,12 +47,6 @@ DEFAULT_COMPRESSORS = (
 _CHECKSUMS = {"crc32c"} | {
     f"numcodecs.{name}" for name in ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3")
 }
-DEFAULT_COMPRESSORS_OF_2022 = (
-    {
-        "name": "blosc",
-        "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
-    },
-)
 DEFAULT_INDEX_CODECS = (
     {"name": "bytes", "configuration": {"endian": "little"}},
     {"name": "crc32c"},
@@ -71,6 +64,24 @@ _REMEDIES = {
     "dimension_names": "give a name or None for each axis",
     "attributes": "give a mapping that JSON can hold, numbers finite",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFormat:
+    """A format whose arrays have the shards of `sharding_indexed`, and documents of its own."""
+
+    default_compressors: Sequence[Document]  # of inner chunks
+    # Function of what a user gives for `compressors`, which gives them as zarr-python knows them
+    compressors: Callable[[Any], Any]
+    # Function of the Zarr v3 document of a new array, which gives it as it is read back, and
+    # refuses what the format cannot hold
+    document: Callable[[Document], Document]
+
+
+def other_format(name: str) -> OtherFormat:
+    """What was registered as the format of a name."""
+    found: OtherFormat = needed("format", name, f"the format {name}", field="format", value=name)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,7 @@ class ArrayOptions:
     # Order in memory of what zarr-python reads. Zarr v3 does not store it.
     order: str | None = None
     zarr_format: int | None = None  # the version of the format
-    format: str | None = None  # write the documents and keys of the storage transformer of 2022
+    format: str | None = None  # write documents and keys of another format; see `OtherFormat`
     # Keep the list of the inner chunks that hold data in an attribute of this name
     manifest: Manifest = None
 
@@ -121,8 +132,8 @@ class ArrayOptions:
                 remedy="leave it out, or make an array of Zarr v2 with dask.array.to_zarr",
             )
 
-        if self.format not in (None, FORMAT):
-            remedy = f'leave it out, or give "{FORMAT}"'
+        if self.format not in (None, *registered("format")):
+            remedy = "leave it out, or give " + " or ".join(f'"{x}"' for x in registered("format"))
             raise SpecError("no such format", field="format", value=self.format, remedy=remedy)
         check_manifest(self.manifest)
 
@@ -192,7 +203,7 @@ def make_metadata(
     document["codecs"] = [{"name": around.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     if options.format is not None:
-        document = same_today(document)
+        document = other_format(options.format).document(document)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
@@ -243,7 +254,7 @@ def _as_zarr_gives(shards: Any, location: Any) -> tuple[Any, Any]:
 def _shard_format_of(options: ArrayOptions) -> ShardFormat:
     """The format of shards that a user has chosen."""
     if options.format is not None:
-        _refuse(options, _OF_SHARDS, f"is not in the format {FORMAT}", "leave it out")
+        _refuse(options, _OF_SHARDS, f"is not in the format {options.format}", "leave it out")
         return ShardingIndexed([dict(DEFAULT_INDEX_CODECS[0])])
     if options.shard_format is None:
         if not isinstance(options.index_location, str):
@@ -291,11 +302,11 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
     """
     if isinstance(options.compressors, str) and options.compressors == "auto":
         if options.format is not None:
-            return DEFAULT_COMPRESSORS_OF_2022
+            return other_format(options.format).default_compressors
         return () if is_sharding else DEFAULT_COMPRESSORS
     found = with_documents(options.compressors)
     if options.format is not None:
-        return compressors_of_2022(found)
+        return other_format(options.format).compressors(found)
     name = options.compressors if isinstance(options.compressors, str) else ""
     is_alone = name and not is_sharding and name not in _CHECKSUMS
     return (found, DEFAULT_COMPRESSORS[-1]) if is_alone else found

@@ -17,9 +17,10 @@ import numpy as np
 from shardwrite.codecs.datatypes import zarr_dtype
 from shardwrite.codecs.documents import Codec, Document, attributes_of
 from shardwrite.errors import SpecError
-from shardwrite.format.hierarchy_2022 import FORMAT, check_extensions
+from shardwrite.format.document import OtherFormat
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.lengths import why_too_long
-from shardwrite.format.transformer_keys import checked_counts
+from shardwrite.format.transformer_keys import check_extensions, checked_counts
 from shardwrite.format.v2 import Words, translated
 
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
@@ -324,6 +325,18 @@ def compressors_of_2022(given: Any) -> Any:
     if name not in _CODECS:
         raise _unknown_compressors([given["name"]])
     return given if name in ("gzip", "blosc") else {**given, "name": f"{_NUMCODECS}{name}"}
+
+
+FORMAT_OF_2022 = OtherFormat(
+    default_compressors=(
+        {
+            "name": "blosc",
+            "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
+        },
+    ),
+    compressors=compressors_of_2022,
+    document=same_today,
+)
 
 
 def _unknown_compressors(names: Sequence[object]) -> SpecError:

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,20 @@ class ChunkPlace:
 
     shard: str  # key of its shard
     rank: int  # number of the chunk in its shard, in row-major order
+
+
+def check_extensions(found: Any) -> None:
+    """Refuse extensions that a reader of a document must understand."""
+    extensions = [] if found is None else found
+    if not isinstance(extensions, list) or any(
+        not isinstance(one, dict) or one.get("must_understand") is not False for one in extensions
+    ):
+        raise SpecError(
+            "a reader must understand them, and none is known here",
+            field="extensions",
+            value=found,
+            remedy="read it with a program that knows them",
+        )
 
 
 def checked_counts(value: object) -> Shape:

@@ -29,13 +29,6 @@ from shardwrite.journal.bucket_runs import (
     shared_fence_of,
 )
 from shardwrite.journal.bucket_shares import sharing
-from shardwrite.journal.consuming import (
-    CONSUMES,
-    Checked,
-    Consumption,
-    Listed,
-    consumption_of,
-)
 from shardwrite.journal.documents import (
     DocumentChange,
     alone_with,
@@ -48,15 +41,6 @@ from shardwrite.journal.documents import (
     replace_document,
     withdraw,
 )
-from shardwrite.journal.in_place import (
-    InPlace,
-    find_in_place,
-    layout_of,
-    new_tree_of,
-    refuse_in_place,
-    work_of,
-)
-from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all, this_process
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lock import Claim
@@ -97,7 +81,6 @@ from shardwrite.journal.replay import (
 )
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, metadata_of, take_away, take_back
-from shardwrite.journal.timeline import Commits, OpenTask, Timeline, Worker, timeline_of
 from shardwrite.journal.trust import require_trusted, require_trusted_copies
 from shardwrite.journal.undo import (
     Change,
@@ -120,18 +103,13 @@ from shardwrite.journal.writer import (
 
 __all__ = [
     "ADOPTS",
-    "CONSUMES",
-    "JOBS_PREFIX",
     "AdoptedFile",
     "Adoption",
     "Beginning",
     "Beside",
     "BucketFence",
     "Change",
-    "Checked",
     "Claim",
-    "Commits",
-    "Consumption",
     "Contents",
     "DocumentChange",
     "Entry",
@@ -139,15 +117,12 @@ __all__ = [
     "Fence",
     "History",
     "Holder",
-    "InPlace",
     "Intent",
     "JournalWriter",
     "Lease",
     "Ledger",
-    "Listed",
     "Listing",
     "OldBytes",
-    "OpenTask",
     "Process",
     "Range",
     "Receipt",
@@ -155,9 +130,7 @@ __all__ = [
     "RunDirectory",
     "RunRecord",
     "StrategyFacts",
-    "Timeline",
     "UpdateEntry",
-    "Worker",
     "admit",
     "all_listed",
     "alone_with",
@@ -174,7 +147,6 @@ __all__ = [
     "close_journals",
     "confirm",
     "consolidate",
-    "consumption_of",
     "differences",
     "drivers_on",
     "elements_in_shards",
@@ -184,7 +156,6 @@ __all__ = [
     "enter_above",
     "fence_of",
     "fetched",
-    "find_in_place",
     "find_run",
     "give_up",
     "give_up_passing",
@@ -195,15 +166,12 @@ __all__ = [
     "is_complete",
     "is_resumed",
     "journal_for",
-    "layout_of",
     "list_before",
     "live_holders",
     "look_beside",
     "make_way",
     "metadata_of",
     "neighbours",
-    "new_tree_of",
-    "note_job",
     "own_journals",
     "present_listed",
     "probe",
@@ -212,7 +180,6 @@ __all__ = [
     "receipt_at",
     "recover_changes",
     "recover_shard",
-    "refuse_in_place",
     "refuse_in_store",
     "refuse_other_run",
     "refuse_unfinished",
@@ -235,10 +202,7 @@ __all__ = [
     "tidied_neighbours",
     "tidied_run",
     "tidy",
-    "timeline_of",
     "unfinished",
     "unfinished_append",
     "withdraw",
-    "work_of",
-    "write_note",
 ]

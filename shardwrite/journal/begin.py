@@ -22,7 +22,6 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.receipt import read_receipt
@@ -41,11 +40,11 @@ from shardwrite.journal.takeover import (
     take_back,
 )
 from shardwrite.journal.trust import check_name, require_trusted
+from shardwrite.journal.wing_states import refuse_in_place
 from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
-    check_movable,
     is_there,
     keep_room,
     listed,
@@ -58,6 +57,7 @@ from shardwrite.stores import (
     write_file,
 )
 from shardwrite.stores.descriptors import opened
+from shardwrite.stores.files import check_movable
 
 _MAX_TRIES = 8
 

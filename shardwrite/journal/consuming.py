@@ -71,9 +71,6 @@ from shardwrite.stores import (
 )
 from shardwrite.stores.descriptors import opened
 
-CONSUMES = "consumes.json"
-"""File in the directory of the run whose shards hold what was removed elsewhere."""
-
 _LISTED, _ASIDE, _LINES = "listed.json", "aside", "checked-"
 _DOCUMENTS = (DOCUMENT, *DOCUMENTS_OF_V2)
 _NBYTES_PER_SHARD = 256

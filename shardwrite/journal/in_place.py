@@ -50,15 +50,14 @@ from shardwrite.errors import (
 from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
+from shardwrite.journal.wing_states import RECORD, conversion_beside, refuse_in_place
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
     PATH_MAX,
     WORK_PREFIX,
     Proof,
     as_store_error,
-    check_movable,
     data_in,
-    exchange,
     fsync_directory,
     give_room,
     is_there,
@@ -72,17 +71,14 @@ from shardwrite.stores import (
     sync_entry,
     write_file,
 )
+from shardwrite.stores.exchange import exchange
+from shardwrite.stores.files import check_movable
 
-_RECORD, _WORK = "record.json", "work.json"
+_WORK = "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
 _STATE_NBYTES = 512
 """More than the longest path of run state has, beside the path of its array."""
-
-
-def _home(path: Path) -> Path:
-    """Directory of a conversion of the tree at a path in its place."""
-    return path.with_name(path.name + CONVERSION_SUFFIX)
 
 
 def find_in_place(path: Path) -> bool:
@@ -90,12 +86,12 @@ def find_in_place(path: Path) -> bool:
 
     What one that has ended has left behind is removed.
     """
-    home = _home(path)
+    home = conversion_beside(path)
     if not is_there(home):
         return False
     with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
         _require_own(home)
-        data = read_file(home / _RECORD)
+        data = read_file(home / RECORD)
         record = None if data is None else _parsed(path, data)
         if record is not None and _works(home, record):
             return True
@@ -108,8 +104,8 @@ def new_tree_of(path: Path) -> Path | None:
 
     Nothing is changed. The path may be gone a moment later, if another process takes over.
     """
-    works = listed(_home(path), WORK_PREFIX)
-    found = (work / "new" / path.name for work in works if is_there(work / _RECORD))
+    works = listed(conversion_beside(path), WORK_PREFIX)
+    found = (work / "new" / path.name for work in works if is_there(work / RECORD))
     return next((new for new in found if is_there(new)), None)
 
 
@@ -117,27 +113,15 @@ def work_of(path: Path) -> Path | None:
     """Directory of the work on a conversion of the tree at a path, whoever is at it."""
     if not find_in_place(path):
         return None
-    record = _parsed(path, read_file(_home(path) / _RECORD) or b"")
-    return next(iter(_works(_home(path), record)), None)
+    record = _parsed(path, read_file(conversion_beside(path) / RECORD) or b"")
+    return next(iter(_works(conversion_beside(path), record)), None)
 
 
 def layout_of(path: Path) -> Mapping[str, str]:
     """What a conversion of the tree at a path was begun with; empty if there is none."""
     if not find_in_place(path):
         return {}
-    return _parsed(path, read_file(_home(path) / _RECORD) or b"").layout
-
-
-def refuse_in_place(path: Path) -> None:
-    """Refuse to write to an array that is being converted in its place, or lies in such a tree."""
-    for tree in (path, *path.parents):
-        if tree.name and is_there(_home(tree) / _RECORD):
-            raise JournalError(
-                f"{tree} is being converted in its place, and nothing else may write to it. Make "
-                "the same call again to finish that (shardwrite shard, unshard, reshard or adopt), "
-                "or give it up with abandon (shardwrite abandon), which leaves the old data",
-                path=str(_home(tree)),
-            )
+    return _parsed(path, read_file(conversion_beside(path) / RECORD) or b"").layout
 
 
 def _inode(path: Path) -> int | None:
@@ -173,25 +157,27 @@ class InPlace:
         """
         for _ in range(_MAX_TRIES):
             token = uuid.uuid4().hex
-            made = _home(path) / f"{WORK_PREFIX}{token}"
-            with as_store_error(str(_home(path)), "cannot begin"):
+            made = conversion_beside(path) / f"{WORK_PREFIX}{token}"
+            with as_store_error(str(conversion_beside(path)), "cannot begin"):
                 record = _recorded(path, layout)
                 if not _take_over(path, record, made):
-                    _tidy(_home(path), record.first)
+                    _tidy(conversion_beside(path), record.first)
                     if layout is None:
-                        raise RunEndedError("the conversion has ended", path=str(_home(path)))
+                        raise RunEndedError(
+                            "the conversion has ended", path=str(conversion_beside(path))
+                        )
                     continue
                 if layout is None:
-                    give_room(made / _RECORD)  # to give up on a full disk
+                    give_room(made / RECORD)  # to give up on a full disk
             with Lease(made, token):
                 this = cls(path, record, token)
                 this._write(this._new_inode)
                 yield this
             return
         raise JournalError(
-            f"{_home(path)} holds the record of a conversion without its work. Look at it, and "
-            "move it away, which deletes nothing",
-            path=str(_home(path)),
+            f"{conversion_beside(path)} holds the record of a conversion without its work. Look at "
+            "it, and move it away, which deletes nothing",
+            path=str(conversion_beside(path)),
         )
 
     @property
@@ -202,7 +188,7 @@ class InPlace:
     @property
     def work(self) -> Path:
         """Directory of this process's work."""
-        return _home(self.path) / f"{WORK_PREFIX}{self._token}"
+        return conversion_beside(self.path) / f"{WORK_PREFIX}{self._token}"
 
     @property
     def new(self) -> Path:
@@ -212,7 +198,7 @@ class InPlace:
     @property
     def is_lost(self) -> bool:
         """Whether another process has taken this work over."""
-        return not is_there(self.work / _RECORD)
+        return not is_there(self.work / RECORD)
 
     @property
     def is_complete(self) -> bool:
@@ -255,7 +241,7 @@ class InPlace:
             )
 
     def _lost(self) -> bool:
-        home = _home(self.path)
+        home = conversion_beside(self.path)
         raise JournalError(
             f"{self.path} is not the tree that was to be converted there. Nothing is removed. Look "
             f"at it and at {home}, and move that directory away, which deletes nothing",
@@ -328,10 +314,10 @@ class InPlace:
             remove_data(self.work, name, proof)
 
     def _end(self) -> None:
-        over = _home(self.path) / f"{_ENDED}{self._token}"
+        over = conversion_beside(self.path) / f"{_ENDED}{self._token}"
         with as_store_error(str(over), "cannot remove"):
             os.rename(self.work, over)
-            _tidy(_home(self.path), self._record.first)
+            _tidy(conversion_beside(self.path), self._record.first)
 
     def _write(self, new_inode: int | None) -> None:
         """Write the file of this process's work, durably."""
@@ -343,10 +329,10 @@ class InPlace:
 
 def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
-    home = _home(path)
+    home = conversion_beside(path)
     if layout is not None:
         _check_length(path)
-    if layout is not None and not is_there(home / _RECORD):
+    if layout is not None and not is_there(home / RECORD):
         refuse_in_place(path.parent)
     for _ in range(_MAX_TRIES):
         # Another process may remove the directory as long as it is empty.
@@ -355,10 +341,10 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(home, 0o700)
             _require_own(home)
-            if layout is not None and not is_there(home / _RECORD):
+            if layout is not None and not is_there(home / RECORD):
                 _link_record(path, layout)
             break
-    record = _parsed(path, read_file(home / _RECORD) or b"")
+    record = _parsed(path, read_file(home / RECORD) or b"")
     if layout is not None and dict(record.layout) != dict(layout):
         names = {*record.layout, *layout}
         others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
@@ -393,12 +379,12 @@ def _check_length(path: Path) -> None:
 
 def _parsed(path: Path, data: bytes) -> Record:
     """The record of a conversion of the tree at a path."""
-    home = _home(path)
+    home = conversion_beside(path)
     try:
         record = Record.from_json(data)
     except ValueError as error:
         raise JournalError(
-            f"{home / _RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
+            f"{home / RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
             "move it away, which deletes nothing",
             path=str(home),
         ) from error
@@ -412,17 +398,17 @@ def _parsed(path: Path, data: bytes) -> Record:
 
 def _link_record(path: Path, layout: Mapping[str, str]) -> None:
     """Write the record of a new conversion, unless another process is first."""
-    home, token = _home(path), uuid.uuid4().hex
+    home, token = conversion_beside(path), uuid.uuid4().hex
     draft = home / f"{_DRAFT}{token},{signature()}"
     os.mkdir(draft)
     record, is_first = Record(token, path.name, _inode(path) or 0, layout), False
     try:
-        write_file(draft / _RECORD, record.to_json(), durability="full", attempt=token)
-        keep_room(draft / _RECORD)
+        write_file(draft / RECORD, record.to_json(), durability="full", attempt=token)
+        keep_room(draft / RECORD)
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(draft / _RECORD, home / _RECORD)
+            os.link(draft / RECORD, home / RECORD)
             is_first = True
-        sync_entry(home / _RECORD)
+        sync_entry(home / RECORD)
     finally:
         if not is_first:
             note_failed(draft)
@@ -451,7 +437,7 @@ def _works(home: Path, record: Record) -> list[Path]:
     The record in it tells it from directories that a process of an earlier version, which was
     frozen meanwhile, has made again.
     """
-    works = [work for work in listed(home, WORK_PREFIX) if is_there(work / _RECORD)]
+    works = [work for work in listed(home, WORK_PREFIX) if is_there(work / RECORD)]
     return works + listed(home, f"{_DRAFT}{record.first},")
 
 
@@ -460,7 +446,7 @@ def _take_over(path: Path, record: Record, made: Path) -> bool:
 
     - Returns: False if there is none, because the conversion has ended.
     """
-    home = _home(path)
+    home = conversion_beside(path)
     for _ in range(_MAX_TRIES):
         works = _works(home, record)
         if not works:
@@ -488,10 +474,10 @@ def _tidy(home: Path, first: str) -> None:
     for over in listed(home, _ENDED):
         moved = over / "record-moved.json"
         with contextlib.suppress(FileNotFoundError):
-            os.rename(home / _RECORD, moved)
+            os.rename(home / RECORD, moved)
             if _first_in(moved) not in ("", first):
                 with contextlib.suppress(FileExistsError):
-                    os.link(moved, home / _RECORD)
+                    os.link(moved, home / RECORD)
         remove_state(over)
     for left in listed(home, _DRAFT):
         if is_left_behind(left):

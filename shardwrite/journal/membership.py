@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.errors import RunEndedError
-from shardwrite.journal.jobs import note_job
 from shardwrite.journal.lease import Lease
 from shardwrite.journal.writer import admit, close_journals
+from shardwrite.seams import resolve
 from shardwrite.stores import as_store_error
 
 _drivers: set[str] = set()  # of this process, that take part in a run now
@@ -31,7 +31,9 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
         _drivers.add(driver)
         try:
             admit(path, driver)
-            note_job(path)
+            if os.environ.get("ENVIRONMENT") == "BATCH":  # SLURM sets this in jobs of sbatch
+                with contextlib.suppress(LookupError):  # then nothing looks for notes, either
+                    resolve("job", "slurm")(path)
             yield
         finally:
             _drivers.discard(driver)

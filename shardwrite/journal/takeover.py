@@ -42,7 +42,6 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
-from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.journal.lease import live_holders
@@ -74,6 +73,7 @@ from shardwrite.journal.rundir import (
     run_in,
 )
 from shardwrite.journal.undo import recover_changes
+from shardwrite.journal.wing_states import CONSUMES
 from shardwrite.journal.writer import TOKEN
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow

@@ -31,16 +31,14 @@ from shardwrite.journal import (
     AdoptedFile,
     Adoption,
     Contents,
-    InPlace,
     Listing,
     Range,
     Receipt,
-    layout_of,
     look_beside,
     read_receipt,
-    refuse_in_place,
-    work_of,
 )
+from shardwrite.journal.in_place import InPlace, layout_of, work_of
+from shardwrite.journal.wing_states import refuse_in_place
 from shardwrite.operations.adopted import Adopted
 from shardwrite.operations.in_place import abandon_in_place, finish_adoption, taken_over
 from shardwrite.place.base import RECEIPT_NAME, RUN_SUFFIX

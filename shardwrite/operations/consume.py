@@ -11,7 +11,8 @@ from pathlib import Path
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.journal import Consumption, InPlace, layout_of, work_of
+from shardwrite.journal.consuming import Consumption
+from shardwrite.journal.in_place import InPlace, layout_of, work_of
 from shardwrite.operations.consuming import (
     check_copied,
     check_target,

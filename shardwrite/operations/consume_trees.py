@@ -16,14 +16,8 @@ import numpy as np
 
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, ShardwriteError, StoreError
-from shardwrite.journal import (
-    Checked,
-    Consumption,
-    InPlace,
-    consumption_of,
-    layout_of,
-    work_of,
-)
+from shardwrite.journal.consuming import Checked, Consumption, consumption_of
+from shardwrite.journal.in_place import InPlace, layout_of, work_of
 from shardwrite.operations.consuming import (
     check_copied,
     check_target,

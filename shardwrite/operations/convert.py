@@ -16,7 +16,7 @@ from shardwrite.operations.conversion import Conversion, ConversionPlan
 from shardwrite.operations.converting import Progress, call_of, plan_all, planned
 from shardwrite.operations.whole_trees import AUTO, IN_PLACE, convert_tree, short_form
 from shardwrite.sources.volume_arrays import open_tree
-from shardwrite.stores import InsideStore
+from shardwrite.stores.inside import InsideStore
 from shardwrite.write.donor import Check
 
 

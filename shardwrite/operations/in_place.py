@@ -39,14 +39,13 @@ from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import (
     ADOPTS,
     Adoption,
-    InPlace,
     check_groups_above,
     consolidate,
-    consumption_of,
-    find_in_place,
     replace_document,
     withdraw,
 )
+from shardwrite.journal.consuming import consumption_of
+from shardwrite.journal.in_place import InPlace, find_in_place
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all, refuse_loss_of
 from shardwrite.operations.unfinished import refuse_runs
@@ -56,9 +55,8 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
-from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.read.source import by_inner_chunks
 from shardwrite.stores import (
-    InsideStore,
     as_store_error,
     copy_rights,
     is_there,
@@ -68,6 +66,7 @@ from shardwrite.stores import (
     parse_document,
     read_file,
 )
+from shardwrite.stores.inside import InsideStore
 
 INTO = "consumed into"
 """Key in the layout of a conversion that consumes a tree, which names the new array."""
@@ -86,7 +85,7 @@ _MAX_SHOWN = 3
 
 def finish_in_place(place: Place) -> bool:
     """Finish a conversion in place of which only the rest is left: the removal of the old tree."""
-    path = converted_path(place)
+    path = place.tree_path
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -125,7 +124,7 @@ def abandon_in_place(place: Place) -> bool:
     tree is given up if nothing of it was removed, and then the tree is whole. If files are being
     adopted, they are restored and put back, unless the array has its name already.
     """
-    path = converted_path(place)
+    path = place.tree_path
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
@@ -221,16 +220,6 @@ def taken_over(work: InPlace) -> RunEndedError:
 
 def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
-
-
-def converted_path(place: Place) -> Path | None:
-    """Path of a tree beside which a conversion or adoption may lie; None if there is no such path.
-
-    Another program may meanwhile have made a hierarchy of 2022 there.
-    """
-    if isinstance(place, TransformerPlace) and not place.base.name:
-        return place.base.hierarchy_root
-    return _path_of(place)
 
 
 def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:

@@ -12,12 +12,12 @@ from shardwrite.format.passage import what_differs
 from shardwrite.journal import RunDirectory
 from shardwrite.operations.scale_copies import behind
 from shardwrite.plan import Plan, Resources
+from shardwrite.plan.copying import copied_nbytes
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.accepted import accepts_source
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, waiting
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.conversion import copied_nbytes
 from shardwrite.runs.given import take, take_for
 from shardwrite.runs.job import Job
 from shardwrite.runs.lost import check_nothing_lost

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from shardwrite.engines import LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
-from shardwrite.format.transformer import same_today
+from shardwrite.format.document import other_format
 from shardwrite.journal import (
     Receipt,
     RunDirectory,
@@ -118,7 +118,7 @@ def prepare(
 def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
     """Refuse a plan that was made without the format."""
     try:
-        same_today(plan.metadata.document)
+        other_format(format).document(plan.metadata.document)
     except SpecError as error:
         raise SpecError(
             f"the plan was made for another one, as its {error.fields['field']} shows",

@@ -8,18 +8,11 @@ from typing import Any
 
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError
-from shardwrite.journal import (
-    RunDirectory,
-    fetched,
-    find_in_place,
-    find_run,
-    is_complete,
-    unfinished,
-)
+from shardwrite.journal import RunDirectory, fetched, find_run, is_complete, unfinished
+from shardwrite.journal.in_place import find_in_place
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.conversion import ConversionPlan
 from shardwrite.operations.hdf5_sources import refuse_loss
-from shardwrite.operations.in_place import converted_path
 from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
@@ -87,7 +80,7 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
     """What :func:`abandon` would give up."""
     target = fetched(resolve_target(store, name, is_read=True))
     place = target.place
-    path = converted_path(place)
+    path = place.tree_path
     if path is not None and find_in_place(path):
         return Abandoned(in_place=True, regions=())
     if is_abandonable(target, None):

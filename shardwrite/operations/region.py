@@ -22,8 +22,8 @@ from shardwrite.journal import (
     tidied_run,
     unfinished,
 )
+from shardwrite.journal.wing_states import abandon_in_place
 from shardwrite.operations.committing import committing
-from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
 from shardwrite.operations.scattered import abandon_scale
 from shardwrite.operations.traffic import with_traffic
@@ -364,7 +364,7 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
-    is_given_up = abandon_in_place(target.place) or abandon_scale(target, run_dir)
+    is_given_up = abandon_in_place(target) or abandon_scale(target, run_dir)
     if is_given_up and target.place.kind() != "array":
         return []  # otherwise something else may be left beside the array
     with holding(target):

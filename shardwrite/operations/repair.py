@@ -63,11 +63,11 @@ from shardwrite.operations.verify import (
     verify,
     verify_opened,
 )
-from shardwrite.picture import ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.census import ShardState
 from shardwrite.read.hdf5_shards import fits_hdf5
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.versions import object_versions

@@ -17,8 +17,8 @@ from shardwrite.journal import (
     look_beside,
     metadata_of,
     read_receipt,
-    timeline_of,
 )
+from shardwrite.journal.timeline import timeline_of
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.reporting.facts import PlanFigures, WorkerReport, printed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -30,21 +31,20 @@ from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
 from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
-from shardwrite.picture import Census, ShardState
+from shardwrite.place.base import Place
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.census import Census, ShardState
 from shardwrite.read.compare import compare
 from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
+from shardwrite.read.source import SourceMetadata, as_dask, by_inner_chunks
 from shardwrite.read.stored_array import check_names_of, stored_at
 from shardwrite.runs.given import Given, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
-from shardwrite.runs.reencoded import by_inner_chunks
-from shardwrite.sources import as_dask
-from shardwrite.sources.base import SourceMetadata
-from shardwrite.sources.opening import place_of
-from shardwrite.stores import is_there
+from shardwrite.seams import needed
+from shardwrite.stores import is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.donor import Donor
 
@@ -350,7 +350,7 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     if not isinstance(against, str | os.PathLike):
         check_lossless(metadata, "against", type(against).__name__)
         return None, take_written(against, metadata, "against")
-    found = stored_at(place_of(against))
+    found = stored_at(_place_of(against))
     check_names_of(found)
     given = found.array
     known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
@@ -368,6 +368,16 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         check_lossless(metadata, "against", str(against))
         return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
+
+
+def _place_of(against: str | os.PathLike[str]) -> Place:
+    """Place of an array that has a path: a directory, or what a wing finds at another path."""
+    if stat.S_ISDIR(mode_of(against)):
+        return resolve_place(against, None, is_read=True)
+    open_: Callable[[Any], Place] = needed(
+        "place", "file", "no directory", field="against", value=os.fspath(against)
+    )
+    return open_(against)
 
 
 def check_lossless(metadata: ArrayMetadata, field: str, value: object) -> None:

@@ -11,7 +11,6 @@ from shardwrite.journal import has_consolidated
 from shardwrite.operations.report import Problem, Report
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_if_there, document_of
-from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import documents_below
 
 _REMEDY = (
@@ -23,7 +22,7 @@ _LIST = "consolidated_metadata"
 
 def is_group(place: Place) -> bool:
     """Whether a group of Zarr v3 stands at a place."""
-    return not isinstance(place, TransformerPlace) and place.kind() == "group"
+    return not place.hierarchy and place.kind() == "group"
 
 
 def verify_group(place: Place, **others: bool) -> Report:

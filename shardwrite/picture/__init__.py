@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from shardwrite._lazy import attach
-from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
+from shardwrite.picture.fold import GAP, Folded, fold
+from shardwrite.read.census import STATES, Census, ShardState
 
 if TYPE_CHECKING:
-    from shardwrite.picture.census import Census
     from shardwrite.picture.page import html
     from shardwrite.picture.png import write_png
     from shardwrite.picture.terminal import TerminalPicture, terminal_picture
@@ -14,7 +14,6 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "shardwrite.picture.census": ("Census",),
             "shardwrite.picture.page": ("html",),
             "shardwrite.picture.png": ("write_png",),
             "shardwrite.picture.terminal": ("TerminalPicture", "terminal_picture"),

@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.grid import ceil_div
+from shardwrite.read.census import Array, ShardState
 
-Array = npt.NDArray[Any]
-
-
-class ShardState(IntEnum):
-    """State of a shard."""
-
-    PENDING = 0
-    """A run that has not ended still has to write the shard."""
-    WRITTEN = 1
-    """The shard has an object, in which no fault was found."""
-    EMPTY = 2
-    """The shard has no object and reads as the fill value; nothing says that it should have one."""
-    MISSING = 3
-    """The shard has no object, but should have one."""
-    BAD = 4
-    """A fault was found in the shard."""
-
-
-STATES = tuple(state.name.lower() for state in ShardState)
 GAP = 255  # cell of a picture without a shard
 _SEVERITY = np.array([2, 1, 0, 3, 4], np.uint8)  # by state: a cell shows its most severe one
 _BY_SEVERITY = np.argsort(_SEVERITY).astype(np.uint8)

@@ -7,19 +7,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from shardwrite.grid import Shape
-from shardwrite.picture.fold import STATES, Array, Folded, ShardState
-from shardwrite.picture.tally import Tally
+from shardwrite.picture.fold import Folded
+from shardwrite.read.census import LEGEND_ORDER, STATES, Array, Census, ShardState, times
 from shardwrite.results import human
 
 RGB = tuple[int, int, int]
-LEGEND_ORDER = (
-    ShardState.WRITTEN,
-    ShardState.EMPTY,
-    ShardState.PENDING,
-    ShardState.MISSING,
-    ShardState.BAD,
-)
 STATE_COLOURS: tuple[RGB, ...] = (
     (185, 60, 255),
     (0, 0, 0),
@@ -37,14 +29,9 @@ SIZE_COLOURS: tuple[RGB, ...] = (
 PALETTE = np.array(STATE_COLOURS + SIZE_COLOURS, np.uint8)
 
 
-def times(shape: Shape) -> str:
-    """Format a shape, such as ``4 x 3``."""
-    return " x ".join(f"{n:,}" for n in shape) or "1"
-
-
-def shades_of(picture: Folded, tally: Tally) -> Array:
+def shades_of(picture: Folded, census: Census) -> Array:
     """Map the cells of a picture to indices of `PALETTE`; ``GAP`` stays ``GAP``."""
-    low, high, n = tally.min_nbytes, tally.max_nbytes, len(SIZE_COLOURS)
+    low, high, n = census.min_nbytes, census.max_nbytes, len(SIZE_COLOURS)
     position = (
         (picture.mean_nbytes - low) / (high - low)
         if high > low
@@ -54,14 +41,14 @@ def shades_of(picture: Folded, tally: Tally) -> Array:
     return np.where(picture.states == ShardState.WRITTEN, steps, picture.states).astype(np.uint8)
 
 
-def legend_of(tally: Tally) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
+def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
     """Iterate over the states that occur, each with its colours and its text."""
-    low, high = human(tally.min_nbytes), human(tally.max_nbytes)
+    low, high = human(census.min_nbytes), human(census.max_nbytes)
     for state in LEGEND_ORDER:
         name = STATES[state]
-        count = tally.counts[name]
+        count = census.counts[name]
         if count and state == ShardState.WRITTEN:
-            is_even = tally.min_nbytes == tally.max_nbytes
+            is_even = census.min_nbytes == census.max_nbytes
             middle = len(SIZE_COLOURS) // 2
             colours = SIZE_COLOURS[middle : middle + 1] if is_even else SIZE_COLOURS
             yield state, colours, f"{count:,} {name}, {low}" + ("" if is_even else f" to {high}")
@@ -69,11 +56,11 @@ def legend_of(tally: Tally) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]
             yield state, STATE_COLOURS[state : state + 1], f"{count:,} {name}"
 
 
-def caption_of(tally: Tally, picture: Folded) -> str:
+def caption_of(census: Census, picture: Folded) -> str:
     """Describe in one line what a picture shows."""
-    grid = tally.states.shape
+    grid = census.states.shape
     parts = [f"shard grid {times(grid)}"]
-    if len(grid) > 2 and tally.states.size:
+    if len(grid) > 2 and census.states.size:
         parts.append(f"{math.prod(grid[:-2]):,} planes of the last two axes")
     if (largest := int(picture.n_shards.max(initial=0))) > 1:
         parts.append(f"each cell shows the worst of up to {largest:,} shards")
@@ -83,44 +70,3 @@ def caption_of(tally: Tally, picture: Folded) -> str:
 def hex_of(colour: Iterable[int]) -> str:
     """Format a colour for HTML, such as ``#2c2e3a``."""
     return "#" + "".join(f"{value:02x}" for value in colour)
-
-
-def told_counts(tally: Tally) -> str:
-    """Number of shards in each state that occurs, such as ``4 written, 1 missing``."""
-    counts = tally.counts
-    return ", ".join(
-        f"{counts[STATES[state]]:,} {STATES[state]}"
-        for state in LEGEND_ORDER
-        if counts[STATES[state]]
-    )
-
-
-def rows_of(tally: Tally) -> list[tuple[str, str]]:
-    """Rows of the census as a table: pairs of a name and a cell."""
-    rows = [
-        ("array", tally.path),
-        (
-            "grid",
-            (
-                f"{times(tally.states.shape)} shards, "
-                f"each of {times(tally.chunks_per_shard)} inner chunks"
-            ),
-        ),
-        ("shards", told_counts(tally) or "none"),
-        (
-            "inner chunks",
-            (
-                f"{tally.n_stored_chunks:,} of {tally.n_inner_chunks:,} hold data "
-                f"({tally.stored_fraction:.1%})"
-            ),
-        ),
-    ]
-    if tally.counts["written"]:
-        low, mean, high = map(human, (tally.min_nbytes, tally.mean_nbytes, tally.max_nbytes))
-        rows.append(
-            (
-                "stored",
-                f"{human(tally.total_nbytes)}; {mean} per shard on average, from {low} to {high}",
-            )
-        )
-    return rows + [("warning", text) for text in tally.warnings]

@@ -9,9 +9,9 @@ from itertools import groupby
 
 from shardwrite.grid import unravel
 from shardwrite.notebook.html import card_html, page_html
-from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
-from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows_of, shades_of
-from shardwrite.picture.tally import Tally
+from shardwrite.picture.fold import GAP, Folded, fold
+from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, shades_of
+from shardwrite.read.census import STATES, Census, ShardState, rows_of
 from shardwrite.results import Facts, human
 
 NOTEBOOK_CELLS = 2_500
@@ -24,7 +24,7 @@ _CELL_PX, _PICTURE_PX = 24.0, 720
 _CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
 
 
-def html(census: Tally) -> str:
+def html(census: Census) -> str:
     """Make an HTML page of a census.
 
     The page holds the table and a picture of the shard grid, which shows the index and size of the
@@ -35,45 +35,45 @@ def html(census: Tally) -> str:
     return page_html(f"census of {census.path}", fragment(census, _PAGE_CELLS))
 
 
-def fragment(tally: Tally, n_cells: int) -> str:
+def fragment(census: Census, n_cells: int = NOTEBOOK_CELLS) -> str:
     """Make the card of a census, with a picture of at most `n_cells` cells."""
     side = math.isqrt(n_cells)
-    picture = fold(tally.states, tally.stored_nbytes, side, side)
-    caption = escape(caption_of(tally, picture))
+    picture = fold(census.states, census.stored_nbytes, side, side)
+    caption = escape(caption_of(census, picture))
     drawing = (
-        f"<figure>{_svg(tally, picture, caption)}"
-        f"<figcaption><div>{_legend(tally)}</div>{caption}</figcaption></figure>"
+        f"<figure>{_svg(census, picture, caption)}"
+        f"<figcaption><div>{_legend(census)}</div>{caption}</figcaption></figure>"
     )
-    counts = tally.counts
+    counts = census.counts
     headline = [
-        (f"{counts['written']:,}", f"of {tally.states.size:,} shards are written"),
-        (human(tally.total_nbytes), "stored"),
-        (f"{tally.stored_fraction:.1%}", "of the inner chunks hold data"),
+        (f"{counts['written']:,}", f"of {census.states.size:,} shards are written"),
+        (human(census.total_nbytes), "stored"),
+        (f"{census.stored_fraction:.1%}", "of the inner chunks hold data"),
     ]
     problems = [(f"{counts[s]:,} {s}", told) for s, told in _PROBLEMS.items() if counts[s]]
     return card_html(
         Facts(
             title="census",
-            subject=tally.path,
+            subject=census.path,
             headline=headline,
             problems=problems,
-            notes=[("warning", text) for text in tally.warnings],
-            rows=[row for row in rows_of(tally) if row[0] != "warning"],
+            notes=[("warning", text) for text in census.warnings],
+            rows=[row for row in rows_of(census) if row[0] != "warning"],
             drawing=drawing,
         )
     )
 
 
-def _legend(tally: Tally) -> str:
+def _legend(census: Census) -> str:
     swatch = "<span style='display:inline-block;width:.8em;height:.8em;background:{}'></span>"
     return "".join(
         "<span style='margin-right:1.5em;white-space:nowrap'>"
         f"{''.join(swatch.format(hex_of(c)) for c in colours)} {words}</span>"
-        for _, colours, words in legend_of(tally)
+        for _, colours, words in legend_of(census)
     )
 
 
-def _svg(tally: Tally, picture: Folded, caption: str) -> str:
+def _svg(census: Census, picture: Folded, caption: str) -> str:
     rows, columns = picture.states.shape
     if not rows:
         return ""
@@ -83,11 +83,11 @@ def _svg(tally: Tally, picture: Folded, caption: str) -> str:
         f"aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
         "class='sw-grid' "
         f"width='{columns * cell:.0f}' height='{rows * cell:.0f}' shape-rendering='crispEdges'>"
-        f"{''.join(_rects(tally, picture))}</svg>"
+        f"{''.join(_rects(census, picture))}</svg>"
     )
 
 
-def _rects(tally: Tally, picture: Folded) -> Iterator[str]:
+def _rects(census: Census, picture: Folded) -> Iterator[str]:
     """Make one rectangle for each cell.
 
     In a large picture, neighbouring shards of one state other than written share a rectangle.
@@ -96,7 +96,7 @@ def _rects(tally: Tally, picture: Folded) -> Iterator[str]:
     size = 0.94 if has_lines else 1
     fills = [hex_of(colour) for colour in PALETTE.tolist()]
     for y, (states, shades) in enumerate(
-        zip(picture.states.tolist(), shades_of(picture, tally).tolist(), strict=True)
+        zip(picture.states.tolist(), shades_of(picture, census).tolist(), strict=True)
     ):
         is_alone = (picture.n_shards[y] > 1) | (picture.states[y] == ShardState.WRITTEN) | has_lines
         runs = [
@@ -108,17 +108,17 @@ def _rects(tally: Tally, picture: Folded) -> Iterator[str]:
                 continue
             x, *others = cells
             width = len(others) + size
-            title = _title(tally, picture, y, x, x + len(others))
+            title = _title(census, picture, y, x, x + len(others))
             yield (
                 f"<rect x='{x}' y='{y}' width='{width}' height='{size}' "
                 f"fill='{fills[shades[x]]}'><title>{title}</title></rect>"
             )
 
 
-def _title(tally: Tally, picture: Folded, y: int, start: int, stop: int) -> str:
+def _title(census: Census, picture: Folded, y: int, start: int, stop: int) -> str:
     """Describe the shards in the cells of row `y` from `start` to `stop`, both included."""
     first, last = (
-        unravel(int(rank), tally.states.shape)
+        unravel(int(rank), census.states.shape)
         for rank in (picture.first[y, start], picture.last[y, stop])
     )
     state, nbytes = STATES[picture.states[y, start]], picture.mean_nbytes[y, start]

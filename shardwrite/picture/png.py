@@ -9,7 +9,6 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import unravel
-from shardwrite.picture.census import Census
 from shardwrite.picture.fold import GAP, Folded, fold
 from shardwrite.picture.look import (
     PALETTE,
@@ -19,6 +18,7 @@ from shardwrite.picture.look import (
     legend_of,
     shades_of,
 )
+from shardwrite.read.census import Census
 from shardwrite.results import human
 
 # Grounds and texts, as cards have them in light and in dark.

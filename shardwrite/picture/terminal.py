@@ -15,9 +15,9 @@ from rich.style import Style
 from rich.text import Text
 
 from shardwrite.grid import ceil_div
-from shardwrite.picture.census import Census
 from shardwrite.picture.fold import GAP, Folded, fold
 from shardwrite.picture.look import PALETTE, caption_of, legend_of, shades_of
+from shardwrite.read.census import Census
 
 _SYMBOLS = "-#.?!"  # by state
 _LARGEST_CELL = 4  # columns of a cell in a small grid, which is enlarged

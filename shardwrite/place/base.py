@@ -87,6 +87,32 @@ class Place(Protocol):
         """
         return self.groups
 
+    @property
+    def hierarchy(self) -> str:
+        """Text that names the kind of hierarchy, if groups have no documents in it; else empty."""
+        return ""
+
+    def arrays_in_hierarchy(self) -> Iterator[str]:
+        """Names of the arrays in such a hierarchy."""
+        return iter(())
+
+    def check_new(self, layout: str | None) -> None:  # noqa: ARG002
+        """Refuse a new array that does not fit where it is to lie.
+
+        - `layout`: see `place.target.resolve_place`.
+        """
+        return
+
+    @property
+    def tree_path(self) -> Path | None:
+        """Directory of all that lies here, if it can be converted in its place."""
+        return None
+
+    @property
+    def default_run_dir(self) -> Path | None:
+        """Directory for the state of runs where a user has named none; None if there is none."""
+        return None
+
     def groups_above(self) -> Iterator[Place]:
         """Groups above that have a document, nearest first, up to the first gap."""
 

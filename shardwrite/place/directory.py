@@ -90,6 +90,11 @@ class Directory(Place):
         return self.path
 
     @property
+    def tree_path(self) -> Path:
+        """See :attr:`Place.tree_path`."""
+        return self.path
+
+    @property
     def groups(self) -> Sequence[Directory]:
         """See :attr:`Place.groups`."""
         return [Directory(self.root, name) for name in names_above(self.name)]

@@ -7,11 +7,21 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import DATA, META, documents_of, is_hierarchy
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, shape_in
 from shardwrite.place.base import MARK_NAME
-from shardwrite.stores import as_store_error, is_file, is_there, mode_of, read_json
+from shardwrite.stores import (
+    Store,
+    as_store_error,
+    is_file,
+    is_there,
+    mode_of,
+    parse_document,
+    read_json,
+    read_limit,
+)
 
 _ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
 
@@ -36,6 +46,18 @@ def kind_of(path: Path) -> str:
         return kind_of_document(read_json(document))
     except ValueError:
         return "torn"
+
+
+def hierarchy_document(store: Store) -> Document | None:
+    """Document of the hierarchy of 2022 that a store holds; None if it holds none."""
+    data = store.read_whole(DOCUMENT, read_limit())
+    if data is None or len(data) > read_limit() or b"purl.org" not in data:
+        return None
+    try:
+        document: Document = parse_document(data, DOCUMENT)
+    except SpecError:  # broken documents are told by those who read them
+        return None
+    return document if is_hierarchy(document) else None
 
 
 def array_of_2022_around(path: Path) -> Path | None:

@@ -10,8 +10,7 @@ from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
-from shardwrite.place.transformer import TransformerStore
-from shardwrite.stores import BucketStore, local_path
+from shardwrite.stores import local_path
 
 
 def target_via(target: Target, directory: Any) -> Target:
@@ -37,9 +36,7 @@ def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore
             remedy='give the path of a directory, such as "/local/scratch"',
         )
     where = local_path(os.fsdecode(directory), "via")
-    base = place.base if isinstance(place, InStore) else None
-    if isinstance(base, TransformerStore | BucketStore):
-        base = base.via(where)
+    base = place.base.via(where) if isinstance(place, InStore) else None
     if base is None or base.scratch is None or not isinstance(place, InStore):
         raise no_bucket(place.label, where)
     return replace(place, base=base)

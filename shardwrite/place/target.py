@@ -17,10 +17,10 @@ from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.node import DOCUMENT
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
-from shardwrite.place.nodes import shape_of
+from shardwrite.place.nodes import hierarchy_document, shape_of
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import private_directory, refuse_run_dir, run_state_of
-from shardwrite.place.transformer import TransformerPlace, hierarchy_of
+from shardwrite.seams import needed
 from shardwrite.stores import (
     CONVERSION_SUFFIX,
     DURABILITIES,
@@ -198,15 +198,7 @@ def resolve_new(
 ) -> Target:
     """Find the place of a new array, and of its run state; see `resolve_target`."""
     place = resolve_place(store, name, layout=layout)
-    if layout is None and isinstance(place, TransformerPlace):
-        raise SpecError(
-            f"{place.label} is in a hierarchy of 2022",
-            field="format",
-            value=layout,
-            remedy=f'give "{FORMAT}", or another place',
-        )
-    if isinstance(place, TransformerPlace):
-        place.check_hierarchy()
+    place.check_new(layout)
     return target_at(place, run_dir)
 
 
@@ -215,8 +207,8 @@ def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool 
     if isinstance(place, Directory):
         refuse_run_dir(run_dir)
         return Target(place, place.beside)
-    if isinstance(place, TransformerPlace) and run_dir is None and value_of(RUN_DIR) is None:
-        run_dir = place.beside_hierarchy
+    if run_dir is None and value_of(RUN_DIR) is None:
+        run_dir = place.default_run_dir
     state = run_state_of(place, run_dir, is_read=is_read)
     return Target(place, state.path, in_store=state.in_store)
 
@@ -231,7 +223,7 @@ def resolve_place(
 ) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
-    An array that lies in a hierarchy of 2022 is found there; see `place.transformer`.
+    An array that lies in a hierarchy of 2022 is found there; see `format.hierarchy_2022`.
 
     - `store`: path or ``file:`` URL of the store's directory; or the URL of a bucket; or a store,
       or a group, array or path in one. A `zarr.storage.LocalStore` stands for its directory.
@@ -246,25 +238,34 @@ def resolve_place(
     place = _plain_place(store, name, is_read=is_read)
     if isinstance(place, InStore) and not place.name and not asks:
         return place
-    return in_hierarchy(place, must=layout == FORMAT)
+    return in_hierarchy(place, layout)
 
 
-def in_hierarchy(place: Directory | InStore, *, must: bool = False) -> Directory | InStore:
-    """The place of an array of 2022, if it lies in a hierarchy of 2022 or must do so."""
+def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Directory | InStore:
+    """The place of an array of 2022, if it lies in a hierarchy of 2022, or is to be made in one."""
+    store: Store
+    name, document = place.name, None
     if isinstance(place, InStore):
+        store = place.base
         # An array of today at this path has a document of its own; at the root, there is but one.
-        may_be = not place.name or not place.has(DOCUMENT)
-        if must or (may_be and hierarchy_of(place.base)):
-            return TransformerPlace.of(place.base, place.name)
+        if layout is None and (not name or not place.has(DOCUMENT)):
+            document = hierarchy_document(store)
+    else:
+        around = (place.path, *place.path.parents)
+        directory = next((path for path in around if is_file(path / DOCUMENT)), None)
+        store = Directory(place.root).store
+        if directory is not None:
+            document = hierarchy_document(Directory(directory).store)
+        if directory is not None and document is not None:
+            store = Directory(directory).store
+            within = place.path.relative_to(directory).as_posix()
+            name = "" if within == "." else within
+    if layout is None and document is None:
         return place
-    for directory in (place.path, *place.path.parents):
-        if is_file(directory / DOCUMENT):
-            hierarchy = Directory(directory).store
-            if hierarchy_of(hierarchy):
-                within = place.path.relative_to(directory).as_posix()
-                return TransformerPlace.of(hierarchy, "" if within == "." else within)
-            break
-    return TransformerPlace.of(Directory(place.root).store, place.name) if must else place
+    found: InStore = needed(
+        "hierarchy", layout or FORMAT, "an array of 2022", field="store", value=place.label
+    )(store, name, document)
+    return found
 
 
 def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:

@@ -18,15 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hierarchy_2022 import (
-    DATA,
-    HIERARCHY,
-    META,
-    check_hierarchy,
-    is_hierarchy,
-)
+from shardwrite.format.hierarchy_2022 import CORE, DATA, FORMAT, META
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.transformer_keys import check_extensions
 from shardwrite.place.base import (
     MARK_NAME,
     QUARANTINE_PREFIX,
@@ -38,11 +34,10 @@ from shardwrite.place.base import (
     names_above,
 )
 from shardwrite.place.directory import Directory, remove_temporaries
+from shardwrite.place.nodes import hierarchy_document
 from shardwrite.place.objects import InStore
 from shardwrite.stores import (
     Bounded,
-    BucketStore,
-    InsideStore,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -62,19 +57,45 @@ _OWN = re.compile(
 _ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
 
 
+_SUFFIX = ".json"
+HIERARCHY: Document = {
+    "zarr_format": CORE,
+    "metadata_encoding": CORE,
+    "metadata_key_suffix": _SUFFIX,
+    "extensions": [],
+}
+"""Document of a hierarchy of 2022, at the key ``zarr.json`` of its store."""
+
+
 def hierarchy_of(store: Store) -> bool:
-    """Whether a store holds a hierarchy of 2022."""
-    data = store.read_whole(DOCUMENT, read_limit())
-    if data is None or len(data) > read_limit() or b"purl.org" not in data:
-        return False
-    try:
-        document = parse_document(data, DOCUMENT)
-    except SpecError:  # broken documents are told by those who read them
-        return False
-    if not is_hierarchy(document):
-        return False
-    check_hierarchy(document)
-    return True
+    """Whether a store holds a hierarchy of 2022 that can be read."""
+    document = hierarchy_document(store)
+    if document is not None:
+        _check_hierarchy(document)
+    return document is not None
+
+
+def _check_hierarchy(document: Document) -> None:
+    """Refuse the document of a hierarchy that asks for what is not done here."""
+    suffix = document.get("metadata_key_suffix", _SUFFIX)
+    if suffix != _SUFFIX:
+        raise SpecError(
+            "documents of a hierarchy of 2022 with other names are not read",
+            field="metadata_key_suffix",
+            value=suffix,
+            remedy=f"let the names of all documents end in {_SUFFIX}, and say so in zarr.json",
+        )
+    check_extensions(document.get("extensions"))
+
+
+def place_in(store: Store, name: str, document: Document | None) -> TransformerPlace:
+    """Place of an array in a hierarchy, or in one that is to be made.
+
+    - `document`: document of the hierarchy, if it is there.
+    """
+    if document is not None:
+        _check_hierarchy(document)
+    return TransformerPlace.of(store, name)
 
 
 class TransformerStore(Store):
@@ -131,10 +152,8 @@ class TransformerStore(Store):
         return self._inner.scratch
 
     def via(self, directory: str) -> TransformerStore:
-        """The store as one whose shards wait in a directory, if it is in a bucket."""
-        inner = self._inner
-        inner = inner.via(directory) if isinstance(inner, BucketStore) else inner
-        return TransformerStore(inner, self._name)
+        """See :meth:`Store.via`."""
+        return TransformerStore(self._inner.via(directory), self._name)
 
     @property
     def loses_changes(self) -> bool:
@@ -265,11 +284,10 @@ class TransformerStore(Store):
         return self._inner.edit(self.key_below(key))
 
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
-        """Compare the sizes of objects in a file with their metadata; see `InsideStore`."""
-        if isinstance(self._inner, InsideStore):
-            data = self._inner.at(self._data)
-            above = f"{self._data}/"
-            data.check_sizes(lambda key: most_of(self._key_above(above + key)))
+        """See :meth:`Store.check_sizes`."""
+        above = f"{self._data}/"
+        data = self._inner.at(self._data)
+        data.check_sizes(lambda key: most_of(self._key_above(above + key)))
 
     def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """See :meth:`Store.check_nbytes`."""
@@ -403,8 +421,29 @@ class TransformerPlace(InStore):
         """See :class:`Place`."""
         return repr(self.base)
 
-    def check_hierarchy(self) -> None:
-        """Refuse a store that holds something else than a hierarchy of 2022, or nothing."""
+    @property
+    def tree_path(self) -> Path | None:
+        """See :attr:`Place.tree_path`; a hierarchy is one, and none of its arrays is."""
+        return None if self.base.name else self.base.hierarchy_root
+
+    @property
+    def hierarchy(self) -> str:
+        """See :attr:`Place.hierarchy`."""
+        return "hierarchy of 2022"
+
+    def arrays_in_hierarchy(self) -> Iterator[str]:
+        """See :meth:`Place.arrays_in_hierarchy`."""
+        return self.base.arrays()
+
+    def check_new(self, layout: str | None) -> None:
+        """See :meth:`Place.check_new`; the store may hold nothing, or a hierarchy of 2022."""
+        if layout is None:
+            raise SpecError(
+                f"{self.label} is in a {self.hierarchy}",
+                field="format",
+                value=layout,
+                remedy=f'give "{FORMAT}", or another place',
+            )
         root = self.base.hierarchy_root
         if self.base.has_hierarchy() or root is None:
             return
@@ -483,7 +522,7 @@ class TransformerPlace(InStore):
             directory.make_directories(below, durability)
 
     @property
-    def beside_hierarchy(self) -> Path | None:
-        """Directory that holds that of the hierarchy, where the state of runs lies by default."""
+    def default_run_dir(self) -> Path | None:
+        """See :attr:`Place.default_run_dir`; it holds the directory of the hierarchy."""
         root = self.base.hierarchy_root
         return None if root is None else root.parent

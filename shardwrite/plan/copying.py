@@ -31,3 +31,18 @@ def check_copying(plan: PlanFacts, needed_nbytes: int, action: str, remedy: str)
         allowed_nbytes=allowed,
         remedy=remedy,
     )
+
+
+def copied_nbytes(plan: PlanFacts, *, decodes: bool) -> int:
+    """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
+
+    - `decodes`: whether chunks are also decoded.
+    """
+    chunk_nbytes = math.prod(plan.metadata.grid.chunks) * plan.metadata.itemsize
+    needed = copying_nbytes(plan, (2 if decodes else 1) * chunk_nbytes + plan.held_nbytes)
+    remedy = (
+        "use fewer threads per process, or smaller shards. If the chunks are well compressed, it "
+        "needs less: raise memory_limit"
+    )
+    check_copying(plan, needed, "copies encoded chunks", remedy)
+    return needed

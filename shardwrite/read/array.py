@@ -31,7 +31,6 @@ from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
-from shardwrite.place.transformer import TransformerPlace, TransformerStore
 from shardwrite.plan.card import array_facts
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.chunking import bounded
@@ -358,9 +357,9 @@ def open_at(place: Place) -> ShardedArray:
     data = place.read(DOCUMENT) if place.has(DOCUMENT) else None
     if data is None:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
-        if isinstance(place, TransformerPlace) and isinstance(place.base, TransformerStore):
-            names = sorted(islice(place.base.arrays(), _MEMBERS))[:_NAMED]
-            why = "there is none of this name in a hierarchy of 2022"
+        if place.hierarchy:
+            names = sorted(islice(place.arrays_in_hierarchy(), _MEMBERS))[:_NAMED]
+            why = f"there is none of this name in a {place.hierarchy}"
             remedy = f"give name=, one of: {', '.join(names)}" if names else "it holds no arrays"
         if is_being_made(place):
             why = "a run that has not ended is writing it"

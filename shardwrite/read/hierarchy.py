@@ -19,11 +19,10 @@ from shardwrite.format.node import (
     kind_of_document,
 )
 from shardwrite.place.base import RUN_SUFFIX, Place
-from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.read.volume_paths import is_in_volume
-from shardwrite.stores import InsideStore, is_file, listed, mode_of
+from shardwrite.stores import is_file, listed, mode_of
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
@@ -64,7 +63,7 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """
     groups: list[Group] = []
     arrays: list[tuple[str, StoredArray]] = []
-    left_out = _left_out(place)
+    left_out = list(place.store.left_out())
     for name, kind in _nodes(place):
         node = place.member(name) if name else place
         if kind == "group":
@@ -95,27 +94,15 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     return Hierarchy(place, tuple(groups), tuple(arrays), tuple(left_out))
 
 
-def _left_out(place: Place) -> list[tuple[str, str]]:
-    """What a file holds that is no node of Zarr, and why."""
-    store = place.store
-    if not isinstance(store, InsideStore):
-        return []
-    return [
-        (name.removeprefix(store.prefix), why)
-        for name, why in store.contents.left_out
-        if name.startswith(store.prefix)
-    ]
-
-
 def _nothing_at(place: Place) -> SpecError:
-    if isinstance(place, TransformerPlace):
-        names = sorted(islice(place.base.arrays(), _MOST_NAMED))
+    if place.hierarchy:
+        names = sorted(islice(place.arrays_in_hierarchy(), _MOST_NAMED))
         remedy = (
             "give the path of one array in it (its name after :: in a ZIP file, or at a URL): "
             + ", ".join(names)
         )
         return SpecError(
-            "no array of this name is in the hierarchy of 2022",
+            f"no array of this name is in the {place.hierarchy}",
             field="src",
             value=place.label,
             remedy=remedy if names else "give the path of a hierarchy with arrays",
@@ -165,8 +152,9 @@ def _kind_at(node: Place) -> str:
 
 def _nodes(place: Place) -> Iterator[tuple[str, str]]:
     """Path and kind of each node, each after the group above it; nothing inside of arrays."""
-    if isinstance(place.store, InsideStore):
-        yield from place.store.nodes()
+    known = place.store.nodes()
+    if known is not None:
+        yield from known
         return
     root = place.store.local_root
     if root is None:

@@ -13,14 +13,13 @@ from typing import Any
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.format.v2 import translated
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
-from shardwrite.place.transformer import TransformerStore
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.survey import Survey
-from shardwrite.stores import InsideStore, Told, as_store_error, parse_document
+from shardwrite.seams import needed
+from shardwrite.stores import Told, as_store_error, parse_document
 
 _ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
 
@@ -60,7 +59,7 @@ class StoredArray:
     @property
     def is_in_file(self) -> bool:
         """Whether it is a part of one file."""
-        return isinstance(self.array.store, InsideStore)
+        return self.array.store.is_in_file
 
     @property
     def names(self) -> Sequence[str | None] | None:
@@ -89,17 +88,19 @@ def open_stored(source: Any) -> StoredArray:
 
 def stored_at(place: Place) -> StoredArray:
     """Open the array at a place; see `open_stored`."""
-    told = place.store.told() if isinstance(place.store, InsideStore) else Told()
+    told = place.store.told()
     if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
         found = StoredArray(place, open_at(place), notes=told.notes, told=told)
     else:
+        translated = needed(
+            "document", "v2", "an array of Zarr v2", field="store", value=place.label
+        )
         v2 = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
         metadata = parse_metadata(json.dumps(v2.document, indent=2))
         array = ShardedArray(metadata, place.store)
         notes = (*v2.notes, *told.notes)
         found = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, told)
-    if isinstance(place.store, InsideStore | TransformerStore):
-        place.store.check_sizes(_sizes_of(found.array.metadata))
+    place.store.check_sizes(_sizes_of(found.array.metadata))
     return found
 
 
@@ -146,7 +147,7 @@ def parsed_at(place: Place, leaf: str) -> Any:
 
 def check_apart(source: Place, target: Place) -> None:
     """Refuse two places of which one is the other, or lies in it."""
-    one, other = _path_of(source), target.store.local_root
+    one, other = source.store.local_path, target.store.local_root
     if one is not None and other is not None:
         paths = Path(os.path.realpath(one)), Path(os.path.realpath(other))
         is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
@@ -171,12 +172,6 @@ def _beginning(place: Place) -> str:
     """
     token = place.store.token.replace(" /", " ", 1).rstrip("/")
     return token if token.endswith(" ") else f"{token}/"
-
-
-def _path_of(place: Place) -> Path | None:
-    """Directory or file of this machine that holds what lies at a place, if it is known."""
-    store = place.store
-    return store.path if isinstance(store, InsideStore) else store.local_root
 
 
 def _is_same_directory(one: Path, other: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.journal import Commits, RunRecord, Timeline, Worker
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.journal import RunDirectory, RunRecord
+from shardwrite.journal.timeline import Commits, Timeline, Worker, timeline_of
 from shardwrite.reporting.facts import Pause, PlanFigures, Span, WorkerReport, printed
 from shardwrite.reporting.report import RunReport
 
@@ -87,6 +90,19 @@ class _Clock:
             np.asarray(times, dtype=np.float64), self._wall, self._own
         )
         return own
+
+
+def report_file(run: RunDirectory, metadata: ArrayMetadata, *, call_seconds: float) -> bytes:
+    """Content of the file with the report of a run whose shards are all written."""
+    report = make_report(
+        run.target.label,
+        run.record,
+        timeline_of(run, metadata),
+        state="finished",
+        now=time.time(),
+        call_seconds=call_seconds,
+    )
+    return report.to_json().encode() + b"\n"
 
 
 def make_report(

@@ -18,7 +18,9 @@ from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import ShardGrid, ravel, unravel
-from shardwrite.journal import CONSUMES, Checked, Consumption, Ledger, RunDirectory, confirm
+from shardwrite.journal import Ledger, RunDirectory, confirm
+from shardwrite.journal.consuming import Checked, Consumption
+from shardwrite.journal.wing_states import CONSUMES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.foreign_keys import check_names
 from shardwrite.read.inspection import inspect_shards

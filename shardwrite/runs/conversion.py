@@ -25,9 +25,10 @@ from shardwrite.plan import (
     make_plan,
     resolve_shapes,
 )
-from shardwrite.plan.copying import check_copying, copying_nbytes
+from shardwrite.plan.copying import copied_nbytes
 from shardwrite.plan.in_chunks import shards_of_chunks
 from shardwrite.plan.limits import check_new
+from shardwrite.read.attributes import mask_value
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of, waiting
@@ -36,7 +37,6 @@ from shardwrite.runs.reencoded import ReencodedChunks, to_reencode
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.sources import as_dask
-from shardwrite.sources.common import mask_value
 from shardwrite.stores import Capability, Store, require
 from shardwrite.write.donor import TWICE, Check
 
@@ -177,21 +177,6 @@ def _refuse_scattered(source: StoredArray) -> None:
             remedy="read the volume in place of the scale: shardwrite.from_precomputed (shardwrite "
             "write VOLUME DST)",
         )
-
-
-def copied_nbytes(plan: Plan, *, decodes: bool) -> int:
-    """Memory of a worker process that copies encoded chunks, if it may use that much, in bytes.
-
-    - `decodes`: whether chunks are also decoded.
-    """
-    chunk_nbytes = math.prod(plan.metadata.grid.chunks) * plan.metadata.itemsize
-    needed = copying_nbytes(plan, (2 if decodes else 1) * chunk_nbytes + plan.held_nbytes)
-    remedy = (
-        "use fewer threads per process, or smaller shards. If the chunks are well compressed, it "
-        "needs less: raise memory_limit"
-    )
-    check_copying(plan, needed, "copies encoded chunks", remedy)
-    return needed
 
 
 def _layout(

@@ -30,12 +30,10 @@ from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
 from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
 from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.attributes import as_attributes
+from shardwrite.read.chunking import merge_chunks
+from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
 from shardwrite.read.stored_array import check_names_in
-from shardwrite.sources.base import SourceMetadata
-from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import as_attributes
-from shardwrite.sources.lazy import as_dask
-from shardwrite.sources.zarr_array import metadata_of, natural_chunks
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.

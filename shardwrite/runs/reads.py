@@ -26,10 +26,9 @@ from dask.task_spec import Alias, DataNode, Task, TaskRef
 from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.source import ReadsPlaces
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.job import Job
-from shardwrite.sources.base import RegionSource
-from shardwrite.sources.zarr_array import ZarrSource
 from shardwrite.stores import BucketStore, Staged, Store, is_bucket_url, open_store
 from shardwrite.stores.bucket_kinds import given_address
 from shardwrite.stores.whole import WholeStore
@@ -203,17 +202,9 @@ def _reads_of(value: Any) -> Iterator[_Read]:
     package, name = _package(type(value)), type(value).__name__
     if isinstance(value, ShardedArray):
         yield _Read(*_location(value.store))
-    elif isinstance(value, ZarrSource):
-        # What cannot be opened as a store here is no place that is written, either.
-        with contextlib.suppress(SpecError):
-            place = resolve_place(value.path, value.dataset or None, is_read=True)
-            yield _Read(*_location(place.store))
-    elif isinstance(value, RegionSource):
-        volume = getattr(value, "store", None)
-        if isinstance(volume, Store):
-            yield _Read(*_location(volume.at(getattr(value, "key", ""))))
-        else:
-            yield from _place_of(value.path, "file")
+    elif isinstance(value, ReadsPlaces):
+        for where, inside, kind in value.places_read():
+            yield from _place_in(where, inside, kind)
     elif isinstance(value, np.memmap):
         yield from _place_of(value.filename, "file")
     elif package == "h5py":
@@ -223,6 +214,19 @@ def _reads_of(value: Any) -> Iterator[_Read]:
         yield from _place_of(value.kvstore.url, "array")
     elif package == "zarr" and name in ("Array", "AsyncArray", "Group", "AsyncGroup"):
         yield from _place_of(value, "group" if name.endswith("Group") else "array")
+
+
+def _place_in(where: Any, inside: str, kind: str) -> Iterator[_Read]:
+    """A place that a source tells; see `ReadsPlaces`."""
+    if kind == "objects" and isinstance(where, Store):
+        yield _Read(*_location(where.at(inside)))
+    elif kind == "array":
+        # What cannot be opened as a store here is no place that is written, either.
+        with contextlib.suppress(SpecError):
+            place = resolve_place(where, inside or None, is_read=True)
+            yield _Read(*_location(place.store))
+    else:
+        yield from _place_of(where, kind)
 
 
 def _place_of(opened: Any, kind: str) -> Iterator[_Read]:

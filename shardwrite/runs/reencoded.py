@@ -16,14 +16,12 @@ from shardwrite.encode.unit import Damaged
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.passage import has_checksum
 from shardwrite.grid import Box
-from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.array import ShardedArray
 from shardwrite.read.reread import read_again
+from shardwrite.read.source import by_inner_chunks
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.source import Key, TaskBox
-from shardwrite.sources.chunking import merge_chunks
 from shardwrite.write.donor import TWICE, Check
-
-_READ_NBYTES = 32 * 2**20
 
 
 class ReencodedChunks(ArrayChunks):
@@ -56,13 +54,6 @@ class ReencodedChunks(ArrayChunks):
 
     def _keeping(self, at: TaskBox) -> TaskBox:
         return replace(at, spec=replace(at.spec, like=self._like))
-
-
-def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
-    """Open an array as a dask array of which each chunk is whole inner chunks."""
-    metadata = array.metadata
-    sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
-    return as_dask_array(array, sizes)
 
 
 def to_reencode(array: ShardedArray, check: Check) -> dask.array.Array:

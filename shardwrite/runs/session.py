@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +45,6 @@ from shardwrite.journal import (
     replay,
     shared_fence_of,
     sweep,
-    timeline_of,
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
@@ -389,21 +387,10 @@ class Session:
     def _report(self, seconds: float) -> bytes:
         """Content of the file with the report of the run; the call has taken some seconds."""
         directory = self.directory
-        found = timeline_of(directory, self.job.plan.metadata)
-        make_report = resolve("report", "run")
-        made: bytes = (
-            make_report(
-                directory.target.label,
-                directory.record,
-                found,
-                state="finished",
-                now=time.time(),
-                call_seconds=0.0 if self.n_resumed else seconds,
-            )
-            .to_json()
-            .encode()
+        made: bytes = resolve("report", "run")(
+            directory, self.job.plan.metadata, call_seconds=0.0 if self.n_resumed else seconds
         )
-        return made + b"\n"
+        return made
 
     def catch_up(
         self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None

@@ -13,11 +13,10 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Box
-from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.copying import copy_group
-from shardwrite.write.donor import Check, Donor
+from shardwrite.write.donor import Check, Donor, Listing
 from shardwrite.write.tasks import rewrite_group
 
 __all__ = ["EncodedChunks", "StoredChunks"]
@@ -57,7 +56,7 @@ class StoredChunks(EncodedChunks):
     # Decode each inner chunk of the other array before it is copied; see `Donor`
     check: Check = False
     drop_empty: bool = False  # leave out inner chunks that hold only the fill value
-    listed: Listed | None = None  # objects that the other array must have
+    listed: Listing | None = None  # objects that the other array must have
 
     def __post_init__(self) -> None:
         if self.other is None:

@@ -9,7 +9,7 @@ import numpy as np
 from dask.task_spec import Task
 
 from shardwrite.engines import Engine
-from shardwrite.journal import Listed
+from shardwrite.journal.consuming import Listed
 from shardwrite.plan import Plan, PlanOptions, SourceLayout, make_plan
 from shardwrite.plan.identity import WHOLE
 from shardwrite.read.array import ShardedArray

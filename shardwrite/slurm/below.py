@@ -5,7 +5,8 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 
-from shardwrite.journal import RunDirectory, fetched, find_run, look_beside, new_tree_of
+from shardwrite.journal import RunDirectory, fetched, find_run, look_beside
+from shardwrite.journal.in_place import new_tree_of
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.scale import places_around

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders, write_note
+from shardwrite.journal import RunDirectory, find_run, live_holders
+from shardwrite.journal.jobs import JOBS_PREFIX, write_note
 from shardwrite.journal.lease import is_alive, lease_times, this_process
 from shardwrite.journal.lock import exclusive
 from shardwrite.place.target import Target

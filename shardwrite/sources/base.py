@@ -1,66 +1,21 @@
-"""Protocol and base class of sources."""
+"""Base class of sources, and what opens one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
+from shardwrite.read.source import Chunks, Source, SourceMetadata
 from shardwrite.sources.damage import naming_damage
 from shardwrite.sources.keys import split_key
-from shardwrite.stores import FileInBucket
+from shardwrite.stores.bucket_files import FileInBucket
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
-
-Chunks = tuple[int | tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceMetadata:
-    """What a file says about an array besides its values."""
-
-    fill_value: Any = None  # of elements that were never written; None if the file does not say
-    dimension_names: tuple[str | None, ...] | None = None  # one for each axis
-    attributes: Mapping[str, JSON] = field(default_factory=dict)  # of the array
-    serializer: str | None = None  # codec of elements that are objects, such as bytes
-    # attributes by which xarray decodes values, as numbers of the types that the file has
-    typed: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-
-class Source(Protocol):
-    """An array in a file that can be read region by region.
-
-    A source can be pickled and shared between threads. It describes the array and holds no open
-    handle; each process opens the file when it first reads.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type of the values that are read, including the byte order."""
-
-    @property
-    def chunks(self) -> Chunks:
-        """Natural chunks of the file, in the form that dask accepts."""
-
-    @property
-    def identity(self) -> str:
-        """Text that changes when the file changes; a resumed run compares it."""
-
-    @property
-    def metadata(self) -> SourceMetadata:
-        """What the file says about the array besides its values."""
-
-    def __getitem__(self, key: tuple[slice, ...]) -> npt.NDArray[Any]:
-        """Read one region of the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +92,10 @@ class RegionSource:
         if not self.shape:  # a scalar of a library has lost its order of bytes, or its length
             block = np.asarray(block, self.dtype)
         return block if rest is None else np.asarray(block[rest])
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """See :class:`~shardwrite.sources.protocol.ReadsPlaces`."""
+        yield self.path, "", "file"
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self.identity

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
+from shardwrite.read.attributes import as_attributes
 from shardwrite.sources.base import RegionSource, Source, SourceMetadata
-from shardwrite.sources.common import as_attributes, require
+from shardwrite.sources.common import require
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.precomputed.info import INFO
 from shardwrite.sources.common import open_binary
 from shardwrite.sources.formats import FORMATS
-from shardwrite.stores import FileInBucket, file_in_bucket, open_bucket
+from shardwrite.stores import open_bucket
+from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
 """Names of the formats whose files are read from buckets, besides arrays of many objects."""

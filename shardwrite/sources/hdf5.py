@@ -22,19 +22,13 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
+from shardwrite.read.attributes import as_attributes, typed_attributes
+from shardwrite.read.chunking import merge_chunks, slabs
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
-from shardwrite.sources.chunking import merge_chunks, slabs
-from shardwrite.sources.common import (
-    as_attributes,
-    choose_dataset,
-    identify,
-    place_of,
-    place_text,
-    require,
-    typed_attributes,
-)
+from shardwrite.sources.common import choose_dataset, identify, place_of, place_text, require
 from shardwrite.sources.handles import FILES
-from shardwrite.stores import FileInBucket, check_regular
+from shardwrite.stores import check_regular
+from shardwrite.stores.bucket_files import FileInBucket
 
 _NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16

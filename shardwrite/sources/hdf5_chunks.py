@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shardwrite.grid import Shape, ceil_div
 from shardwrite.read.hdf5_names import stored_chunks
 from shardwrite.sources.common import open_binary
-from shardwrite.stores import FileInBucket
+from shardwrite.stores.bucket_files import FileInBucket
 
 _SHUFFLE = 2  # number of this filter of HDF5
 # chunks of which the library's bytes are compared with those at the place that it tells

@@ -23,7 +23,8 @@ from shardwrite.sources import hdf5
 from shardwrite.sources.common import open_binary, place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
-from shardwrite.stores import FileInBucket, as_store_error, open_plain, pread_all
+from shardwrite.stores import as_store_error, open_plain, pread_all
+from shardwrite.stores.bucket_files import FileInBucket
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"

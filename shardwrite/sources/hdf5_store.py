@@ -31,7 +31,9 @@ from shardwrite.sources import hdf5
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.common import place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable, locate
-from shardwrite.stores import Contents, FileInBucket, InsideStore, Member, Told
+from shardwrite.stores import Told
+from shardwrite.stores.bucket_files import FileInBucket
+from shardwrite.stores.inside import Contents, InsideStore, Member
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _CHECKSUM_NBYTES = 4

@@ -15,8 +15,9 @@ from shardwrite.place.url import without_kind
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
 from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
-from shardwrite.stores import InsideStore, as_store_error, is_bucket_url, local_path
+from shardwrite.stores import as_store_error, is_bucket_url, local_path
 from shardwrite.stores.descriptors import opened
+from shardwrite.stores.inside import InsideStore
 
 _ZIP = b"PK\x03\x04"
 

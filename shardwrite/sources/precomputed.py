@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.grid import Box, Shape
 from shardwrite.place.url import at_url, without_kind
+from shardwrite.read.chunking import merge_chunks
 from shardwrite.read.precomputed import ScaleReader, read_info
+from shardwrite.read.source import as_dask
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import identify, identity_text
 from shardwrite.sources.handles import FILES
-from shardwrite.sources.lazy import as_dask
 from shardwrite.stores import Store, open_store
 
 _AXES = "xyzc"
@@ -40,6 +40,10 @@ class PrecomputedSource(RegionSource):
     info: str  # text of the ``info``
     key: str  # key of the scale
     axes: str  # axes of the array, of ``x``, ``y``, ``z`` and ``c``
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """See :class:`~shardwrite.sources.protocol.ReadsPlaces`."""
+        yield self.store, self.key, "objects"
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         # The limit may change, so a reader that is kept has the limit in its name.

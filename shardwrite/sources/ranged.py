@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource
-from shardwrite.stores import FileInBucket
+from shardwrite.stores.bucket_files import FileInBucket
 
 _MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
 _LITTLE_NBYTES = 2**20  # which take no longer to read than several requests

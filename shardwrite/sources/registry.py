@@ -25,7 +25,8 @@ from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import FileInBucket, check_regular, file_in_bucket, is_bucket_url, local_path
+from shardwrite.stores import check_regular, is_bucket_url, local_path
+from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 
 
 class RawLayout(TypedDict, total=False):

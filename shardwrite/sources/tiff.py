@@ -22,7 +22,7 @@ from shardwrite.sources.raw import check_length, in_one_piece
 from shardwrite.sources.tiff_metadata import describe_series
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.sources.tiff_stack import open_stack
-from shardwrite.stores import FileInBucket
+from shardwrite.stores.bucket_files import FileInBucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,10 @@ from shardwrite.format.node import (
 from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.source import metadata_of, natural_chunks
 from shardwrite.read.stored_array import check_names_in
-from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import (
-    choose_dataset,
-    identify,
-    identity_text,
-    mask_value,
-    unmasked_value,
-)
+from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.common import choose_dataset, identify, identity_text
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import (
     check_regular,
@@ -48,9 +43,6 @@ from shardwrite.stores import (
     walk,
 )
 
-# Less than for one large file, because each stored chunk is a file that must be opened.
-MERGED_NBYTES = 32 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class ZarrSource(RegionSource):
@@ -58,6 +50,11 @@ class ZarrSource(RegionSource):
 
     dataset: str  # path of the array in the hierarchy; empty if `path` is the array
     sharded: bool  # whether the array is sharded; the natural chunks are then the shards
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """See :class:`~shardwrite.sources.protocol.ReadsPlaces`; an array in a ZIP file is none."""
+        is_file = not is_bucket_url(self.path) and os.path.isfile(self.path)
+        yield self.path, self.dataset, "file" if is_file else "array"
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         if self.sharded and (is_bucket_url(self.path) or os.path.isdir(self.path)):
@@ -173,37 +170,6 @@ def _identity_in_bucket(url: str, dataset: str) -> str:
     versions = (store.version(name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0]))
     version = next((version for version in versions if version is not None), None)
     return identity_text("zarr", store.url, version=version)
-
-
-def metadata_of(array: Any) -> SourceMetadata:
-    """What a `zarr.Array` says besides its values."""
-    attributes = dict(array.attrs)
-    names = getattr(array.metadata, "dimension_names", None)
-    if array.metadata.zarr_format == 2:
-        # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
-        # that of format 3 for none.
-        names = attributes.pop("_ARRAY_DIMENSIONS", None)
-        if names is not None and array.fill_value is not None:
-            attributes.setdefault("_FillValue", mask_value(array.fill_value))
-    typed = {}
-    if "_FillValue" in attributes:
-        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
-    is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
-    return SourceMetadata(
-        serializer="vlen-bytes" if is_bytes else None,
-        typed=typed,
-        fill_value=array.fill_value,
-        dimension_names=None if names is None else tuple(names),
-        attributes=attributes,
-    )
-
-
-def natural_chunks(array: Any) -> tuple[int, ...]:
-    """Chunk shape by which a `zarr.Array` is read: a shard, or several chunks without shards."""
-    shape = tuple(array.shape)
-    if array.shards is not None:
-        return tuple(max(1, min(s, n)) for s, n in zip(array.shards, shape, strict=True))
-    return merge_chunks(array.chunks, shape, np.dtype(array.dtype).itemsize, target=MERGED_NBYTES)
 
 
 def open_(request: Request) -> Source:

@@ -19,17 +19,8 @@ from shardwrite.errors import CorruptShardError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.sources.inflated import Inflated
 from shardwrite.sources.zip_directory import HEADER_NBYTES, Directory, read_directory, refused
-from shardwrite.stores import (
-    Contents,
-    InsideStore,
-    Member,
-    Ranges,
-    Told,
-    open_plain,
-    parse_json,
-    pread_all,
-    read_limit,
-)
+from shardwrite.stores import Told, open_plain, parse_json, pread_all, read_limit
+from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges
 
 _HEADER = struct.Struct("<4s22xHH")
 _MAGIC = b"PK\x03\x04"

@@ -16,12 +16,12 @@ from shardwrite.stores.base import (
     Readable,
     Staged,
     Store,
+    Told,
     Transaction,
     Unguarded,
     Writable,
 )
 from shardwrite.stores.bucket import BucketStore
-from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.bucket_scratch import Room, room_in
 from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
@@ -35,7 +35,6 @@ from shardwrite.stores.directories import (
     make_directory,
     walk,
 )
-from shardwrite.stores.exchange import check_movable, exchange
 from shardwrite.stores.files import (
     COPIED_NBYTES,
     can_copy_between,
@@ -45,7 +44,6 @@ from shardwrite.stores.files import (
     sync_entry,
     write_file,
 )
-from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key, is_plain_key
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.looking import (
@@ -111,13 +109,9 @@ __all__ = [
     "BucketStore",
     "Capability",
     "Carrying",
-    "Contents",
     "Dated",
     "Described",
-    "FileInBucket",
-    "InsideStore",
     "Linkable",
-    "Member",
     "MemoryStore",
     "ObjectEditor",
     "ObjectReader",
@@ -127,7 +121,6 @@ __all__ = [
     "PosixStore",
     "Proof",
     "Protectable",
-    "Ranges",
     "Readable",
     "Room",
     "Staged",
@@ -141,7 +134,6 @@ __all__ = [
     "begin_temporary",
     "can_copy_between",
     "check_key",
-    "check_movable",
     "check_regular",
     "copy_bytes",
     "copy_file",
@@ -149,8 +141,6 @@ __all__ = [
     "data_in",
     "discard_file",
     "discard_open_temporaries",
-    "exchange",
-    "file_in_bucket",
     "forget_temporary",
     "fsync_directory",
     "give_room",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -275,6 +276,20 @@ class ObjectEditor(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Facts about an array in a file that its Zarr document does not tell."""
+
+    notes: tuple[str, ...] = ()  # what a user should know of it
+    why_decoded: str = ""  # why no chunk can be copied; empty if chunks can
+    # Number of chunks that are decoded and re-encoded, although others are copied
+    n_decoded: int = 0
+    why_some: str = ""  # why they are
+    # Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed. They
+    # are read in another way than chunks are, so that the two can be compared.
+    values: Any = None
+
+
 @runtime_checkable
 class Readable(Protocol):
     """Objects that can be read by key. Keys are relative paths of plain names (`check_key`)."""
@@ -434,6 +449,51 @@ class Store(Readable, Writable, Protocol):
         ------
         SpecError
             If they cannot. The message says what to do.
+        """
+        return
+
+    def via(self, directory: str) -> Store:
+        """The store as one whose shards wait in a directory until they are put, if they wait."""
+        return self
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether all objects are parts of one file, which is only read."""
+        return False
+
+    @property
+    def local_path(self) -> Path | None:
+        """Directory or file of this machine that holds the objects, if it is known."""
+        return self.local_root
+
+    def told(self) -> Told:
+        """Facts about the array that the store has, if its document does not tell all."""
+        return Told()
+
+    def nodes(self) -> Sequence[tuple[str, str]] | None:
+        """Paths and kinds (``"group"`` or ``"array"``) of all nodes, each after the one above it.
+
+        None if the documents of the nodes are to be looked for.
+        """
+        return None
+
+    def left_out(self) -> Sequence[tuple[str, str]]:
+        """Paths of what the store knows and gives no objects for, and why."""
+        return ()
+
+    def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
+        """Compare what objects claim of their sizes with the metadata of their array.
+
+        Parameters
+        ----------
+        most_of : callable
+            Function of the key of an object that returns its largest possible size in bytes; None
+            if it holds no chunks.
+
+        Raises
+        ------
+        CorruptShardError
+            If an object claims more.
         """
         return
 

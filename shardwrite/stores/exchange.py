@@ -1,4 +1,4 @@
-"""Renames of directories: which the system allows, and exchanges of two names in one step."""
+"""Exchanges of two names in one step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
-
-from shardwrite.errors import SpecError
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 _EXCHANGE = 2
@@ -46,35 +44,3 @@ def exchange(one: Path, other: Path) -> bool:
     if number in _CANNOT:
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-def check_movable(path: Path, occupied: Path) -> None:
-    """Refuse a directory that the system cannot rename. Nothing is renamed.
-
-    In a container, overlayfs does not rename directories that come from the image. It says so
-    before it looks at the new name, which is that of a directory that holds something. So every
-    other system refuses, too.
-
-    - `occupied`: another directory, which is not empty.
-    """
-    try:
-        os.rename(path, occupied)
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            raise SpecError(
-                "the file system cannot rename this directory (in a container, overlayfs does not "
-                "rename directories of the image), so it cannot be set aside; nothing was changed",
-                field="store",
-                value=str(path),
-                remedy="give another path, or copy the directory, remove it, and give the copy its "
-                "name",
-            ) from error
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-            raise
-    else:  # a file system that does not look at the new name
-        os.rename(occupied, path)
-        raise OSError(
-            errno.EOPNOTSUPP,
-            "the file system renames directories over others that hold something",
-            str(path),
-        )

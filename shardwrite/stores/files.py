@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from shardwrite.errors import StoreError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error
@@ -70,3 +71,35 @@ def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int, offset: 
 def can_copy_between(source: Readable, target: Readable) -> bool:
     """Whether `ObjectWriter.copy` of one store takes objects of another: both hold files."""
     return isinstance(source, PosixStore) and isinstance(target, PosixStore)
+
+
+def check_movable(path: Path, occupied: Path) -> None:
+    """Refuse a directory that the system cannot rename. Nothing is renamed.
+
+    In a container, overlayfs does not rename directories that come from the image. It says so
+    before it looks at the new name, which is that of a directory that holds something. So every
+    other system refuses, too.
+
+    - `occupied`: another directory, which is not empty.
+    """
+    try:
+        os.rename(path, occupied)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise SpecError(
+                "the file system cannot rename this directory (in a container, overlayfs does not "
+                "rename directories of the image), so it cannot be set aside; nothing was changed",
+                field="store",
+                value=str(path),
+                remedy="give another path, or copy the directory, remove it, and give the copy its "
+                "name",
+            ) from error
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+    else:  # a file system that does not look at the new name
+        os.rename(occupied, path)
+        raise OSError(
+            errno.EOPNOTSUPP,
+            "the file system renames directories over others that hold something",
+            str(path),
+        )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.base import ObjectReader, Store
+from shardwrite.stores.base import ObjectReader, Store, Told
 from shardwrite.stores.bucket_files import FileInBucket
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.keys import check_key, check_prefix
@@ -53,20 +53,6 @@ class Member:
     # Function that opens the object, of a function that reads a range of the file. It is for
     # objects that are neither read as they are nor loaded whole.
     ranges: Callable[[Callable[[int, int], bytes]], Ranges] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Facts about an array in a file that its Zarr document does not tell."""
-
-    notes: tuple[str, ...] = ()  # what a user should know of it
-    why_decoded: str = ""  # why no chunk can be copied; empty if chunks can
-    # Number of chunks that are decoded and re-encoded, although others are copied
-    n_decoded: int = 0
-    why_some: str = ""  # why they are
-    # Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed. They
-    # are read in another way than chunks are, so that the two can be compared.
-    values: Any = None
 
 
 class Contents(Protocol):
@@ -129,6 +115,16 @@ class InsideStore(Store):
             self.file_version = version or version_in(os.stat(self.file))
 
     @property
+    def is_in_file(self) -> bool:
+        """See :attr:`Store.is_in_file`."""
+        return True
+
+    @property
+    def local_path(self) -> Path | None:
+        """See :attr:`Store.local_path`."""
+        return self.path
+
+    @property
     def path(self) -> Path | None:
         """Path of the file; None if it lies in a bucket."""
         return self.file if isinstance(self.file, Path) else None
@@ -163,12 +159,12 @@ class InsideStore(Store):
         return self._found.contents
 
     def told(self) -> Told:
-        """Facts about the array that the store has."""
+        """See :meth:`Store.told`."""
         told = self.contents.told(self.prefix.rstrip("/"))
         return told if told.values is None else replace(told, values=_Values(self, told.values))
 
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
-        """Compare the sizes of the array's objects with its metadata; see `Contents`."""
+        """See :meth:`Store.check_sizes`."""
         self.contents.check_sizes(self.prefix, most_of)
 
     def check(self) -> None:
@@ -204,13 +200,21 @@ class InsideStore(Store):
             yield name.removeprefix(self.prefix)
 
     def nodes(self) -> list[tuple[str, str]]:
-        """Names and kinds of all nodes, each after the group above it; see `Contents.nodes`."""
+        """See :meth:`Store.nodes`."""
         found = [
             (f"{name}/".removeprefix(self.prefix).rstrip("/"), kind)
             for name, kind in self.contents.nodes()
             if not self.prefix or f"{name}/".startswith(self.prefix)
         ]
         return sorted(found, key=lambda node: node[0].split("/") if node[0] else [])
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """See :meth:`Store.left_out`."""
+        return [
+            (name.removeprefix(self.prefix), why)
+            for name, why in self.contents.left_out
+            if name.startswith(self.prefix)
+        ]
 
     def at(self, path: str) -> Self:
         """See :meth:`Store.at`."""

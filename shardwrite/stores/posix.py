@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.base import Store
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.descriptors import opened, pwrite_all, writev_all
 from shardwrite.stores.directories import fsync_directory
@@ -90,7 +91,7 @@ def _known(scope: str) -> _Directories:
     return _directories[scope]
 
 
-class PosixStore:
+class PosixStore(Store):
     """A directory of objects, each of them a file.
 
     - `root`: the directory; it need not exist yet.
@@ -112,16 +113,6 @@ class PosixStore:
         return hash(self.root)
 
     @property
-    def owner(self) -> PosixStore:
-        """See :attr:`Store.owner`."""
-        return self
-
-    @property
-    def is_in_memory(self) -> bool:
-        """See :attr:`Store.is_in_memory`: a memory file system counts as a disk."""
-        return False
-
-    @property
     def local_root(self) -> Path:
         """See :attr:`Store.local_root`."""
         return self.root
@@ -131,38 +122,9 @@ class PosixStore:
         """See :attr:`Store.token`."""
         return self._root
 
-    @property
-    def url(self) -> None:
-        """See :attr:`Store.url`: a directory goes by its path."""
-        return
-
-    def prepare(self) -> None:
-        """See :meth:`Store.prepare`; workers try the directory of the run."""
-
-    @property
-    def put_limit(self) -> None:
-        """See :attr:`Store.put_limit`."""
-        return
-
-    @property
-    def scratch(self) -> None:
-        """See :attr:`Store.scratch`; objects are written where they stay."""
-        return
-
-    def held_nbytes(self, most_nbytes: int) -> int:  # noqa: ARG002
-        """See :meth:`Store.held_nbytes`: objects are written as they grow."""
-        return 0
-
-    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
-        """See :meth:`Store.check_nbytes`; file systems take files of any size."""
-
     def at(self, path: str) -> PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self
-
-    def whole(self) -> tuple[PosixStore, str]:
-        """See :meth:`Store.whole`; what lies above a directory is found by its path."""
-        return self, ""
 
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""

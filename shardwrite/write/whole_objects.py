@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import CorruptShardError
 from shardwrite.grid import Box, Shape, ravel, unravel
-from shardwrite.journal import Listed
+from shardwrite.journal.consuming import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.reread import read_again
 from shardwrite.read.stored_shard import open_shard

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import Consumption, InPlace
-from shardwrite.journal.consuming import Listed
+from shardwrite.journal.consuming import Consumption, Listed
+from shardwrite.journal.in_place import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import by_tensorstore, payloads, same

@@ -17,7 +17,7 @@ from tiers import some
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import InPlace
+from shardwrite.journal.in_place import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_consume

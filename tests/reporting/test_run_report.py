@@ -18,8 +18,8 @@ from rich.console import Console
 
 import shardwrite
 from shardwrite import RunReport
-from shardwrite.journal import timeline_of
 from shardwrite.journal.records import encode_line
+from shardwrite.journal.timeline import timeline_of
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME
 from shardwrite.reporting.facts import Span
 from shardwrite.reporting.make import make_report
@@ -352,7 +352,8 @@ def test_a_million_shards_make_no_large_report(tmp_path, one_by_one):
     """Many processes with many commits: the file stays small, and nothing is lost in the sums."""
     x = da.ones((64, 64), chunks=16)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8))
-    from shardwrite.journal import Commits, Worker, find_run, metadata_of
+    from shardwrite.journal import find_run, metadata_of
+    from shardwrite.journal.timeline import Commits, Worker
     from shardwrite.place.target import resolve_target
 
     run = find_run(resolve_target(tmp_path / "x", None))

@@ -13,8 +13,8 @@ import zarr
 from click.testing import CliRunner
 
 from shardwrite.cli import main
+from shardwrite.read.attributes import as_attributes
 from shardwrite.sources import SourceMetadata, open_source
-from shardwrite.sources.common import as_attributes
 
 pytestmark = pytest.mark.compat
 

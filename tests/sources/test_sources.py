@@ -19,8 +19,8 @@ import pytest
 
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
+from shardwrite.read.chunking import merge_chunks, slabs
 from shardwrite.sources import FORMATS, as_dask, open_source
-from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.handles import HandleCache
 from shardwrite.sources.keys import split_key
 from shardwrite.sources.tiff_stack import page_files

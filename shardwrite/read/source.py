@@ -1,0 +1,159 @@
+"""Arrays that are read region by region: the protocol, and how they become arrays of dask.
+
+Files of formats are such sources, and so are arrays of zarr-python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+import shardwrite._dask as dask
+from shardwrite.codecs.documents import JSON
+from shardwrite.errors import SpecError
+from shardwrite.grid import ceil_div
+from shardwrite.plan.limits import MAX_SHARDS
+from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.read.attributes import mask_value, unmasked_value
+from shardwrite.read.chunking import merge_chunks, normalize
+
+_READ_NBYTES = 32 * 2**20
+# Less than for one large file, because each stored chunk is a file that must be opened.
+MERGED_NBYTES = 32 << 20
+
+Chunks = tuple[int | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMetadata:
+    """What a file says about an array besides its values."""
+
+    fill_value: Any = None  # of elements that were never written; None if the file does not say
+    dimension_names: tuple[str | None, ...] | None = None  # one for each axis
+    attributes: Mapping[str, JSON] = field(default_factory=dict)  # of the array
+    serializer: str | None = None  # codec of elements that are objects, such as bytes
+    # attributes by which xarray decodes values, as numbers of the types that the file has
+    typed: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+class Source(Protocol):
+    """An array in a file that can be read region by region.
+
+    A source can be pickled and shared between threads. It describes the array and holds no open
+    handle; each process opens the file when it first reads.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the values that are read, including the byte order."""
+
+    @property
+    def chunks(self) -> Chunks:
+        """Natural chunks of the file, in the form that dask accepts."""
+
+    @property
+    def identity(self) -> str:
+        """Text that changes when the file changes; a resumed run compares it."""
+
+    @property
+    def metadata(self) -> SourceMetadata:
+        """What the file says about the array besides its values."""
+
+    def __getitem__(self, key: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Read one region of the array."""
+
+
+@runtime_checkable
+class ReadsPlaces(Protocol):
+    """A source that tells which places it reads, so that none of them is changed meanwhile."""
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """Places: a path, URL or store, the path of what is read in it, and its kind.
+
+        The kind is ``"array"`` for a Zarr array, ``"objects"`` for what lies below a path of a
+        store, and ``"file"`` for anything else.
+        """
+
+
+def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
+    """Dask array that reads from a source; its construction reads nothing."""
+    _check_number(source)
+    full = normalize(
+        source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
+    )
+    token = hashlib.sha256(
+        f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")
+    ).hexdigest()[:32]
+    meta = np.empty((0,) * len(source.shape), source.dtype)
+    # inline_array: as a task of its own, the source would be sent between workers, and every read
+    # would wait for it. fancy: dask fuses slices into a read only if it may fuse lists too, which
+    # all sources accept.
+    array: dask.array.Array = dask.array.from_array(
+        source, full, name=f"source-{token}", asarray=True, fancy=True, meta=meta, inline_array=True
+    )
+    return array
+
+
+def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
+    """Open an array as a dask array of which each chunk is whole inner chunks."""
+    metadata = array.metadata
+    sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
+    return as_dask_array(array, sizes)
+
+
+def _check_number(source: Source) -> None:
+    """Refuse a source that claims a shape of too many chunks, before dask makes a list of them."""
+    n_chunks = math.prod(
+        len(size) if isinstance(size, tuple) else ceil_div(n, max(1, size))
+        for n, size in zip(source.shape, source.chunks, strict=True)
+    )
+    if n_chunks > MAX_SHARDS:
+        raise SpecError(
+            f"it would be read in {n_chunks:,} pieces, and at most {MAX_SHARDS:,} are possible",
+            field="shape",
+            value=source.shape,
+            remedy="check the metadata of the source",
+        )
+
+
+def metadata_of(array: Any) -> SourceMetadata:
+    """What a `zarr.Array` says besides its values."""
+    import zarr
+
+    attributes = dict(array.attrs)
+    names = getattr(array.metadata, "dimension_names", None)
+    if array.metadata.zarr_format == 2:
+        # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
+        # that of format 3 for none.
+        names = attributes.pop("_ARRAY_DIMENSIONS", None)
+        if names is not None and array.fill_value is not None:
+            attributes.setdefault("_FillValue", mask_value(array.fill_value))
+    typed = {}
+    if "_FillValue" in attributes:
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
+    is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
+    return SourceMetadata(
+        serializer="vlen-bytes" if is_bytes else None,
+        typed=typed,
+        fill_value=array.fill_value,
+        dimension_names=None if names is None else tuple(names),
+        attributes=attributes,
+    )
+
+
+def natural_chunks(array: Any) -> tuple[int, ...]:
+    """Chunk shape by which a `zarr.Array` is read: a shard, or several chunks without shards."""
+    shape = tuple(array.shape)
+    if array.shards is not None:
+        return tuple(max(1, min(s, n)) for s, n in zip(array.shards, shape, strict=True))
+    return merge_chunks(array.chunks, shape, np.dtype(array.dtype).itemsize, target=MERGED_NBYTES)
