@@ -6,7 +6,9 @@ STAMP := $(VENV)/.installed
 # Tests run side by side, in more processes than there are cores, because many tests wait for a disk,
 # a lease or another process. Those that share what there is one of (a private SLURM) stay together.
 TESTERS ?= 4
-HOW := --numprocesses $(TESTERS) --dist loadscope --durations=15
+# More of the long tests wait, and those on SLURM do little else.
+LONG_TESTERS ?= 5
+HOW := --dist loadscope --durations=15 --numprocesses
 PYTEST := $(BIN)/python -m pytest $(HOW)
 # What Python compiles is kept, whatever the environment says, because hundreds of processes import the
 # same modules.
@@ -17,13 +19,18 @@ SELECT ?= compat and not long
 WHERE = $(if $(findstring compat,$(SELECT)),$$(grep --recursive --files-with-matches --include="test_*.py" "mark\.compat" tests))
 NODE_STAMP := tests/conformance/node_modules/.installed
 
+# pip would compile 200 MB of sources, most of which nobody imports. What nearly all tests import is
+# compiled here once, and not by each of their processes at the same time.
+COMPILED := dask.array, distributed, hypothesis, numcodecs, pytest, tensorstore, xarray, zarr, shardwrite
+
 .PHONY: demo test test-long compat compat-lowest compat-newest check format bench docs clean
 
 $(STAMP): pyproject.toml
 	@echo "Making $(VENV) with all that tests need. This takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo,docs]"
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[check,bench,demo,docs]"
+	$(BIN)/python -c "import $(COMPILED)"
 	touch $@
 
 # A reader in JavaScript is one of the oracles. An emulator of Azure, a linter for prose and a type
@@ -36,16 +43,16 @@ demo: $(STAMP)
 	$(BIN)/shardwrite demo
 
 test: $(STAMP) $(NODE_STAMP)
-	$(PYTEST) -m "not long"
+	$(PYTEST) $(TESTERS) -m "not long"
 
 test-long: $(STAMP) $(NODE_STAMP)
-	$(PYTEST) -m long
+	$(PYTEST) $(LONG_TESTERS) -m long
 
 # The oldest versions that pyproject allows on the oldest Python, and the newest of all on the newest.
 compat: compat-lowest compat-newest
 
 compat-lowest compat-newest: compat-%: .compat/%/.installed $(NODE_STAMP)
-	COMPAT=$* $(<D)/bin/python -m pytest $(HOW) -m "$(SELECT)" $(WHERE)
+	COMPAT=$* $(<D)/bin/python -m pytest $(HOW) $(TESTERS) -m "$(SELECT)" $(WHERE)
 
 .compat/%/.installed: pyproject.toml tests/compat/environment.py $(STAMP)
 	$(BIN)/python tests/compat/environment.py $* $(@D)

@@ -45,9 +45,9 @@ def test_a_sample_has_the_same_bytes_as_before_the_rebuild():
     )
     if known.returncode:
         pytest.skip(f"this clone has no commit {BEFORE_THE_REBUILD}")
-    done = compared(HERE / "same_bytes.py", BEFORE_THE_REBUILD, "--cases", "25", "--seed", "1000")
+    done = compared(HERE / "same_bytes.py", BEFORE_THE_REBUILD, "--cases", "12", "--seed", "1000")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["different"] == []
-    assert found["files"] > 50
-    assert found["refused"] < 10
+    assert found["files"] > 25
+    assert found["refused"] < 5

@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
+from tiers import drawn
 
 from shardwrite.codecs import jpeg, png, png_filters, segmentation
 from shardwrite.codecs import labels as labels_of_blocks
@@ -18,7 +19,7 @@ from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.volume import build_volume_pipeline, image_shape, volume_encoding
 from shardwrite.errors import CodecError, CorruptShardError
 
-CASES = [pytest.param(n, marks=() if n < 12 else pytest.mark.long) for n in range(400)]
+CASES = drawn(100, n_quick=12)
 SEGMENTATION = "neuroglancer_compressed_segmentation"
 
 

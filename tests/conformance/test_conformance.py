@@ -3,7 +3,7 @@ here.
 
 Readers: zarr-python with its own and with zarrs' pipeline, tensorstore, and zarrita on node. By
 default a stated sample of the matrix codec x dtype x strategy x index location x geometry is taken;
-`make test-long` takes all of it. What a reader cannot do is in `CANNOT`, with the reason.
+`make test-long` takes a larger one. What a reader cannot do is in `CANNOT`, with the reason.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ GEOMETRIES = {
 }
 AXES = (list(CODECS), DTYPES, STRATEGIES, LOCATIONS, list(GEOMETRIES))
 MATRIX = list(itertools.product(*AXES))
-# A fifth of it, in which any three values of different parameters meet. The others differ from these
-# in nothing that is not tried here with other neighbours.
-FIFTH = [
+# A ninth of it, in which any two values of different parameters meet, and most threes. The others
+# differ from these in nothing that is not tried here with other neighbours.
+NINTH = [
     tuple(axis[i] for axis, i in zip(AXES, at, strict=True))
     for at in itertools.product(*(range(len(axis)) for axis in AXES))
-    if sum(at) % 5 == 0
+    if sum(at) % 9 == 0
 ]
 # reader, and codec, dtype and index location, or None for any: why it is not asked
 CANNOT = {
@@ -180,14 +180,15 @@ def test_a_sample_of_the_matrix(tmp_path, codec):
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_fifth_of_the_matrix(tmp_path, codec, dtype):
-    check(tmp_path, [case for case in FIFTH if case[:2] == (codec, dtype)])
+def test_a_ninth_of_the_matrix(tmp_path, codec, dtype):
+    check(tmp_path, [case for case in NINTH if case[:2] == (codec, dtype)])
 
 
-def test_any_three_values_meet():
-    for some in itertools.combinations(range(len(AXES)), 3):
-        wanted = set(itertools.product(*(AXES[i] for i in some)))
-        assert {tuple(case[i] for i in some) for case in FIFTH} == wanted
+@pytest.mark.parametrize(("n", "share"), [(2, 1.0), (3, 0.5)])
+def test_any_values_meet(n, share):
+    for some in itertools.combinations(range(len(AXES)), n):
+        n_met = len({tuple(case[i] for i in some) for case in NINTH})
+        assert n_met >= share * np.prod([len(AXES[i]) for i in some])
 
 
 def test_zarrita(tmp_path):

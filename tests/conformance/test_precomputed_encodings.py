@@ -10,11 +10,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import tensorstore as ts
+from tiers import drawn
 
 import shardwrite
 
 pytest.importorskip("simplejpeg")
-CASES = [pytest.param(n, marks=() if n < 3 else pytest.mark.long) for n in range(160)]
+CASES = drawn(60, n_quick=3)
 KINDS = [
     ("compressed_segmentation", "uint32", (1, 2)),
     ("compressed_segmentation", "uint64", (1, 2)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorstore as ts
+from tiers import drawn
 
 import shardwrite
 
-CASES = [pytest.param(n, marks=() if n < 10 else pytest.mark.long) for n in range(150)]
+CASES = drawn(50, n_quick=10)
 
 
 def case(number):

@@ -9,10 +9,11 @@ import dask.array as da
 import numpy as np
 import pytest
 import tensorstore as ts
+from tiers import drawn
 
 import shardwrite
 
-CASES = [pytest.param(n, marks=() if n < 12 else pytest.mark.long) for n in range(320)]
+CASES = drawn(96, n_quick=12)
 AXES = ["zyx", "xyz", "czyx", "xyzc", "yxz", "zcxy"]
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "int16", "int32", "float32"]
 

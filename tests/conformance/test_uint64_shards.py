@@ -11,11 +11,11 @@ import struct
 import numpy as np
 import pytest
 import tensorstore as ts
+from tiers import drawn
 
 import shardwrite
 
-N_CASES = 10
-CASES = [pytest.param(n, marks=() if n < N_CASES else pytest.mark.long) for n in range(400)]
+CASES = drawn(100, n_quick=10)
 
 
 def case(number):

@@ -54,6 +54,7 @@ EFFECTS = (
     "ftruncate",
     "copy_file_range",
 )
+GOLDEN = 0.618  # multiples of it, without what is before the point, are spread evenly
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 NEW = OLD + 1000
 REGION = (slice(3, 17), slice(2, 12))
@@ -584,9 +585,12 @@ def count_effects(action: Callable[[], object], into: Path) -> None:
             into.write_text(str(n_effects()))
 
 
-def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list[Case]:
+def run(
+    names: list[str], every: int = 1, last: int = 0, twice: int = 0, *, amid: bool = False
+) -> list[Case]:
     """Kill some operations before every effect, or every so many and each of the last; `twice`
-    kills the second call, too."""
+    kills the second call, too. Where a kill is only to come `amid` each, it comes where it came in
+    none of the others."""
     done: list[Case] = []
     top = Path(
         tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
@@ -597,7 +601,9 @@ def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list
             made.mkdir()
             OPERATIONS[name].prepare(made / OPERATIONS[name].at)
             n = n_effects(name, made, top / "home")
-            for kill_at in sorted({*range(1, n + 1, every), *range(max(1, n + 1 - last), n + 1)}):
+            first = {1 + round((n - 1) * (len(done) * GOLDEN % 1))}
+            regular = first if amid else {*range(1, n + 1, every)}
+            for kill_at in sorted({*regular, *range(max(1, n + 1 - last), n + 1)}):
                 done += filter(None, [run_case(name, made, top / "home", kill_at)])
                 done += filter(
                     None, [run_case(name, made, top / "home", kill_at, twice)] if twice else []
@@ -614,6 +620,7 @@ def main() -> None:
     )
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--every", type=int, default=1, help="only every so many effects")
+    parser.add_argument("--amid", action="store_true", help="only one effect amid each operation")
     parser.add_argument("--last", type=int, default=0, help="and each of the last so many")
     parser.add_argument(
         "--twice", type=int, default=0, help="kill the second call before this effect, too"
@@ -622,7 +629,7 @@ def main() -> None:
     given = parser.parse_args()
     gc.freeze()  # Forked processes need not go through, and so copy, what is there already.
     with dask.config.set(scheduler="sync"):
-        done = run(given.operations, given.every, given.last, given.twice)
+        done = run(given.operations, given.every, given.last, given.twice, amid=given.amid)
     troubles = [case for case in done if case.trouble]
     if given.json:
         Path(given.json).write_text(json.dumps([asdict(case) for case in done]))

@@ -16,7 +16,7 @@ from harness import summary_of
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "n_kills"),
-    [("moto", 7), ("seaweed", 8)],
+    [("moto", 4), ("seaweed", 4)],
     ids=["moto", "seaweed"],
 )
 def test_killed_at_any_moment(tmp_path, server, n_kills):

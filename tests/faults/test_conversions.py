@@ -16,40 +16,14 @@ def run(tmp_path, *arguments):
 
 
 @pytest.mark.long
-def test_a_killed_conversion_goes_on(tmp_path):
-    found = run(tmp_path, "--kills", "6", "--seed", "3")
+@pytest.mark.parametrize(
+    ("kind", "n_kills"),
+    [((), 10), (("--hdf5",), 8), (("--in-place",), 6)],
+    ids=["beside", "hdf5", "in place"],
+)
+def test_a_killed_conversion_goes_on(tmp_path, kind, n_kills):
+    """A sample: the campaign has hundreds of each."""
+    found = run(tmp_path, *kind, "--kills", str(n_kills), "--seed", "3")
     assert not found["troubles"], found["troubles"][:5]
-    assert found["vacuous"] <= 4, "some kills must interrupt something"
+    assert found["vacuous"] <= 2 * n_kills // 3, "some kills must interrupt something"
     assert found["chunks that passed"] > 0
-
-
-@pytest.mark.long
-def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
-    found = run(tmp_path, "--hdf5", "--kills", "4", "--seed", "5")
-    assert not found["troubles"], found["troubles"][:5]
-    assert found["vacuous"] <= 2, "most kills must interrupt something"
-    assert found["chunks that passed"] > 0
-
-
-@pytest.mark.long
-def test_a_killed_conversion_in_place_goes_on(tmp_path):
-    found = run(tmp_path, "--in-place", "--kills", "6", "--seed", "3")
-    assert not found["troubles"], found["troubles"][:5]
-    assert found["vacuous"] <= 4, "some kills must interrupt something"
-    assert found["chunks that passed"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_many_kills_of_hdf5(tmp_path):
-    found = run(tmp_path, "--hdf5", "--kills", "15", "--seed", "2")
-    assert not found["troubles"], found["troubles"][:5]
-    assert found["vacuous"] <= 8
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_many_kills(tmp_path):
-    found = run(tmp_path, "--kills", "20", "--seed", "1")
-    assert not found["troubles"], found["troubles"][:5]
-    assert found["vacuous"] <= 10

@@ -28,9 +28,9 @@ def test_a_sample_of_schedules(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["frozen", "slow", "killed"])
-def test_every_schedule_of_two_switches(tmp_path, way):
-    """One pair of processes; the first stands still before each of its effects that can be seen."""
-    summary = run(
-        tmp_path, "--depth", "2", "--ways", way, "--operations", "update in place with room"
-    )
-    assert summary["cases"] >= 40
+def test_schedules_of_two_switches(tmp_path, way):
+    """One pair of processes; the first stands still before some of its effects that can be seen.
+    The campaign takes all of all pairs."""
+    pair = ("--operations", "update in place with room")
+    summary = run(tmp_path, "--depth", "2", "--ways", way, *pair, "--cases", "16", "--seed", "2")
+    assert summary["cases"] == 16

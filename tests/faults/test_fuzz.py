@@ -18,7 +18,7 @@ import fuzz
     ("n_mutants", "seed"),
     [
         pytest.param(50, 20, id="sample"),
-        pytest.param(2000, 2000, id="long", marks=pytest.mark.long),
+        pytest.param(800, 2000, id="long", marks=pytest.mark.long),
     ],
 )
 def test_mutants(tmp_path, n_mutants, seed):

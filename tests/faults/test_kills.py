@@ -50,15 +50,15 @@ def test_a_killed_run_goes_on(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_forty_kills(tmp_path):
-    summary, kills = run(tmp_path, "--kills", "40", "--seed", "1")
-    check_kills(summary, kills, most_vacuous=10)
+def test_sixteen_kills(tmp_path):
+    summary, kills = run(tmp_path, "--kills", "16", "--seed", "1")
+    check_kills(summary, kills, most_vacuous=6)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_ten_thousand_shards_killed_twenty_times(tmp_path):
-    summary, kills = run(tmp_path, "--one-array", "--shards", "10000", "--kills", "20")
+def test_three_thousand_shards_killed_eight_times(tmp_path):
+    summary, kills = run(tmp_path, "--one-array", "--shards", "3000", "--kills", "8")
     check_kills(summary, [], most_vacuous=1)
     # when the kills so far came, and not written again yet: a run may be killed before it comes to
     # all of it
@@ -67,24 +67,19 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
         assert kill["redone_acked"] == 0, kill
         assert kill["redone"] <= in_flight, kill
         in_flight += kill["in_flight"] - kill["redone"]
-    assert summary["kills"] == 21
-    assert sum(not kill["finished"] for kill in kills) >= 20
+    assert summary["kills"] == 9
+    assert sum(not kill["finished"] for kill in kills) >= 8
 
 
-@pytest.mark.parametrize(
-    ("n_shards", "n_kills"),
-    [
-        pytest.param(900, 3, marks=pytest.mark.long),
-        pytest.param(4_000, 4, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
-    ],
-)
-def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_groups_of_many_shards(tmp_path):
     """What is written again is what a second of work and the tasks in flight had written, and no
     group."""
-    summary, kills = run(tmp_path, "--groups", "--shards", str(n_shards), "--kills", str(n_kills))
+    summary, kills = run(tmp_path, "--groups", "--shards", "2000", "--kills", "3")
     assert not summary["troubles"], summary["troubles"][:5]
     killed = [kill for kill in kills if not kill["finished"]]
-    assert len(killed) >= n_kills - 1
+    assert len(killed) >= 2
     for kill in killed:
         assert kill["redone"] <= kill["in_flight"], kill
     assert max(kill["acked"] for kill in killed) > 0
@@ -113,7 +108,7 @@ def test_killed_at_a_system_call(tmp_path, call):
     """Right before the k-th call of a kind on the array or beside it, for steps of k until there is
     none."""
     n_killed = 0
-    for k in (1, 5, 14):
+    for k in (1, 9):
         path, acks = tmp_path / f"x{k}", oracle.Acks(tmp_path / f"acks{k}")
         command = [
             "strace",

@@ -266,4 +266,4 @@ def test_any_sequence():
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_many_sequences():
-    run(10, 40)
+    run(5, 40)

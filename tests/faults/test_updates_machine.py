@@ -345,7 +345,7 @@ def test_any_sequence_of_updates():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(2))
 def test_many_sequences_of_updates(part):
-    run(seed(part)(type("MoreUpdates", (Updates,), {})), 10, 40)
+    run(seed(part)(type("MoreUpdates", (Updates,), {})), 5, 40)
 
 
 REGION = (slice(1, 7), slice(2, 9))
@@ -370,8 +370,8 @@ QUICK = [(STRATEGIES[5], "end", True)]
         *(
             pytest.param(
                 *case,
-                1 + number % 3,
-                3,
+                1 + number % 6,
+                6,
                 marks=pytest.mark.long,
                 id=f"{case[0]}-{case[1]}-{case[2]}",
             )
@@ -381,7 +381,7 @@ QUICK = [(STRATEGIES[5], "end", True)]
 )
 def test_killed_at_a_step(monkeypatch, strategy, location, compressed, first, every):
     """Given up, each shard is old or new; called again, all is new: for a kill before an effect on
-    the file system. Each third is met; cases that differ in little meet others."""
+    the file system. Each sixth is met; cases that differ in little meet others."""
     monkeypatch.setattr("shardwrite.journal.lease.lease_times", lambda: (15.0, -1.0))
     old, new = oracle.values((10, 12), 1), oracle.values((10, 12), 2)
     after = old.copy()

@@ -18,11 +18,11 @@ def run(tmp_path, *arguments):
     return found
 
 
-def run_ten(tmp_path, fault, *arguments):
+def run_five(tmp_path, fault, *arguments):
     if fault == "cut" and (why := power_cut.missing("ext4")):
         pytest.skip(why)
-    found = run(tmp_path, "--fault", fault, "--cases", "10", *arguments)
-    assert found["vacuous"] < 10
+    found = run(tmp_path, "--fault", fault, "--cases", "5", *arguments)
+    assert found["vacuous"] < 5
     return found
 
 
@@ -37,14 +37,14 @@ def test_a_few_of_each(tmp_path, fault):
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_chunks_that_wait_in_a_spool(tmp_path, fault):
     scattered = ("--hash", "murmurhash3_x86_128")
-    found = run_ten(tmp_path, fault, "--seed", "3", *scattered)
+    found = run_five(tmp_path, fault, "--seed", "3", *scattered)
     assert found["acked"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_chunks_that_wait_for_all_parts(tmp_path, fault):
-    found = run_ten(tmp_path, fault, "--seed", "3", "--parts")
+    found = run_five(tmp_path, fault, "--seed", "3", "--parts")
     assert found["acked"] > 0
 
 
@@ -52,27 +52,27 @@ def test_chunks_that_wait_for_all_parts(tmp_path, fault):
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_a_repair_by_way_of_a_spool(tmp_path, fault):
     scattered = ("--hash", "murmurhash3_x86_128", "--repair")
-    run_ten(tmp_path, fault, "--seed", "3", *scattered)
+    run_five(tmp_path, fault, "--seed", "3", *scattered)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_two_scales_in_one_call(tmp_path, fault):
-    found = run_ten(tmp_path, fault, "--seed", "3", "--scales")
+    found = run_five(tmp_path, fault, "--seed", "3", "--scales")
     assert found["acked"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_copies_of_encoded_chunks(tmp_path, fault):
-    found = run_ten(tmp_path, fault, "--seed", "3", "--copies")
+    found = run_five(tmp_path, fault, "--seed", "3", "--copies")
     assert found["acked"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_copies_in_parts(tmp_path, fault):
-    found = run_ten(tmp_path, fault, "--seed", "3", "--copies", "--parts")
+    found = run_five(tmp_path, fault, "--seed", "3", "--copies", "--parts")
     assert found["acked"] > 0
 
 
@@ -80,5 +80,5 @@ def test_copies_in_parts(tmp_path, fault):
 @pytest.mark.parametrize("fault", ["kill", "fail", "cut"])
 def test_more_of_each(tmp_path, fault):
     """A sample: ``python tests/faults/volumes.py`` takes every effect."""
-    found = run_ten(tmp_path, fault, "--seed", "2")
+    found = run_five(tmp_path, fault, "--seed", "2")
     assert found["acked"] > 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 
-PATIENCE = 12
+PATIENCE = float(os.environ.get("PATIENCE", "12"))
 """Times as many seconds by the clock, so that what waits for ever ends, too."""
 
 

@@ -1,4 +1,4 @@
-"""cloud-volume's own tests of sharding, with its writer of shards and with that of shardwrite."""
+"""cloud-volume's own tests of sharding, with shardwrite's writer of shards."""
 
 from __future__ import annotations
 
@@ -28,19 +28,16 @@ SLOW = "test_sharded_image_bits"
 HAS_SLOW = bool(os.environ.get("SHARDWRITE_IMAGE_BITS"))
 
 
-@pytest.mark.parametrize("writer", ["own", "ours"])
-def test_sharding(tmp_path, pytestconfig, monkeypatch, writer):
+def test_sharding(tmp_path, pytestconfig, monkeypatch):
     pytest.importorskip("cloudvolume", reason="cloud-volume is not installed")
     monkeypatch.setenv("SHARDWRITE_LAYERS", str(tmp_path))
     source = source_of("cloud-volume", pytestconfig.cache)
-    plugin = {"own": "no:randomly", "ours": "volume_shards"}[writer]
     left_out = [*NETWORK, *(() if HAS_SLOW else (SLOW,))]
     chosen = f"not ({' or '.join(left_out)})"
     outcomes, told, output = run_suite(
-        tmp_path, plugin, "test/test_sharding.py", "-k", chosen, cwd=source
+        tmp_path, "volume_shards", "test/test_sharding.py", "-k", chosen, cwd=source
     )
     print(outcomes, told)
     assert set(outcomes) <= {"passed", "deselected", "warnings", "warning"}, output
     assert (outcomes["passed"], outcomes["deselected"]) == ((19, 4) if HAS_SLOW else (16, 7))
-    if writer == "ours":
-        assert told["counts"] == {"shards": 8, "chunks": 504}
+    assert told["counts"] == {"shards": 8, "chunks": 504}

@@ -84,7 +84,7 @@ def test_round_trips(zarr_python_2):
     seen = Counter()
 
     @settings(
-        max_examples=150,
+        max_examples=60,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         database=None,
@@ -126,7 +126,7 @@ def test_round_trips(zarr_python_2):
 
     check()
     print(dict(seen))
-    assert seen["chunks"] > 100
-    assert seen["missing"] > 20
-    assert seen["zarr-python"] > 100
-    assert seen["tensorstore and zarrs"] > 10
+    assert seen["chunks"] > 40
+    assert seen["missing"] > 8
+    assert seen["zarr-python"] > 40
+    assert seen["tensorstore and zarrs"] > 4

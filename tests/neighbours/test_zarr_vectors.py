@@ -24,18 +24,15 @@ PYRAMID = "tests/integration/test_lazy_sharding_rechunk.py::TestShardedPyramid" 
 HAS_PYRAMID = bool(os.environ.get("SHARDWRITE_PYRAMID"))
 
 
-@pytest.mark.parametrize("functions", ["own", "ours"])
-def test_zarr_vectors(tmp_path, pytestconfig, functions):
+def test_zarr_vectors(tmp_path, pytestconfig):
     cache = pytestconfig.cache
     extra = packages([f"zarr-vectors=={VERSION}"], cache)
     source = source_of("zarr-vectors", cache, VERSION)
-    plugin = {"own": "no:randomly", "ours": "vectors_conversions"}[functions]
     outcomes, told, output = run_suite(
-        tmp_path, plugin, *TESTS, *[PYRAMID] * HAS_PYRAMID, cwd=source, paths=[extra]
+        tmp_path, "vectors_conversions", *TESTS, *[PYRAMID] * HAS_PYRAMID, cwd=source, paths=[extra]
     )
     print(outcomes, told)
     assert set(outcomes) <= {"passed", "warnings"}, output
     assert outcomes["passed"] == 20 + HAS_PYRAMID
-    if functions == "ours":
-        assert told["counts"]["shard_store"] == 2
-        assert told["counts"]["reshard"] == 3 + 2 * HAS_PYRAMID
+    assert told["counts"]["shard_store"] == 2
+    assert told["counts"]["reshard"] == 3 + 2 * HAS_PYRAMID

@@ -367,5 +367,5 @@ def test_two_arrays_are_changed_by_two_actors():
 
 
 @pytest.mark.long
-def test_eight_arrays_are_changed_by_two_actors():
-    explore(8, 60)
+def test_four_arrays_are_changed_by_two_actors():
+    explore(4, 50)

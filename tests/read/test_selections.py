@@ -81,7 +81,7 @@ def test_what_numpy_gives(readers):
 
 @pytest.mark.long
 def test_what_numpy_gives_more(readers):
-    tried(400, given(keys()), lambda key: check(readers, key))()
+    tried(150, given(keys()), lambda key: check(readers, key))()
 
 
 @pytest.mark.parametrize(

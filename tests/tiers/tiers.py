@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -79,6 +80,16 @@ def some(values: Iterable[Any], *quick: Any) -> list[Any]:
     values = list(values)
     assert all(value in values for value in quick), "a quick case is none of the cases"
     return [pytest.param(v, marks=() if v in quick else pytest.mark.long) for v in values]
+
+
+def drawn(n: int, n_quick: int) -> list[Any]:
+    """Numbers of random cases, of which all but the first few run in the long tier only.
+
+    So many show each kind of case several times; nothing that more of them found is known. Another
+    thousand is tried by ``RANDOM_CASES=1000 make test-long``.
+    """
+    n += int(os.environ.get("RANDOM_CASES", "0"))
+    return some(range(n), *range(n_quick))
 
 
 def tried(n: int, drawn: Callable[[Any], Any], check: Callable[..., None]) -> Callable[..., None]:
