@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -132,11 +133,16 @@ def _sizes_of(metadata: ArrayMetadata) -> Callable[[str], int | None]:
 
     A shard may have twice the size of all its inner chunks, because of what updates have replaced.
     """
-    most = metadata.pipeline.most_encoded_nbytes
-    if metadata.is_sharded:
+
+    @functools.cache
+    def most() -> int:
+        nbytes = metadata.pipeline.most_encoded_nbytes
+        if not metadata.is_sharded:
+            return nbytes
         n_chunks = metadata.grid.n_chunks_per_shard
-        most = 2 * (n_chunks * most + metadata.index_codec.encoded_nbytes)
-    return lambda key: None if metadata.shard_index(key) is None else most
+        return 2 * (n_chunks * nbytes + metadata.index_codec.encoded_nbytes)
+
+    return lambda key: None if metadata.shard_index(key) is None else most()
 
 
 def parsed_at(place: Place, leaf: str) -> Any:

@@ -9,17 +9,27 @@ from collections.abc import Sequence
 from typing import IO, Any, cast
 
 from shardwrite.errors import SpecError
+from shardwrite.read.attributes import (
+    as_attributes,
+    mask_value,
+    typed_attributes,
+    unmasked_value,
+)
 from shardwrite.sources.base import Request
 from shardwrite.stores.bucket_files import FileInBucket
 
 __all__ = [
+    "as_attributes",
     "choose_dataset",
     "identify",
     "identity_text",
+    "mask_value",
     "open_binary",
     "place_of",
     "place_text",
     "require",
+    "typed_attributes",
+    "unmasked_value",
 ]
 
 

@@ -23,8 +23,8 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.read.attributes import as_attributes, typed_attributes
-from shardwrite.read.chunking import merge_chunks, slabs
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
+from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.common import choose_dataset, identify, place_of, place_text, require
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import check_regular

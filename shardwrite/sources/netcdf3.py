@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box
 from shardwrite.read.attributes import as_attributes, typed_attributes
-from shardwrite.read.chunking import slabs
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 

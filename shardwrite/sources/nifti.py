@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
-from shardwrite.read.chunking import slabs
 from shardwrite.sources.axes import dimension_units, tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import WHOLE
 from shardwrite.sources.raw import MappedSource, check_length

@@ -8,8 +8,8 @@ from typing import IO, Any
 import numpy as np
 
 from shardwrite.errors import SpecError
-from shardwrite.read.chunking import slabs
 from shardwrite.sources.base import Request, Source
+from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, open_binary, place_of
 from shardwrite.sources.raw import check_length, in_one_piece
 

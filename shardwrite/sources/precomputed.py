@@ -19,10 +19,10 @@ from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.grid import Box, Shape
 from shardwrite.place.url import at_url, without_kind
-from shardwrite.read.chunking import merge_chunks
 from shardwrite.read.precomputed import ScaleReader, read_info
 from shardwrite.read.source import as_dask
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import identify, identity_text
 from shardwrite.sources.handles import FILES
 from shardwrite.stores import Store, open_store

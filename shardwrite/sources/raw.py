@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
-from shardwrite.read.chunking import slabs
 from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, place_of, place_text
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.ranged import RangedSource

@@ -16,10 +16,10 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import in_hierarchy, resolve_place
 from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.chunking import merge_chunks
 from shardwrite.read.source import MERGED_NBYTES
 from shardwrite.read.stored_array import stored_at
 from shardwrite.sources.base import SourceMetadata
+from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify, identity_text
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.zarr_array import ZarrSource
