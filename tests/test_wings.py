@@ -137,7 +137,7 @@ def run(program: str, path: Path, *wings: str) -> str:
     """
     blocked = json.dumps([files_of(*wings), files_of(*WINGS) if LEAKING else []])
     done = subprocess.run(
-        [sys.executable, "-c", BLOCK + program, blocked, str(path)],
+        [sys.executable, "-c", BLOCK + program, blocked, str(path), *wings],
         capture_output=True,
         text=True,
         check=False,
@@ -201,6 +201,32 @@ def test_what_is_consumed_is_left_alone(array):
     assert not (array / "zarr.json").exists()
     said = refusals(array, "convert")
     assert said.keys() >= {"write", "replace", "update", "compact", "repair", "abandon"}
+
+
+ASKED = """
+import dask.array as da
+import shardwrite
+
+x = da.zeros((20, 20), dtype="i4", chunks=7)
+calls = {
+    "show": lambda: x.to_sharded_zarr(
+        path + "-new", shards=(8, 8), chunks=(4, 4), keep_report=True
+    ),
+    "sources": lambda: shardwrite.verify(path, against=path + ".npy"),
+}
+try:
+    calls[sys.argv[3]]()
+except shardwrite.SpecError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.parametrize("wing", ["show", "sources"])
+def test_what_only_a_wing_can_do_is_refused_before_anything_is_written(array, wing):
+    np.save(array.with_name("x.zarr.npy"), np.zeros((20, 20), "i4"))
+    before = tree(array)
+    assert "install all of shardwrite" in run(ASKED, array, wing)
+    assert tree(array) == before
 
 
 def test_an_array_of_2022_is_recognised(tmp_path):

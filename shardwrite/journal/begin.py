@@ -25,8 +25,8 @@ from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
-from shardwrite.journal.rundir import RunDirectory, held, later_version
+from shardwrite.journal.record import Intent, OtherVersionError, RunRecord
+from shardwrite.journal.rundir import RunDirectory, held, other_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
@@ -170,8 +170,8 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
         return None
     try:
         record = RunRecord.from_json(data, is_update=bool(target.update))
-    except LaterFormatError as error:
-        raise later_version(target, path, error) from error
+    except OtherVersionError as error:
+        raise other_version(target, path, error) from error
     except ValueError as error:
         raise JournalError(
             f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and "
@@ -195,8 +195,8 @@ def record_of(target: Target) -> RunRecord | None:
     data = read_file(path)
     try:
         return None if data is None else RunRecord.from_json(data, is_update=bool(target.update))
-    except LaterFormatError as error:
-        raise later_version(target, path, error) from error
+    except OtherVersionError as error:
+        raise other_version(target, path, error) from error
     except ValueError:
         return None
 

@@ -21,8 +21,25 @@ FORMAT = 1
 _SEAL = "crc32c"
 
 
-class LaterFormatError(ValueError):
+class OtherVersionError(ValueError):
+    """Only another version of this package goes on with what a record is about."""
+
+    version = "another"
+
+
+class EarlierVersionError(OtherVersionError):
+    """A record was made by an earlier version of this package, which sealed none."""
+
+    version = "an earlier"
+
+    def __init__(self) -> None:
+        super().__init__("it has no checksum")
+
+
+class LaterFormatError(OtherVersionError):
     """A record or receipt has a format that only later versions of this package know."""
+
+    version = "a later"
 
     def __init__(self, number: int, known: int) -> None:
         super().__init__(f"it has format {number}, and this version knows format {known}")
@@ -107,9 +124,8 @@ class RunRecord(Intent):
     replaces: bool  # whether an array stood there, which the run replaces
     durability: str  # durability level of the run
     begun_by: Process | None = None  # the process that began the run
-    # crc32c of the metadata document with which the run began. Older versions stored none.
-    document_crc32c: int | None = None
-    array: str | None = None  # name of the array's directory. Older versions stored none.
+    document_crc32c: int  # of the metadata document with which the run began
+    array: str  # name of the array's directory
 
     @classmethod
     def begun(
@@ -154,8 +170,8 @@ class RunRecord(Intent):
     def from_json(cls, data: bytes, *, is_update: bool) -> RunRecord:
         """Parse and check the content of a ``plan.json``.
 
-        - `data`: content of the file. A file of an older version has no checksum, and is accepted.
-        - Raises LaterFormatError if only a later version of this package can read the file.
+        - `data`: content of the file.
+        - Raises OtherVersionError if another version of this package has begun the run.
         """
         found = parse_json(data)
         if not isinstance(found, dict):
@@ -197,8 +213,10 @@ class RunRecord(Intent):
         copies = found.get("copies", False)
         if not isinstance(copies, bool):
             raise ValueError("it does not say whether it copies chunks")  # noqa: TRY004 (of the file)
+        if _SEAL not in found:
+            raise EarlierVersionError
         document, array = found.get("document_crc32c"), found.get("array")
-        if not isinstance(document, int | None) or not isinstance(array, str | None):
+        if not isinstance(document, int) or not isinstance(array, str):
             # The file is wrong, not the type of an argument.
             raise ValueError("it does not say for which array it was begun")  # noqa: TRY004
         return cls(

@@ -60,11 +60,11 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
-from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
+from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lock import Claim, drop_claim, exclusive
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.record import LaterFormatError, RunRecord
+from shardwrite.journal.record import OtherVersionError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
@@ -82,8 +82,6 @@ from shardwrite.stores import (
     remove_state,
 )
 
-# Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
-_OLD_LOCK = "lock-end.json"
 _CLAIM_OF_END = "claim-end"
 """Name of the claim on changing an array's document or receipt, beside the array."""
 
@@ -157,8 +155,7 @@ class RunDirectory:
         path = self.document_path
         data, seal = read_there(path), self.record.document_crc32c
         found = parse_document(data, path)
-        is_ours = seal is None or crc32c(data) == seal  # older versions stored no checksum
-        if not isinstance(found, dict) or not is_ours:
+        if not isinstance(found, dict) or crc32c(data) != seal:
             raise JournalError(
                 f"{path} is not what the run was begun with. Move {self.target.run_path} away "
                 "after a look, and keep it: it may hold an array that was being replaced, or what "
@@ -386,8 +383,7 @@ def proof_in(
 def discard_drafts(target: Target) -> None:
     """Remove what dead processes have left beside an array.
 
-    This covers drafts of runs that never began, clock files, empty claims, and locks of the first
-    version.
+    This covers drafts of runs that never began, clock files, and empty claims.
     """
     plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
@@ -400,28 +396,24 @@ def discard_drafts(target: Target) -> None:
     for claim in claims:
         with contextlib.suppress(OSError):  # another process holds it, or will take it over
             claim.rmdir()
-    lock = target.beside / _OLD_LOCK
-    held_by = read_file(lock)
-    if held_by is not None and not is_alive(lock, held_by):
-        lock.unlink(missing_ok=True)
 
 
-def later_version(target: Target, plan: Path, error: LaterFormatError) -> JournalError:
-    """Error for a plan that a later version of this package has written."""
+def other_version(target: Target, plan: Path, error: OtherVersionError) -> JournalError:
+    """Error for a plan that another version of this package has written."""
     return JournalError(
-        f"{plan} was written by a later version of shardwrite ({error}). Nothing was changed. "
-        f"Install that version to finish the run on {target.label} or to give it up",
+        f"{plan} was written by {error.version} version of shardwrite ({error}). Nothing was "
+        f"changed. Install that version to finish the run on {target.label} or to give it up",
         path=str(plan),
     )
 
 
-def refuse_later(target: Target, path: Path) -> None:
-    """Refuse to remove the directory of a run that only a later version of this package knows."""
+def refuse_other_version(target: Target, path: Path) -> None:
+    """Refuse to remove the directory of a run that another version of this package has begun."""
     for plan in (path / "plan.json", path / "plan-moved.json"):
         try:
             RunRecord.from_json(read_file(plan) or b"", is_update=bool(target.update))
-        except LaterFormatError as error:
-            raise later_version(target, plan, error) from error
+        except OtherVersionError as error:
+            raise other_version(target, plan, error) from error
         except ValueError:
             continue  # the run has no plan any more, or a torn one
 

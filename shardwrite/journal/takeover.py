@@ -68,7 +68,7 @@ from shardwrite.journal.rundir import (
     drivers_in,
     held,
     proof_in,
-    refuse_later,
+    refuse_other_version,
     remove_empty,
     run_in,
 )
@@ -213,7 +213,7 @@ def remove_orphans(target: Target) -> None:
     for state in (ENDED, TAKEN):
         for path in listed(target.run_path, f"{state}-"):
             with as_store_error(str(path), "cannot remove"):
-                refuse_later(target, path)
+                refuse_other_version(target, path)
                 _remove(path, partial(proof_in, path, target, path.name.removeprefix(f"{state}-")))
     remove_empty(target)
 

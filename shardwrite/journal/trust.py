@@ -98,15 +98,15 @@ def require_trusted_copies(directory: Path) -> None:
         )
 
 
-def check_name(target: Target, name: str | None) -> None:
+def check_name(target: Target, name: str) -> None:
     """Check that a plan names the array that it lies beside.
 
-    Plans of older versions, which name no array, are accepted. In a store, so are those of calls
-    that have divided the same place otherwise into store and name.
+    In a store, plans of calls that have divided the same place otherwise into store and name are
+    accepted.
 
     - Raises UntrustedStateError if the plan names another array.
     """
-    if name not in (None, target.place.array_name) and not _ends_with(target.place, name):
+    if name != target.place.array_name and not _ends_with(target.place, name):
         path = target.run_path / "plan.json"
         why = f"was begun for another array, {name!r}: it was moved, or put there"
         raise _error(target, path, why)

@@ -58,7 +58,6 @@ from shardwrite.journal.composed import (
     shard_of,
 )
 from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_void
-from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import (
     NO_ROOM,
@@ -260,10 +259,6 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
         if stat.S_ISDIR(mode_of(path, follow=False)):
             with exclusive(path, run_path) as claim:
                 recover_shard(claim, store, metadata)
-    for path, redo in old_records(run_path, store, record_limit(metadata)):
-        if redo is not None:
-            _restore(store, metadata, redo.key, redo.compose, path, None)
-        _forget(path, store, None if redo is None else redo.key)
 
 
 def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
@@ -279,7 +274,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
         data = read_file(fenced, record_limit(metadata))
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
-            _restore(store, metadata, found.key, found.undone, fenced, found)
+            _restore(store, metadata, found, fenced)
             told = "an interrupted change in place was undone"
             tell(TAKEOVERS, logging.INFO, told, run=claim.path.parent, shard=found.key)
         _forget(fenced, store, _key_of_void(data) if found is None else found.key)
@@ -322,19 +317,16 @@ def _forget(record: Path, store: Store, key: str | None) -> None:
 def _restore(
     store: Store,
     metadata: ArrayMetadata,
-    key: str,
-    compose: Callable[[ObjectReader], ObjectReader],
+    change: Change,
     record: Path,
-    change: Change | None,
 ) -> None:
     """Write the old content of a shard into a new file, and publish it if its record still exists.
 
     Where there is no room for a new file, the shard itself gets its old content back, for the sake
     of its readers. The record stays until the next process finds room, because one that was frozen
     amid the change may yet go on.
-
-    - `change`: the change that is undone; None for one of the first version.
     """
+    key = change.key
 
     def check() -> None:
         if not is_there(record):
@@ -346,7 +338,7 @@ def _restore(
     if reader is None:
         return  # the array was replaced meanwhile
     with reader:
-        old = compose(reader)
+        old = change.undone(reader)
         try:
             check_fits(metadata, reader, old)
         except ValueError as error:
@@ -369,7 +361,7 @@ def _restore(
                     writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
                 writer.finish(check)
         except StoreError as error:
-            if error.errno in NO_ROOM and change is not None:
+            if error.errno in NO_ROOM:
                 with store.edit(key) as editor:
                     editor.check_version(reader.version)
                     check()

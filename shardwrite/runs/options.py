@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardwrite.errors import SpecError
 from shardwrite.place.checks import REPLACE
+from shardwrite.seams import needed
 from shardwrite.stores import DURABILITIES
 
 __all__ = ["RunOptions", "for_new_array"]
@@ -47,6 +48,8 @@ class RunOptions:
                 raise SpecError(
                     "no such choice", field=field, value=value, remedy=f"use one of {shown}"
                 )
+        if self.keep_report:  # rather than when all is written
+            needed("report", "run", "a report", field="keep_report", value=True)
 
 
 def for_new_array(options: RunOptions) -> RunOptions:

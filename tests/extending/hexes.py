@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.sources.chunking import slabs
 from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify
 from shardwrite.sources.formats import Format, register_format
 

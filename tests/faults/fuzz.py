@@ -1,5 +1,5 @@
 """A fuzzer of every file that is read: mutants of documents, shards, receipts, plans, journals,
-leases, locks and redo records.
+leases, claims and records of changes in place.
 
 A mutant is one file of a scene (an array, and what lies beside it) changed as its number says, and
 one operation on that scene. It ends well if the operation succeeds or raises a typed error, within
@@ -46,7 +46,6 @@ from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.journal import Change, lease
-from shardwrite.journal.composed import encode_record
 from shardwrite.journal.record import sealed
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import PosixStore
@@ -129,15 +128,15 @@ def make_updated(path):
 
 
 def make_appended(path):
-    """The same as the first version left it, with a record of what was to be written; and the claim
-    of an end."""
+    """The same of an append, which has written half of its bytes; and the claim of an end."""
     SOURCE.to_sharded_zarr(path, **KEYWORDS)
     run = _interrupted_update(path, AppendOnly(in_place=True))
-    key = "c/0/1"
+    key, claim = "c/0/1", run / "claim-c.0.1"
     data = (path / key).read_bytes()
-    head = {"key": key, "old_nbytes": len(data), "writes": [[0, 40]], "append": False}
-    (run / "redo-c.0.1").write_bytes(encode_record(head, data[:40]))
-    (run / "lock-c.0.1.json").write_bytes(_dead())
+    claim.mkdir()
+    (claim / "owner-0").write_bytes(_dead())
+    (claim / "undo-none").write_bytes(b"".join(Change(key, len(data), (), []).record()))
+    (path / key).write_bytes(data + data[:40])
     claim = path.with_name("x.zarr.shardwrite") / "claim-end"
     claim.mkdir()
     (claim / "owner-0").write_bytes(_dead())
@@ -434,7 +433,7 @@ def mutate_lines(data, rng):
 
 
 def mutate_record(data, rng):
-    """A redo record whose head is changed, its checksum made right again."""
+    """A record of a change in place whose head is changed, its checksum made right again."""
     head, _, rest = data.partition(b"\n")
     try:
         text = json.dumps(mutate_document(json.loads(head[9:]), rng)).encode()
@@ -466,7 +465,7 @@ def mutate(file, data, rng, scene):
         return "index", mutate_shard(data, rng, scene)
     if name.startswith("journal-"):
         return "lines", mutate_lines(data, rng)
-    if name.startswith(("redo-", "undo-")):
+    if name.startswith("undo-"):
         return "record", mutate_record(data, rng)
     if name == "plan.json":
         return "plan", mutate_plan(data, rng)
@@ -775,7 +774,7 @@ class Worker:
         ]
         shards = {str(root / shard) for shard in scene.shards}
         if case.kind == "record":  # it says what its shard is to hold
-            shards.discard(str(root / scene.array / ("c/0/1" if "redo-" in case.file else "c/0/0")))
+            shards.discard(str(root / scene.array / ("c/0/1" if "c.0.1" in case.file else "c/0/0")))
         if case.operation in READS and (gone or altered):
             return f"a look changed {[*gone, *altered]}"
         if case.operation == "salvage" and (
@@ -969,7 +968,7 @@ def summary(cases, seconds):
 
 def _family(file):
     name = file.rpartition("/")[2]
-    for family in ("journal", "lease", "lock", "owner", "redo", "token", "undo"):
+    for family in ("journal", "lease", "owner", "token", "undo"):
         if name.startswith(f"{family}-"):
             return family
     return "shard" if "/c/" in file else name

@@ -362,7 +362,7 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
         (effect,) = attempt.effects()
         assert "/x.zarr/c/" in effect
         beside = attempt.path.with_name("x.zarr.shardwrite")
-        if any(beside.rglob("undo-*")) or any(beside.rglob("redo-*")):
+        if any(beside.rglob("undo-*")):
             shutil.rmtree(place.path)
             shutil.move(attempt.path, place.path)
             shutil.move(beside, place.path.with_name("x.zarr.shardwrite"))

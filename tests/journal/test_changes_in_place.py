@@ -486,48 +486,6 @@ def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     assert (claim / "owner-0").exists()
 
 
-# ---- what versions before left
-
-
-def old_record(key, old_nbytes, writes):
-    data = b"".join(data for _, data in writes)
-    is_append = all(offset >= old_nbytes for offset, _ in writes)
-    head = json.dumps(
-        {
-            "key": key,
-            "old_nbytes": old_nbytes,
-            "writes": [[offset, len(data)] for offset, data in writes],
-            "append": is_append,
-            "crc32c": crc32c(data),
-        }
-    ).encode()
-    return b"%08x %s\n" % (crc32c(head), head) + (b"" if is_append else data)
-
-
-@pytest.mark.parametrize("what", ["append", "overwrite", "torn", "lock"])
-def test_records_of_the_first_version(tmp_path, what):
-    path = made(tmp_path)
-    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
-    whole, run = shard.read_bytes(), tmp_path / "run"
-    run.mkdir()
-    before = shard.stat().st_ino
-    if what == "append":
-        shard.write_bytes(whole + b"half of what was appended")
-        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(len(whole), b"x" * 100)]))
-    elif what == "overwrite":
-        shard.write_bytes(whole[:4] + bytes(8) + whole[12:])
-        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(0, whole[:20])]))
-    elif what == "torn":
-        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(0, whole[:20])])[:-1])
-    else:
-        (run / "lock-c.0.json").write_text("{}")
-    recover_changes(run, store, metadata)
-    assert shard.read_bytes() == whole
-    assert (shard.stat().st_ino == before) == (what == "torn")
-    assert list(run.iterdir()) == []
-    assert sorted(file.name for file in shard.parent.iterdir()) == ["0"]
-
-
 # ---- records that are damaged, or that somebody has made up
 
 
@@ -552,27 +510,17 @@ def undo_record(key, old_nbytes, saved):
     return encode_record(head, b"".join(data for _, data in saved))
 
 
-@pytest.mark.parametrize("kind", ["undo", "redo", "redo, writes"])
 @pytest.mark.parametrize("nbytes", [2**32, 2**50, 2**62, 2**80])
-def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
+def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, nbytes):
     """Its index fits at that size; a recovery filled the disk with what stood nowhere."""
     path = made(tmp_path)
     metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
     whole, run = shard.read_bytes(), tmp_path / "run"
     run.mkdir()
     size = metadata.index_codec.encoded_nbytes
-    if kind == "undo":
-        record = run / "claim-c.0" / "undo-1"
-        record.parent.mkdir()
-        record.write_bytes(undo_record(KEY, nbytes, [(nbytes - size, whole[-size:])]))
-    elif kind == "redo":
-        record = run / "redo-c.0"
-        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8])]))
-    else:
-        record = run / "redo-c.0"
-        record.write_bytes(
-            old_record(KEY, nbytes, [(0, whole[:8]), (nbytes - size, whole[-size:])])
-        )
+    record = run / "claim-c.0" / "undo-1"
+    record.parent.mkdir()
+    record.write_bytes(undo_record(KEY, nbytes, [(nbytes - size, whole[-size:])]))
     with small_files(), pytest.raises(shardwrite.JournalError, match="Move it away") as raised:
         recover_changes(run, store, metadata)
     assert shard.read_bytes() == whole
@@ -611,10 +559,9 @@ def test_a_record_of_a_later_format_is_kept_whatever_it_holds(tmp_path, fields):
     assert [file.read_bytes() for file in claim.iterdir() if file.read_bytes() == record]
 
 
-@pytest.mark.parametrize("name", ["claim-c.0/undo-1", "redo-c.0"])
-def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
+def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path):
     """It was read whole, up to 64 GiB."""
-    path, record = made(tmp_path), tmp_path / "run" / name
+    path, record = made(tmp_path), tmp_path / "run/claim-c.0/undo-1"
     record.parent.mkdir(parents=True)
     with record.open("wb") as file:
         file.truncate(2**35)
