@@ -96,7 +96,10 @@ def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
             remedy="give True, False, or a function that takes a report",
         )
     elif progress:
-        bar = resolve("view", "bar")(raw_nbytes) if "IPython" in sys.modules else None
+        bar = None
+        if "IPython" in sys.modules:
+            with contextlib.suppress(LookupError):  # where that part is missing, as in a terminal
+                bar = resolve("view", "bar")(raw_nbytes)
         with bar or _in_terminal(raw_nbytes) as on_report:
             yield on_report
     else:
