@@ -19,24 +19,24 @@ import shardwrite
 CASES = {
     # a shard larger than both workers' memory together, which compresses 8x, or not at all
     "compressible": {
-        "shape": (2048, 1024, 1024),
+        "shape": (1024, 1024, 1024),
         "source": (256, 256, 256),
-        "shards": (2048, 1024, 1024),
+        "shards": (1024, 1024, 1024),
         "chunks": 64,
         "levels": 2,
     },
     "incompressible": {
-        "shape": (2048, 1024, 1024),
+        "shape": (1024, 1024, 1024),
         "source": (256, 256, 256),
-        "shards": (2048, 1024, 1024),
+        "shards": (1024, 1024, 1024),
         "chunks": 64,
         "levels": 256,
     },
     # slabs of 16 MiB into cubes
     "slabs": {
-        "shape": (128, 4096, 4096),
+        "shape": (64, 4096, 4096),
         "source": (1, 4096, 4096),
-        "shards": (128, 512, 512),
+        "shards": (64, 512, 512),
         "chunks": 32,
         "levels": 2,
     },

@@ -12,6 +12,7 @@ import pytest
 pytestmark = [
     pytest.mark.usefixtures("children_as_users_start_them"),
     pytest.mark.long,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not Path("/proc/self/status").exists(), reason="RssAnon is read from Linux's /proc"
     ),
