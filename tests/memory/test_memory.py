@@ -20,7 +20,7 @@ pytestmark = [
 SLACK_NBYTES = 64 * 2**20  # what allocators keep, and the scheduler's own messages
 
 
-def measure(case: str, target: Path, memory_limit: str = "1GiB") -> dict:
+def measure(case: str, target: Path, memory_limit: str = "512MiB") -> dict:
     script = Path(__file__).with_name("measure.py")
     ended = subprocess.run(
         [sys.executable, str(script), case, str(target), memory_limit],
