@@ -32,11 +32,11 @@ CASES = {
         "chunks": 64,
         "levels": 256,
     },
-    # slabs of 16 MiB into cubes
+    # slabs of 8 MiB into cubes
     "slabs": {
-        "shape": (64, 4096, 4096),
-        "source": (1, 4096, 4096),
-        "shards": (64, 512, 512),
+        "shape": (128, 2048, 4096),
+        "source": (1, 2048, 4096),
+        "shards": (128, 512, 512),
         "chunks": 32,
         "levels": 2,
     },
