@@ -45,4 +45,4 @@ def test_the_disk_becomes_full_under_operations(tmp_path, filesystem, first):
     """Each operation on one of the file systems; the campaign takes all of them on each."""
     kinds = full_disk.KINDS[first::3]
     found = run(tmp_path, filesystem, len(kinds), seed=2, kinds=kinds)
-    assert found["raised"] >= len(kinds) // 3
+    assert found["raised"] > 1
