@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # a lease or another process. Those that share what there is one of (a private SLURM) stay together.
 TESTERS ?= 4
 # More of the long tests wait, and those on SLURM do little else.
-LONG_TESTERS ?= 5
+LONG_TESTERS ?= 6
 HOW := --dist loadscope --durations=15 --numprocesses
 PYTEST := $(BIN)/python -m pytest $(HOW)
 # What Python compiles is kept, whatever the environment says, because hundreds of processes import the

@@ -45,7 +45,10 @@ from tiers import is_left_to_the_long_tier  # noqa: E402
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
-TOGETHER = ("tests/slurm/", "tests/buckets/", "tests/test_architecture.py", "tests/test_site.py")
+TOGETHER = (
+    *("tests/slurm/", "tests/buckets/"),
+    *("tests/test_architecture.py", "tests/test_packaging.py", "tests/test_site.py"),
+)
 TOGETHER_IF_QUICK = ("tests/upgrade/",)
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
@@ -123,8 +126,8 @@ def pytest_collection_finish():
 class SomeTogether(LoadScopeScheduling):
     """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
     cluster, all tests on buckets, because each process would start servers of its own, those that
-    read the source of the package, because each process would parse it, and those of the site,
-    because each process would build it. The quick tests of older states are together, too, because
+    read the source of the package, because each process would parse it, and those of the wheel and
+    of the site, because each process would build these. The quick tests of older states are together, too, because
     each process would unpack the archives.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.

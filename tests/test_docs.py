@@ -29,7 +29,10 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in WITHOUT_EXAMPLES),
 ]
 WALKS = ("README.md", "guide.md")  # through most that there is
-OF_BENCHMARKS = ("figures.md", "performance.md", "scale.md")
+SLOW = (
+    *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
+    *("convert.md", "files.md", "hdf5.md", "nested.md", "precomputed.md", "slurm.md"),
+)
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
 
@@ -56,7 +59,7 @@ def with_programs(directory):
 
 
 def marks_of(page):
-    if page.name in OF_BENCHMARKS:
+    if page.name in SLOW:
         return pytest.mark.long
     return pytest.mark.compat if page.name in WALKS else ()
 

@@ -105,18 +105,26 @@ def test_wheel_and_sdist_are_whole(dist):
     assert not [name for name in packed if re.search(r"node_modules|\.venv|build/", name)]
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Where one fresh environment after the other lies, so that what Python compiles of one serves
+    the others, too."""
+    return tmp_path_factory.mktemp("environments")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_the_wheel_works_in_a_fresh_environment(extra, dist, environ, tmp_path):
-    python = venv(tmp_path / "venv", environ)
+def test_the_wheel_works_in_a_fresh_environment(extra, dist, environ, tmp_path, place):
+    python = venv(place / "venv", environ, "--clear")
+    compiled = {**os.environ, "PYTHONPYCACHEPREFIX": str(place / "compiled")}
     uv = shutil.which("uv", path=Path(sys.executable).parent)
     wheel = next(dist.glob("*.whl"))
     what = f"shardwrite[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
     run(uv, "pip", "install", "--quiet", "--python", python, what, cwd=tmp_path, env=environ)
     run(uv, "pip", "check", "--quiet", "--python", python, cwd=tmp_path, env=environ)
     program = IMPORTS.format(modules=EXTRAS[extra]) + (WRITES if extra in ("", "all") else "")
-    run(python, "-c", program, cwd=tmp_path)
-    version = run(python.with_name("shardwrite"), "--version", cwd=tmp_path)
+    run(python, "-c", program, cwd=tmp_path, env=compiled)
+    version = run(python.with_name("shardwrite"), "--version", cwd=tmp_path, env=compiled)
     assert shardwrite.__version__ in version
 
 

@@ -37,6 +37,7 @@ def test_a_clone_without_the_older_commit_is_told_so(tmp_path, is_clone):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_sample_has_the_same_bytes_as_before_the_rebuild():
     known = subprocess.run(
         ["git", "cat-file", "-e", f"{BEFORE_THE_REBUILD}^{{commit}}"],

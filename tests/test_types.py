@@ -136,6 +136,7 @@ def errors_of(found: dict) -> set[tuple[str, int]]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_a_users_script_has_precise_types(checker, tmp_path):
     if checker == "mypy":
@@ -151,6 +152,7 @@ def test_a_users_script_has_precise_types(checker, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_public_symbol_has_a_known_type(tmp_path):
     found = pyright("--verifytypes", "shardwrite", "--ignoreexternal", cwd=tmp_path)
     public = {

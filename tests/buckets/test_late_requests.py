@@ -101,6 +101,7 @@ def test_each_request_for_a_document_alone(service, environment, url):
         assert url.rpartition("/")[2] in zarr.open_group(group, mode="r", use_consolidated=True)
 
 
+@pytest.mark.long
 @on("moto", long=["seaweed"])
 def test_a_replacement_in_two_calls(service, environment, url):
     """The first call fails amid the shards; nobody takes the old ones for new ones."""
@@ -133,6 +134,7 @@ def test_a_reader_finds_no_array_meanwhile(moto, url):
     assert list(group.arrays()) == []
 
 
+@pytest.mark.long
 def test_a_report_goes_with_its_array(moto, url):
     keys = []
     for keep_report in (True, True, False):
@@ -173,6 +175,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.long
 def test_killed_while_the_old_array_is_hidden(moto, url):
     """Nobody takes the run for one that has hidden nothing, and the same call makes the array."""
     da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)

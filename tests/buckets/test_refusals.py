@@ -178,6 +178,7 @@ def test_jobs_need_a_directory_for_the_state(moto, url, tmp_path, monkeypatch, w
     assert moto.keys_of(url) == []
 
 
+@pytest.mark.long
 @on("moto")
 def test_an_array_is_not_changed_by_what_is_read_from_it(service, url):
     values = np.arange(8.0)

@@ -159,6 +159,7 @@ def test_an_early_end_names_the_parts_and_stops_none(moto, url, x):
     assert others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_part_that_was_killed_is_written_again(moto, elsewhere, url, x):
     begin(x, url)
     first = elsewhere.part(moto, url, 0, 2, pause=0.6)

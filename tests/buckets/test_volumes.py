@@ -353,6 +353,7 @@ def test_a_shard_of_ids_that_another_puts_at_the_last_moment(moto, url, monkeypa
         assert moto.contents(url) == {"0.shard": others.pop()}
 
 
+@pytest.mark.long
 def test_an_unfinished_scale_or_array_is_known_by_store_and_name(moto, url):
     """It was told to be that of another array, which was moved, or put there."""
     for place in (url, obstore.store.MemoryStore()):

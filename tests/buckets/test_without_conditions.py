@@ -95,6 +95,7 @@ def test_an_update_is_refused_unless_nobody_else_writes(ignoring, url, what):
         np.testing.assert_array_equal(shardwrite.open_sharded(url)[:, :], wanted)
 
 
+@pytest.mark.long
 def test_the_configuration_may_say_so(ignoring, url):
     X.to_sharded_zarr(url, **LAYOUT)
     with dask.config.set({"shardwrite.bucket.exclusive": True}):

@@ -110,6 +110,7 @@ def test_another_source_and_too_little_memory(begun):
     assert "4 threads needs" in done.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "says"),
     [

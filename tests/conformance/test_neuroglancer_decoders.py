@@ -26,7 +26,7 @@ if shutil.which("node") is None or not (HERE / "node_modules" / "neuroglancer").
         allow_module_level=True,
     )
 
-N_CASES, N_LONG = 14, 130
+N_CASES, N_LONG = 14, 60
 HASHES = ["identity", "murmurhash3_x86_128"]
 KINDS = [
     ("raw", "uint8"),

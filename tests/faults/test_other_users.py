@@ -458,6 +458,7 @@ def test_an_interrupted_removal_is_told_as_what_it_is(tmp_path):
     oracle.check_whole(path, oracle.values(SHAPE, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "planted",
     [

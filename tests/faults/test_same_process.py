@@ -66,7 +66,7 @@ def try_again(name, directory, k):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("every", [23, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [41, pytest.param(6, marks=pytest.mark.long)])
 def test_nothing_is_left(tmp_path, name, every):
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
         for k in range(1, 2000, every):

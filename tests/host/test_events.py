@@ -177,6 +177,7 @@ def test_credentials_are_removed_everywhere(log):
     assert "abc" not in json.dumps([record.getMessage(), record.run, record.shard])
 
 
+@pytest.mark.long
 def test_the_package_installs_no_handler_that_prints(tmp_path):
     program = f"""
 import logging, dask, dask.array as da, shardwrite

@@ -53,6 +53,7 @@ test_run_memory.{check.__name__}(*sys.argv[1:])
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @on_linux
 def test_only_what_came_after_the_baseline_counts():
     in_a_process_of_its_own(check_only_what_came_after_the_baseline)
@@ -130,6 +131,7 @@ def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path
     memory._watched.clear()  # other systems' numbers
 
 
+@pytest.mark.long
 @on_linux
 def test_a_result_tells_what_the_run_took_and_not_what_the_process_had(tmp_path):
     in_a_process_of_its_own(check_what_a_result_tells, tmp_path)

@@ -19,23 +19,23 @@ import shardwrite
 CASES = {
     # a shard larger than both workers' memory together, which compresses 8x, or not at all
     "compressible": {
-        "shape": (2048, 1024, 1024),
+        "shape": (1024, 1024, 1024),
         "source": (256, 256, 256),
-        "shards": (2048, 1024, 1024),
+        "shards": (1024, 1024, 1024),
         "chunks": 64,
         "levels": 2,
     },
     "incompressible": {
-        "shape": (2048, 1024, 1024),
+        "shape": (1024, 1024, 1024),
         "source": (256, 256, 256),
-        "shards": (2048, 1024, 1024),
+        "shards": (1024, 1024, 1024),
         "chunks": 64,
         "levels": 256,
     },
-    # slabs of 16 MiB into cubes
+    # slabs of 8 MiB into cubes
     "slabs": {
-        "shape": (128, 4096, 4096),
-        "source": (1, 4096, 4096),
+        "shape": (128, 2048, 4096),
+        "source": (1, 2048, 4096),
         "shards": (128, 512, 512),
         "chunks": 32,
         "levels": 2,

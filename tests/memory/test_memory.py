@@ -12,6 +12,7 @@ import pytest
 pytestmark = [
     pytest.mark.usefixtures("children_as_users_start_them"),
     pytest.mark.long,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not Path("/proc/self/status").exists(), reason="RssAnon is read from Linux's /proc"
     ),
@@ -19,7 +20,7 @@ pytestmark = [
 SLACK_NBYTES = 64 * 2**20  # what allocators keep, and the scheduler's own messages
 
 
-def measure(case: str, target: Path, memory_limit: str = "1GiB") -> dict:
+def measure(case: str, target: Path, memory_limit: str = "512MiB") -> dict:
     script = Path(__file__).with_name("measure.py")
     ended = subprocess.run(
         [sys.executable, str(script), case, str(target), memory_limit],

@@ -531,6 +531,7 @@ def test_a_source_that_is_another_array_by_then_is_an_error(tmp_path, monkeypatc
     same(open_sharded(tmp_path / "b")[...], values)
 
 
+@pytest.mark.long
 def test_on_a_cluster(tmp_path):
     from distributed import Client
 

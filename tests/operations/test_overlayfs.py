@@ -78,6 +78,7 @@ def told(tmp_path):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_refused_before_anything_changes(told):
     if not told["rename"]:
         pytest.skip("overlayfs renames directories of lower layers here")

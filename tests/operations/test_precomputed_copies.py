@@ -210,6 +210,7 @@ def test_a_damaged_chunk_is_not_copied(tmp_path):
         shardwrite.to_precomputed(z, tmp_path / "v", encoding="raw", **NEW)
 
 
+@pytest.mark.long
 def test_processes_copy_what_they_can_open(tmp_path):
     z = written_by_zarr(tmp_path / "z", [GzipCodec()])
     in_memory = written_by_zarr(zarr.storage.MemoryStore(), [GzipCodec()])

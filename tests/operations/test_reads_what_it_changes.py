@@ -280,6 +280,7 @@ def test_the_remedy(path):
         np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
 
 
+@pytest.mark.long
 def test_large_graphs_are_looked_through_quickly(path):
     x = da.ones((10**5, 1), chunks=1, dtype="i4")
     block = np.ones((1, 1), "i4")

@@ -238,7 +238,7 @@ def kills(tmp_path, *arguments):
 def test_kills(tmp_path):
     """A kill before some effects of the replacement, and before some of giving it up."""
     names = ("give up a replacement in a group", "replacement, or give up")
-    assert len(kills(tmp_path, "--operations", *names, "--every", "13")) > 10
+    assert len(kills(tmp_path, "--operations", *names, "--every", "31")) > 4
 
 
 @pytest.mark.long

@@ -135,6 +135,7 @@ def test_a_part_that_was_never_written_is_named(tmp_path, undisturbed):
     check(tmp_path, undisturbed, shardwrite.finalize(tmp_path / KEY, n_parts=N))
 
 
+@pytest.mark.long
 def test_parts_that_were_interrupted_go_on(tmp_path, undisturbed):
     """In either round, what was written is kept. So it is by another number of parts."""
     prepare(tmp_path)

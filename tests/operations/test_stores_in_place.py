@@ -139,6 +139,7 @@ def test_consolidated_metadata_above_and_within_stay_true(tmp_path):
     check_values(path)
 
 
+@pytest.mark.long
 def test_the_long_form_writes_no_note(tmp_path):
     path = scan(tmp_path / "scan")
     shardwrite.reshard(path, None, 2)

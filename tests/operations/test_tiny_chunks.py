@@ -90,6 +90,7 @@ def test_the_size_of_batches_does_not_change_the_bytes(tmp_path, monkeypatch):
     assert all(len(found) == 2 for found in written)
 
 
+@pytest.mark.long
 def test_an_update_of_a_shard_of_tiny_chunks(tmp_path, monkeypatch):
     told = []
     begin = execute.begin
@@ -130,6 +131,7 @@ def test_a_volume_of_chunks_of_a_voxel(tmp_path, encoding):
     assert peak < plan.memory.total_nbytes + SLACK_NBYTES
 
 
+@pytest.mark.long
 def test_a_shard_that_is_a_file_of_hdf5(tmp_path):
     pytest.importorskip("h5py")
     new = {"compressors": None, "strategy": "hdf5", "chunks": 1}

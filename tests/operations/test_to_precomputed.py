@@ -211,6 +211,7 @@ def test_all_ways_to_cut_give_the_same_bytes(tmp_path, shard_nbytes):
     )
 
 
+@pytest.mark.long
 def test_small_shards_are_written_in_batches(tmp_path):
     for name, chunks in enumerate([(40, 50, 60), (3, 50, 60), 10, 17]):
         root = tmp_path / str(name)

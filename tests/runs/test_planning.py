@@ -70,6 +70,7 @@ def make(shape=(40, 50), chunks=7, **keywords):
     )
 
 
+@pytest.mark.long
 @quick
 @given(st.integers(1, 20), st.integers(1, 4))
 def test_parts_partition_the_groups(count, scale):

@@ -238,6 +238,7 @@ finally:
 """
 
 
+@pytest.mark.long
 def test_an_array_with_write_protected_directories_is_replaced():
     done = subprocess.run(
         [sys.executable, "-c", REPLACE_PROTECTED],

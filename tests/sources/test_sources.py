@@ -437,6 +437,7 @@ def test_hdf5_chunks_are_multiples(tmp_path):
     assert 32 << 20 < np.prod(source.chunks) * 8 <= 64 << 20
 
 
+@pytest.mark.long
 def test_hdf5_filters_of_hdf5plugin(tmp_path):
     """A process that has not imported the library reads what it compressed."""
     import h5py

@@ -145,6 +145,7 @@ BLOCKS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     blocks=BLOCKS,

@@ -529,10 +529,10 @@ def test_states_of_the_first_version_are_left_to_it(home, operation):
 @pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_states_of_the_tree_before_the_rebuild(home, operation):
-    """Each is finished by the same call, and looked at, given up or in the way."""
+    """Each is looked at, given up or in the way, and every second one finished by the same call."""
     found = killed(operation, BEFORE_THE_REBUILD)
     assert len(found) >= 3
-    check_again(found, home)
+    check_again(found[::2], home)
     first = list(OPERATIONS).index(operation)
     for which, check in enumerate((check_looks, check_giving_up, check_others), first):
         check(found[which % 3 :: 3], home)

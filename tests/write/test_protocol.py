@@ -113,6 +113,7 @@ def test_full_syncs_file_then_renames_then_syncs_the_directory(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_batch_syncs_all_data_before_any_rename(tmp_path):
     found = steps(trace(tmp_path, "batch"))
     kinds = [what for what, _ in found]
