@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from click.core import ParameterSource
 
 from shardwrite.cli.options import (
     accept_source_option,
+    arguments_of,
     durability_option,
     manifest_option,
     restart_option,
@@ -127,6 +127,13 @@ def conversion_options(function: _Command) -> _Command:
     return function
 
 
+_OF_PARTS = {"shards", "chunks", "compressors", "index_location"} | {
+    one.name
+    for one in click.command()(conversion_options(lambda: None)).params
+    if one.name != "memory_limit"  # each process has its own
+}
+
+
 def begin_options(function: _Command) -> _Command:
     """Add the options that say how a conversion begins."""
     for decorate in reversed(
@@ -146,49 +153,12 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 
     The memory of a process is left out, because each has its own.
     """
-    context = click.get_current_context()
-    found: list[str] = []
-    for key in (
-        "shards",
-        "chunks",
-        "compressors",
-        "index_location",
-        "checksum",
-        "check",
-        "drop_empty",
-        "dimension_names",
-        "manifest",
-        "include",
-        "exclude",
-        "min_chunks",
-        "source_id",
-    ):
-        value = options.get(key)
-        is_given = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
-        if is_given or value == TWICE:  # which an option of its own has given
-            name = f"--{key.replace('_', '-')}"
-            found += ["--check-twice"] if value == TWICE else _words(name, value)
-    return (*found, *accept_arguments())
+    twice = options["check"] == TWICE  # which an option of its own has given
+    given = arguments_of(_OF_PARTS, {**options, "check": options["check"] and not twice})
+    return (*given, *(["--check-twice"] if twice else []), *accept_arguments())
 
 
 def accept_arguments() -> tuple[str, ...]:
     """Arguments of a command line by which its source is accepted as it is, if the user does."""
     source = click.get_current_context().get_parameter_source("accept_source")
     return ("--accept-source",) if source is ParameterSource.COMMANDLINE else ()
-
-
-def _words(name: str, value: Any) -> list[str]:
-    """Words of a command line that give an option a value."""
-    if value is True:
-        return [name]
-    if value is False:
-        return [f"--no-{name.removeprefix('--')}"]
-    if name in ("--include", "--exclude"):
-        return [word for pattern in value for word in (name, pattern)]
-    if value is None:
-        return [name, "none"]
-    if name == "--compressors" and not isinstance(value, str):
-        return [name, json.dumps(value)]
-    if isinstance(value, tuple):
-        return [name, ",".join("" if item is None else str(item) for item in value)]
-    return [name, str(value)]

@@ -10,11 +10,11 @@ from typing import Any
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.format.manifest import Manifest
 from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
 from shardwrite.operations.converting import Progress, call_of, plan_all, planned
 from shardwrite.operations.whole_trees import AUTO, IN_PLACE, convert_tree, short_form
+from shardwrite.options import Manifest
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores.inside import InsideStore
 from shardwrite.write.donor import Check

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
-from shardwrite.format.manifest import Manifest
 from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hdf5_sources import refuse_loss, with_name
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
+from shardwrite.options import Manifest
 from shardwrite.place.target import refuse_names, resolve_place, resolve_target
 from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy

@@ -19,10 +19,11 @@ from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
 from shardwrite.operations.scattered import write_scattered
 from shardwrite.operations.volume_scales import ScaleOfArray, noting_axes, scales_of
+from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url, without_kind
-from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
+from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.execute import execute
 from shardwrite.runs.gathered import remove_spool

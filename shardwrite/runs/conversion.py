@@ -12,11 +12,12 @@ from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.hdf5_file import for_conversion
-from shardwrite.format.manifest import Manifest, check_manifest
+from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.grid import Sized
+from shardwrite.options import Manifest
 from shardwrite.plan import (
     Plan,
     PlanOptions,
