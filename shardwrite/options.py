@@ -35,6 +35,7 @@ class Option:
     choices: tuple[str, ...] = ()
     # Option of commands, without dashes; None if commands have none, and empty for the name
     flag: str | None = ""
+    has_opposite: bool = False  # whether commands have --no-NAME, too
     least: int | None = None  # smallest number that a command takes
     command_help: str = ""  # for commands; `help` if empty
     parser: str = ""  # what reads the text of an option; see `cli.options`
@@ -117,7 +118,7 @@ class ArrayKeywords(Keywords):
         such as ``"256MB"``, or ``"auto"``. ``shards=None`` stands for an array without shards, in
         which each chunk is an object of its own. `shards` may also be a mapping as zarr-python
         takes it: ``{"shape": ..., "index_location": ...}``.""",
-        kind="tuple of int, int, str or None",
+        kind="int, tuple of int, str or None",
         parser="sizes",
         command_help="Size of a shard (one file): 256 or 256,256,64 elements, 256MB, auto, or none "
         "for an array without shards.",
@@ -125,7 +126,7 @@ class ArrayKeywords(Keywords):
     chunks: Sized = option(
         "auto",
         "Shape of an inner chunk, in elements, given in the same ways.",
-        kind="tuple of int, int or str",
+        kind="int, tuple of int or str",
         parser="sizes",
         command_help="Size of an inner chunk, likewise: 64, 64,64,16, 512kB or auto.",
     )
@@ -349,6 +350,19 @@ class BeginKeywords(Keywords):
         choices=("full", "batch", "none"),
         command_help="What survives a power cut: full and batch sync shards to the disk, none does "
         "not. Default: full.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeKeywords(Keywords):
+    """Whether a run that makes an array may replace one."""
+
+    mode: str = option(
+        "w-",
+        """``"w-"`` refuses to overwrite anything, and ``"w"`` replaces an array; see
+        :func:`to_sharded_zarr`.""",
+        choices=("w-", "w"),
+        flag=None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,45 +10,23 @@ from click.core import ParameterSource
 from shardwrite.cli.options import (
     accept_source_option,
     arguments_of,
+    combined,
     durability_option,
-    manifest_option,
+    option_of,
+    options_of,
     restart_option,
     source_id_option,
 )
-from shardwrite.cli.values import Json, Names, Sizes
+from shardwrite.operations.conversion_keywords import ShardArguments, TreeKeywords
+from shardwrite.options import MemoryKeywords
+from shardwrite.runs.conversion_keywords import CodecKeywords, CopyKeywords, IndexKeywords
 from shardwrite.write.donor import TWICE
 
-_Command = Callable[..., None]
 _TWICE = "shardwrite.check_twice"  # where click keeps that the option is given
 
-shards_option = click.option(
-    "--shards",
-    type=Sizes(),
-    default="auto",
-    help="Inner chunks of a shard: 8 along each axis or 4,4,16. Or its decoded size, 256MB. Or the "
-    "dimensions that it spans whole, XYZ or lat,lon. Or none.",
-)
-index_option = click.option(
-    "--index-location",
-    type=click.Choice(["end", "start"]),
-    help="Where a shard holds its index. Default: as in SRC, or at the end.",
-)
-
-
-def codec_options(function: _Command) -> _Command:
-    """Add the options of a conversion that re-encodes chunks."""
-    function = click.option(
-        "--compressors",
-        type=Json(),
-        default="keep",
-        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, "
-        "auto (zstd with a checksum), or keep.",
-    )(function)
-    return click.option(
-        "--chunks",
-        type=Sizes(),
-        help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
-    )(function)
+shards_option = option_of(ShardArguments, "shards")
+index_option = option_of(IndexKeywords, "index_location")
+codec_options = options_of(CodecKeywords)
 
 
 def _note_twice(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -62,70 +39,22 @@ def _checked(context: click.Context, _: click.Parameter, value: bool) -> bool | 
     return TWICE if context.meta[_TWICE] else value
 
 
-def conversion_options(function: _Command) -> _Command:
-    """Add the options that say what a conversion makes of which arrays."""
-    for decorate in reversed(
-        (
-            click.option(
-                "--checksum/--no-checksum",
-                default=None,
-                help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
-                "Default: as in SRC.",
-            ),
-            click.option(
-                "--check",
-                is_flag=True,
-                callback=_checked,
-                help="Decode each chunk before it is copied.",
-            ),
-            click.option(
-                "--check-twice",
-                is_flag=True,
-                is_eager=True,  # before `_checked` asks for it
-                expose_value=False,
-                callback=_note_twice,
-                help="The same, and read chunks that have no checksum twice, and compare.",
-            ),
-            click.option(
-                "--drop-empty",
-                is_flag=True,
-                help="Leave out chunks that hold only the fill value. This decodes all chunks.",
-            ),
-            click.option(
-                "--dimension-names",
-                type=Names(),
-                help="Names of the axes, such as time,y,x. Default: those of SRC.",
-            ),
-            manifest_option,
-            source_id_option,
-            click.option(
-                "--include",
-                multiple=True,
-                metavar="PATTERN",
-                help="Convert only arrays whose paths fit, such as images/*. May be repeated.",
-            ),
-            click.option(
-                "--exclude",
-                multiple=True,
-                metavar="PATTERN",
-                help="Leave out arrays whose paths fit. May be repeated.",
-            ),
-            click.option(
-                "--min-chunks",
-                type=click.IntRange(0),
-                default=2,
-                help="In a group, arrays with fewer inner chunks keep their shards.",
-            ),
-            click.option(
-                "--memory-limit",
-                help="Memory of each worker process, such as 4GB. Default: what it may use, or in "
-                "a job array, 1 GiB for each thread.",
-            ),
-        )
-    ):
-        function = decorate(function)
-    return function
-
+conversion_options = combined(
+    options_of(CopyKeywords, without=("check",)),
+    option_of(CopyKeywords, "check", is_flag=True, callback=_checked),
+    click.option(
+        "--check-twice",
+        is_flag=True,
+        is_eager=True,  # before `_checked` asks for it
+        expose_value=False,
+        callback=_note_twice,
+        help="The same, and read chunks that have no checksum twice, and compare.",
+    ),
+    source_id_option,
+    options_of(TreeKeywords),
+    option_of(MemoryKeywords, "memory_limit"),
+)
+"""What a conversion makes of which arrays."""
 
 _OF_PARTS = {"shards", "chunks", "compressors", "index_location"} | {
     one.name
@@ -134,18 +63,13 @@ _OF_PARTS = {"shards", "chunks", "compressors", "index_location"} | {
 }
 
 
-def begin_options(function: _Command) -> _Command:
-    """Add the options that say how a conversion begins."""
-    for decorate in reversed(
-        (
-            click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
-            restart_option,
-            accept_source_option,
-            durability_option,
-        )
-    ):
-        function = decorate(function)
-    return function
+begin_options = combined(
+    click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
+    restart_option,
+    accept_source_option,
+    durability_option,
+)
+"""How a conversion begins."""
 
 
 def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:

@@ -74,17 +74,21 @@ def options_of(group: type[Keywords], *, without: Collection[str] = ()) -> Calla
     )
 
 
-def option_of(group: type[Keywords], name: str) -> Callable[[Any], Any]:
-    """The option for a keyword of a group."""
+def option_of(group: type[Keywords], name: str, **how: Any) -> Callable[[Any], Any]:
+    """The option for a keyword of a group.
+
+    - `how`: how click reads its value, where the keyword alone does not tell.
+    """
     declared = next(one for one in dataclasses.fields(group) if one.name == name)
     told = told_of(declared)
+    flag = (told.flag or name).replace("_", "-")
     return click.option(
-        f"--{(told.flag or name).replace('_', '-')}",
+        f"--{flag}/--no-{flag}" if told.has_opposite else f"--{flag}",
         name,
         cls=KeywordOption,
         section=section_of(group, name),
         help=told.command_help or " ".join(told.help.split()),
-        **dict(_reading(declared)),
+        **(how or dict(_reading(declared))),
     )
 
 
@@ -93,6 +97,12 @@ def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
     told, annotation = told_of(declared), str(declared.type)
     if annotation in ("bool", "bool | None"):
         yield "is_flag", True
+        if told.has_opposite:
+            yield "default", declared.default
+        return
+    if told.parser == "patterns":
+        yield "multiple", True
+        yield "metavar", "PATTERN"
         return
     yield "default", declared.default
     if told.parser in _PARSERS:

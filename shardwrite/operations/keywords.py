@@ -17,6 +17,7 @@ from shardwrite.options import (
     GraphKeywords,
     Keywords,
     MemoryKeywords,
+    ModeKeywords,
     NameKeywords,
     PlanKeywords,
     ReportKeywords,
@@ -397,15 +398,8 @@ class EraseArguments(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModeKeywords(BeginKeywords, StateKeywords, NameKeywords):
-    """Keywords of functions that begin a new array, and do not write it."""
-
-    mode: str = option("w-", "See :func:`to_sharded_zarr`.", choices=("w-", "w"), flag=None)
-
-
 @dataclass(frozen=True)
-class CreateArguments(ModeKeywords, ArrayKeywords):
+class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
     """Arguments of `create`."""
 
     store: Any = field(metadata=EXISTING)
@@ -423,7 +417,7 @@ class CreateArguments(ModeKeywords, ArrayKeywords):
 
 
 @dataclass(frozen=True)
-class PrepareArguments(ModeKeywords):
+class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
     """Arguments of `prepare`."""
 
     section: ClassVar[str] = "Array"
