@@ -110,6 +110,10 @@ def _documented(tree: ast.AST) -> Iterator[tuple[ast.Constant, str]]:
             for text in node.args:  # of which docstrings are made
                 if isinstance(text, ast.Constant) and " " in str(text.value):
                     yield text, str(text.value)
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "HELP":
+            for text in ast.walk(node):
+                if isinstance(text, ast.Constant) and " " in str(text.value):
+                    yield text, str(text.value)
 
 
 def _messages(tree: ast.AST) -> Iterator[tuple[int, str]]:

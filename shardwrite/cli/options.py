@@ -145,7 +145,7 @@ def _word(value: Any, kind: object) -> str:
     """The text that an option reads as a value."""
     if value is None:
         return "none"
-    if isinstance(kind, Attributes | Json) and not isinstance(value, str):
+    if isinstance(kind, Attributes | Json) and value not in ("auto", "keep"):
         return json.dumps(value)
     if isinstance(value, tuple):
         return ",".join("" if item is None else str(item) for item in value)
