@@ -111,9 +111,9 @@ def _documented(tree: ast.AST) -> Iterator[tuple[ast.Constant, str]]:
                 if isinstance(text, ast.Constant) and " " in str(text.value):
                     yield text, str(text.value)
         elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "HELP":
-            for text in ast.walk(node):
-                if isinstance(text, ast.Constant) and " " in str(text.value):
-                    yield text, str(text.value)
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and " " in str(part.value):
+                    yield part, str(part.value)
 
 
 def _messages(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -36,7 +36,8 @@ class Option:
     # Option of commands, without dashes; None if commands have none, and empty for the name
     flag: str | None = ""
     has_opposite: bool = False  # whether commands have --no-NAME, too
-    least: int | None = None  # smallest number that a command takes
+    least: int | None = None  # smallest and largest number that a command takes
+    most: int | None = None
     command_help: str = ""  # for commands; `help` if empty
     parser: str = ""  # what reads the text of an option; see `cli.options`
     example: str = ""  # what the parser proposes, if it cannot read a text

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from shardwrite.cli.completion import files, formats, one_of
-from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Sizes, Value
+from shardwrite.cli.values import Attributes, Extents, Json, Names, Numbers, OneCodec, Sizes, Value
 from shardwrite.config.table import ACCEPT_SOURCE
 from shardwrite.operations.keywords import (
     DropKeywords,
@@ -58,6 +58,7 @@ _PARSERS: dict[str, type[Value]] = {
     "codec": OneCodec,
     "json": Json,
     "names": Names,
+    "numbers": Numbers,
     "sizes": Sizes,
 }
 _NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
@@ -77,18 +78,18 @@ def options_of(group: type[Keywords], *, without: Collection[str] = ()) -> Calla
 def option_of(group: type[Keywords], name: str, **how: Any) -> Callable[[Any], Any]:
     """The option for a keyword of a group.
 
-    - `how`: how click reads its value, where the keyword alone does not tell.
+    - `how`: keywords of click that hold in place of what the keyword tells.
     """
     declared = next(one for one in dataclasses.fields(group) if one.name == name)
     told = told_of(declared)
     flag = (told.flag or name).replace("_", "-")
+    made = {"help": told.command_help or " ".join(told.help.split()), **dict(_reading(declared))}
     return click.option(
         f"--{flag}/--no-{flag}" if told.has_opposite else f"--{flag}",
         name,
         cls=KeywordOption,
         section=section_of(group, name),
-        help=told.command_help or " ".join(told.help.split()),
-        **(how or dict(_reading(declared))),
+        **{**made, **how},
     )
 
 
@@ -104,13 +105,13 @@ def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
         yield "multiple", True
         yield "metavar", "PATTERN"
         return
-    yield "default", declared.default
+    yield "default", None if declared.default is dataclasses.MISSING else declared.default
     if told.parser in _PARSERS:
         yield "type", _PARSERS[told.parser](*([told.example] if told.example else []))
     elif told.choices:
         yield "type", click.Choice(told.choices)
     elif told.least is not None:
-        yield "type", click.IntRange(told.least)
+        yield "type", click.IntRange(told.least, told.most)
     elif annotation in _NUMBERS:
         yield "type", _NUMBERS[annotation]
     elif told.parser:
