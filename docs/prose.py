@@ -106,6 +106,14 @@ def _documented(tree: ast.AST) -> Iterator[tuple[ast.Constant, str]]:
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 yield first.value, str(first.value.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "described"):
+            for text in node.args:  # of which docstrings are made
+                if isinstance(text, ast.Constant) and " " in str(text.value):
+                    yield text, str(text.value)
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "HELP":
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and " " in str(part.value):
+                    yield part, str(part.value)
 
 
 def _messages(tree: ast.AST) -> Iterator[tuple[int, str]]:

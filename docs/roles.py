@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -23,10 +24,43 @@ def _link(match: re.Match[str]) -> str:
     return f"[`{name}`][{path_of(name)}]" if name in shardwrite.__all__ else f"`{name}`"
 
 
+def _made() -> dict[str, Any]:
+    """Public functions whose signature and docstring are made from fields, by their paths."""
+    made = [
+        name for name in shardwrite.__all__ if hasattr(getattr(shardwrite, name), "__signature__")
+    ]
+    return {path_of(name): getattr(shardwrite, name) for name in made}
+
+
+def _parameters(function: Any) -> griffe.Parameters:
+    return griffe.Parameters(
+        *(
+            griffe.Parameter(
+                one.name,
+                annotation=str(one.annotation),
+                kind=griffe.ParameterKind[one.kind.name.lower()],
+                default=None if one.default is one.empty else repr(one.default),
+            )
+            for one in inspect.signature(function).parameters.values()
+        )
+    )
+
+
 class Roles(griffe.Extension):
-    """Replaces roles by links of Markdown, where the name is public, and by code elsewhere."""
+    """Replaces roles by links of Markdown, where the name is public, and by code elsewhere.
+
+    Functions that take their keywords from groups get the parameters that they have when they run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made = _made()
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """See :meth:`griffe.Extension.on_object`."""
+        function = self._made.get(obj.path)
+        if function is not None and isinstance(obj, griffe.Function):
+            obj.parameters = _parameters(function)
+            obj.docstring = griffe.Docstring(function.__doc__, parent=obj)
         if obj.docstring is not None:
             obj.docstring.value = _ROLE.sub(_link, obj.docstring.value)

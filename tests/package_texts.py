@@ -19,7 +19,11 @@ def texts_in(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             others.add(node.value)
-        elif isinstance(node, ast.keyword) and node.arg == "help":
+        elif isinstance(node, ast.keyword) and node.arg in ("help", "command_help"):
+            others.update(ast.walk(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "described"):
+            others.update(inner for text in node.args for inner in ast.walk(text))
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "HELP":
             others.update(ast.walk(node))
         elif isinstance(node, ast.JoinedStr):
             others.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))

@@ -105,7 +105,7 @@ WINGS = {
         "operations/whole_trees.py",
         "plan/in_chunks.py",
         "runs/consuming.py",
-        "runs/conversion.py",
+        "runs/conversion*",
         "runs/growing.py",
         "runs/reencoded.py",
         "runs/stepwise.py",
@@ -136,6 +136,10 @@ def counts_of(text: str) -> Counter[str]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 words.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "described"):
+            for told in node.args:  # of which docstrings are made
+                if isinstance(told, ast.Constant) and " " in str(told.value):
+                    words.update(range(told.lineno, (told.end_lineno or told.lineno) + 1))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found["imports"] += span(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -11,12 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 import shardwrite
-from shardwrite.operations import keywords
 
 ROOT = Path(__file__).parent.parent
 PYRIGHT = ROOT / "tests" / "conformance" / "node_modules" / "pyright" / "index.js"
@@ -168,33 +166,6 @@ def test_every_public_symbol_has_a_known_type(tmp_path):
     assert len(ours) > 300
     unknown = [s["name"] for s in ours if s["isTypeAmbiguous"] or not s["isTypeKnown"]]
     assert unknown == []
-
-
-@pytest.mark.parametrize(
-    ("function", "shared", "own"),
-    [
-        ("to_sharded_zarr", keywords.WriteKeywords, {"x", "store", "component", "storage_options"}),
-        ("store", keywords.StoreKeywords, {"arrays", "stores", "keywords"}),
-        ("write_region", keywords.RegionKeywords, {"x", "store", "region"}),
-    ],
-)
-def test_overloads_have_the_keywords_of_the_function(function, shared, own):
-    parameters = inspect.signature(getattr(shardwrite, function)).parameters
-    known = get_type_hints(shared)
-    explicit = set(parameters) - own - {"compute", "return_stored"}
-    if function == "store":  # it hands most of them on
-        assert explicit <= known.keys()
-        inside = set(get_type_hints(keywords.WriteKeywords)) - {"name", "region"}
-        assert known.keys() == inside | {"names", "regions", "storage_options"}
-        return
-    assert explicit == known.keys()
-    written = {name: parameters[name].annotation for name in explicit}
-    assert written == {name: shared_annotation(shared, name) for name in explicit}
-
-
-def shared_annotation(shared: type, name: str) -> str:
-    """The annotation as it is written."""
-    return shared.__annotations__[name].__forward_arg__
 
 
 def sections(text: str) -> dict[str, str]:

@@ -54,7 +54,7 @@ def as_hdf5(path: Path) -> Callable[[], object]:
 
 
 OF_UPDATES = {
-    "operations/region.py": "write_region",
+    "operations/region.py": "write_into",
     "runs/region_plan.py": "region_plan",
     "runs/execute.py": "execute",
     "runs/begin.py": "begin",

@@ -26,11 +26,13 @@ from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     engine_options,
     json_option,
+    option_of,
     placing_option,
     recheck_option,
     requeue_option,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.operations.conversion_keywords import ConvertKeywords
 from shardwrite.operations.previews import preview_loss
 from shardwrite.runs.outcome import handling_signals
 
@@ -46,23 +48,9 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="Without DST: give the new data the name of SRC, and remove the old data.",
             ),
-            click.option(
-                "--consume",
-                is_flag=True,
-                help="Remove each file of SRC as soon as the shards with its data "
-                "are durable and were compared with it. There is no way back.",
-            ),
-            click.option(
-                "--drop-hdf5",
-                is_flag=True,
-                help="With --in-place or --consume: give up shards of SRC that are HDF5 files, "
-                "with everything else in them.",
-            ),
-            click.option(
-                "--while-growing",
-                metavar="AXIS",
-                help="A program still writes SRC step by step along this axis, a number or a name. "
-                "Convert only the steps that are complete.",
+            *(
+                option_of(ConvertKeywords, name)
+                for name in ("consume", "drop_hdf5", "while_growing")
             ),
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
             recheck_option,

@@ -14,16 +14,13 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.operations.conversion import Conversion
+from shardwrite.operations.keywords import PlanArguments
 from shardwrite.operations.previews import preview_loss
+from shardwrite.options import names
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
-
-OF_RUNS = (
-    "name", "mode", "restart", "recheck", "publish", "durability", "keep_report", "via",
-)  # fmt: skip
-"""Keywords of a write that its plan does not have."""
 
 _FIELDS = {
     "jobs": "jobs",
@@ -145,15 +142,15 @@ def write_with_jobs(
     """
     workers = workers_of(**given)
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
-    layout = {key: value for key, value in options.items() if key not in OF_RUNS}
-    how = {key: options[key] for key in ("name", "mode", "durability", "format")}
+    of_plan = {key: options[key] for key in names(PlanArguments) if key in options}
+    how = {key: options[key] for key in ("name", "durability", "format")}
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])
     refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
-        where = {"store": dst, "name": options["name"], "via": options["via"]}
-        plan = shardwrite.plan(x, source_id=identity, **where, **layout)
-        shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
+        plan = shardwrite.plan(x, source_id=identity, store=dst, **of_plan)
+        mode, restart = "w" if options["overwrite"] else "w-", options.pop("restart")
+        shardwrite.prepare(x, dst, plan, mode=mode, restart=restart, **how)
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):
             return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]

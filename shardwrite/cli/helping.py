@@ -64,7 +64,10 @@ class Grouped(click.Command):
 
 
 def _section(option: click.Parameter) -> str:
-    return next((_SECTION_OF[name] for name in option.opts if name in _SECTION_OF), _REST)
+    of_keyword: str = getattr(option, "section", "")
+    return of_keyword or next(
+        (_SECTION_OF[name] for name in option.opts if name in _SECTION_OF), _REST
+    )
 
 
 def write_commands(

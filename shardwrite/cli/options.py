@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shardwrite.cli.completion import files, formats, one_of
-from shardwrite.cli.values import Attributes, Extents, Json, Names, OneCodec, Sizes
+from shardwrite.cli.values import Attributes, Extents, Json, Names, Numbers, OneCodec, Sizes, Value
 from shardwrite.config.table import ACCEPT_SOURCE
+from shardwrite.operations.keywords import (
+    DropKeywords,
+    ExclusiveKeywords,
+    LayoutKeywords,
+    NewKeywords,
+    PrepareArguments,
+)
+from shardwrite.options import (
+    ArrayKeywords,
+    BeginKeywords,
+    Keywords,
+    NameKeywords,
+    ReportKeywords,
+    ResumeKeywords,
+    StrategyKeywords,
+    ViaKeywords,
+    section_of,
+    told_of,
+)
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -21,6 +43,114 @@ def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return function
 
     return decorate
+
+
+class KeywordOption(click.Option):
+    """An option that is made of a keyword."""
+
+    def __init__(self, *args: Any, section: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+_PARSERS: dict[str, type[Value]] = {
+    "attributes": Attributes,
+    "codec": OneCodec,
+    "json": Json,
+    "names": Names,
+    "numbers": Numbers,
+    "sizes": Sizes,
+}
+_NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
+
+
+def options_of(group: type[Keywords], *, without: Collection[str] = ()) -> Callable[[Any], Any]:
+    """Options for the keywords of a group, except for some and for those that commands lack."""
+    return combined(
+        *(
+            option_of(group, declared.name)
+            for declared in dataclasses.fields(group)
+            if declared.name not in without and told_of(declared).flag is not None
+        )
+    )
+
+
+def option_of(group: type[Keywords], name: str, **how: Any) -> Callable[[Any], Any]:
+    """The option for a keyword of a group.
+
+    - `how`: keywords of click that hold in place of what the keyword tells.
+    """
+    declared = next(one for one in dataclasses.fields(group) if one.name == name)
+    told = told_of(declared)
+    flag = (told.flag or name).replace("_", "-")
+    made = {"help": told.command_help or " ".join(told.help.split()), **dict(_reading(declared))}
+    return click.option(
+        f"--{flag}/--no-{flag}" if told.has_opposite else f"--{flag}",
+        name,
+        cls=KeywordOption,
+        section=section_of(group, name),
+        **{**made, **how},
+    )
+
+
+def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
+    """How click reads the value of a keyword, as keywords of an option."""
+    told, annotation = told_of(declared), str(declared.type)
+    if annotation in ("bool", "bool | None"):
+        yield "is_flag", True
+        if told.has_opposite:
+            yield "default", declared.default
+        return
+    if told.parser == "patterns":
+        yield "multiple", True
+        yield "metavar", "PATTERN"
+        return
+    yield "default", None if declared.default is dataclasses.MISSING else declared.default
+    if told.parser in _PARSERS:
+        yield "type", _PARSERS[told.parser](*([told.example] if told.example else []))
+    elif told.choices:
+        yield "type", click.Choice(told.choices)
+    elif told.least is not None:
+        yield "type", click.IntRange(told.least, told.most)
+    elif annotation in _NUMBERS:
+        yield "type", _NUMBERS[annotation]
+    elif told.parser:
+        yield "metavar", told.parser.upper()
+    if told.suggested:
+        yield "shell_complete", one_of(*told.suggested)
+
+
+def arguments_of(names: Collection[str], options: dict[str, Any]) -> tuple[str, ...]:
+    """Words of a command line for those of some options that the user has given.
+
+    - `options`: values of all options. A flag counts wherever its value comes from.
+    """
+    context = click.get_current_context()
+    found: list[str] = []
+    for option in context.command.params:
+        key = str(option.name)
+        if key not in names or key not in options or not isinstance(option, click.Option):
+            continue
+        value, flag = options[key], option.opts[0]
+        is_given = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
+        if option.is_flag and isinstance(value, bool):
+            no = option.secondary_opts
+            found += [flag] if value else [no[0]] if is_given and no else []
+        elif is_given:
+            for one in value if option.multiple else [value]:
+                found += [flag, _word(one, option.type)]
+    return tuple(found)
+
+
+def _word(value: Any, kind: object) -> str:
+    """The text that an option reads as a value."""
+    if value is None:
+        return "none"
+    if isinstance(kind, Attributes | Json) and value not in ("auto", "keep"):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return ",".join("" if item is None else str(item) for item in value)
+    return str(value)
 
 
 def _accept(context: click.Context, _: Any, value: bool) -> None:
@@ -71,135 +201,24 @@ source_options = combined(
         "for each file of an array, or for none.",
     ),
 )
-manifest_option = click.option(
-    "--manifest",
-    type=click.Choice(["nonempty_chunks"]),
-    help="Keep the list of the inner chunks that hold data in an attribute of this name.",
-)
-placing_option = click.option(
-    "--strategy",
-    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-    default="fixed-order",
-    help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
-    "hdf5, which makes each shard a file of HDF5, too, or hdf5:NAME with this name of the dataset.",
-)
-drop_hdf5_option = click.option(
-    "--drop-hdf5",
-    is_flag=True,
-    help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 keeps them so.",
-)
-layout_options = combined(
-    click.option(
-        "--shards",
-        type=Sizes(),
-        default="auto",
-        help="Size of a shard (one file): 256 or 256,256,64 elements, 256MB, auto, or none for an "
-        "array without shards.",
-    ),
-    click.option(
-        "--chunks",
-        type=Sizes(),
-        default="auto",
-        help="Size of an inner chunk, likewise: 64, 64,64,16, 512kB or auto.",
-    ),
-    click.option(
-        "--compressors",
-        type=Json(),
-        default="auto",
-        help="A codec's name (a checksum follows), a JSON list of exactly these codecs, none, or "
-        "auto (zstd with a checksum).",
-    ),
-    click.option(
-        "--filters",
-        type=Json('[{"name": "transpose", "configuration": {"order": [1, 0]}}]'),
-        default="auto",
-        help="JSON list of codecs that change values before they are compressed.",
-    ),
-    click.option(
-        "--serializer",
-        type=OneCodec(),
-        default="auto",
-        help="Codec that makes bytes of values: a codec's name, a JSON object such as a sharding "
-        "(for shards within shards), or auto (little-endian bytes).",
-    ),
-    click.option(
-        "--fill-value",
-        help="Value of elements that are not stored, in the dtype of the array: 5, nan, true, 1+2j "
-        "or 0x7fc00001. Default: that of SRC.",
-    ),
-    click.option(
-        "--dimension-names",
-        type=Names(),
-        help="Names of the axes, such as time,y,x. Default: those of SRC.",
-    ),
-    click.option(
-        "--attributes",
-        type=Attributes(),
-        help="JSON object of attributes, added to those of SRC.",
-    ),
-    click.option(
-        "--index-location",
-        type=click.Choice(["end", "start"]),
-        default="end",
-        help="Where a shard holds its index.",
-    ),
-    click.option(
-        "--array-format",
-        "format",
-        type=click.Choice(["transformer-2022"]),
-        help="Write an array of the storage transformer of 2022. Default: Zarr v3.",
-    ),
-    manifest_option,
-    placing_option,
-    click.option(
-        "--write-empty-chunks",
-        is_flag=True,
-        help="Also store inner chunks that hold only the fill value.",
-    ),
-    click.option(
-        "--memory-limit",
-        help="Memory of each worker process, such as 4GB. Default: what it may use, or in a job "
-        "array, 1 GiB for each thread.",
-    ),
-)
-restart_option = click.option(
-    "--restart",
-    is_flag=True,
-    help="Remove what an interrupted run has written, and start over.",
-)
-recheck_option = click.option(
-    "--recheck",
-    is_flag=True,
-    help="Decode the shards that an earlier call has written, and write the bad ones again.",
-)
-durability_option = click.option(
-    "--durability",
-    type=click.Choice(["full", "batch", "none"]),
-    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
-    "Default: full.",
-)
-via_option = click.option(
-    "--via",
-    metavar="DIRECTORY",
-    help="With a bucket: let shards wait in this directory on each machine's own disk until they "
-    "are put. It may name variables, such as '$SLURM_TMPDIR'. Default: they wait in memory.",
-)
-exclusive_option = click.option(
-    "--exclusive",
-    is_flag=True,
-    help="Promise that nobody else writes to the array meanwhile. Only for buckets that cannot "
-    "refuse a request if an object has changed.",
-)
+SOURCE_NAMES = [one.name for one in click.command()(source_options(lambda: None)).params]
+manifest_option = option_of(ArrayKeywords, "manifest")
+placing_option = option_of(StrategyKeywords, "strategy")
+drop_hdf5_option = option_of(DropKeywords, "drop_hdf5")
+layout_options = options_of(LayoutKeywords)
+restart_option = option_of(BeginKeywords, "restart")
+recheck_option = option_of(ResumeKeywords, "recheck")
+durability_option = option_of(BeginKeywords, "durability")
+via_option = option_of(ViaKeywords, "via")
+exclusive_option = option_of(ExclusiveKeywords, "exclusive")
+overwrite_option = option_of(NewKeywords, "overwrite")
+stripe_option = option_of(PrepareArguments, "stripe_count")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-keep_report_option = click.option(
-    "--keep-report",
-    is_flag=True,
-    help="Keep a report of the run, with its timeline, in the array.",
-)
-name_option = click.option("--name", help="Path of the array inside the store.")
+keep_report_option = option_of(ReportKeywords, "keep_report")
+name_option = option_of(NameKeywords, "name")
 scheduler_option = click.option(
     "--scheduler",
     "address",

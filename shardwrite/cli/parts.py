@@ -22,9 +22,11 @@ from shardwrite.cli.options import (
     keep_report_option,
     layout_options,
     name_option,
+    overwrite_option,
     requeue_option,
     restart_option,
     source_options,
+    stripe_option,
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
@@ -39,13 +41,6 @@ from shardwrite.slurm import check_directory, read_scripts, resubmission, status
 from shardwrite.stores import is_store_url
 
 MEMORY_OF_A_THREAD = 2**30
-
-
-stripe_option = click.option(
-    "--stripe-count",
-    type=click.IntRange(1),
-    help="On Lustre: number of targets for each shard. Default: as the directory has it.",
-)
 
 
 class PartOf(Value):
@@ -91,7 +86,7 @@ class PartOf(Value):
     default=1,
     help="Threads that each process will have.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
+@overwrite_option
 @restart_option
 @durability_option
 @stripe_option

@@ -22,11 +22,11 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.slurm_convert import reshard, shard, unshard
 from shardwrite.cli.slurm_options import (
-    layout_arguments,
     need_directory,
     settings_from,
     settings_options,
     source_arguments,
+    write_arguments,
 )
 from shardwrite.cli.slurm_submit import resubmit, submit
 from shardwrite.cli.slurm_volume import precomputed
@@ -150,8 +150,7 @@ def script(
             "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
         )
     src, dst = words
-    source = source_arguments(options)
-    given = (*(("--name", name) if name else ()), *source, *layout_arguments(options))
+    given = write_arguments({"name": name, **options})
     if kind == "allocation":
         text = allocation_script(
             AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given),
@@ -168,7 +167,7 @@ def script(
             dst=dst,
             n_parts=n_parts,
             at_once=at_once,
-            source_options=source,
+            source_options=source_arguments(options),
             name=name or "",
         )
         text = (array_script if kind == "array" else finalize_script)(parts, settings)

@@ -30,6 +30,7 @@ from shardwrite.cli.slurm_submit import (
     usual_parts,
 )
 from shardwrite.engines import LocalEngine
+from shardwrite.operations.conversion_keywords import ReshardArguments
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 from shardwrite.place.target import resolve_target
@@ -72,7 +73,7 @@ def _submit(
     dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
     options["memory_limit"] = options["memory_limit"] or settings.cores * MEMORY_OF_A_THREAD
     engine = LocalEngine("threads")
-    parts = plan_parts(src, call_of(dst, **run, **options), engine)
+    parts = plan_parts(src, call_of(ReshardArguments(src, dst, **run, **options)), engine)
     n_parts = n_parts or usual_parts(parts.raw_nbytes, parts.n_groups, throughput)
     scripts = scripts_of(
         ArrayJob(

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from shardwrite.cli.convert_options import accept_arguments
+from shardwrite.cli.options import SOURCE_NAMES, arguments_of
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.config.values import value_of
 from shardwrite.journal import refuse_in_store
+from shardwrite.operations.keywords import LayoutKeywords
+from shardwrite.options import names
 from shardwrite.place.scratch import no_bucket
 from shardwrite.place.target import Target
 from shardwrite.slurm import Settings
 from shardwrite.stores import is_bucket_url, is_store_url, local_path
-
-_LAYOUT_OPTIONS = {"format": "array-format"}
-_JSON = ("compressors", "filters", "serializer", "attributes")
-_SOURCE_OPTIONS = {
-    "source_format": "format",
-    "source_chunks": "source-chunks",
-    "source_id": "source-id",
-}
 
 
 def settings_options(function: Any) -> Any:
@@ -128,52 +121,10 @@ def need_directory(target: Target) -> None:
 
 def source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     """Arguments of a command line for the source options, which stay in `options`."""
-    found = []
-    for key in (
-        "source_format",
-        "dataset",
-        "shape",
-        "dtype",
-        "offset",
-        "source_chunks",
-        "source_id",
-    ):
-        value = options[key]
-        if value not in (None, 0):
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            found += [f"--{_SOURCE_OPTIONS.get(key, key)}", text]
-    decoded = ["--decode-cf"] if options["decode_cf"] else []
-    return (*found, *decoded, *accept_arguments())
+    return (*arguments_of(SOURCE_NAMES, options), *accept_arguments())
 
 
-def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
-    """Arguments of a command line for the layout options that the user has given."""
-    context = click.get_current_context()
-    found = []
-    for key in (
-        "shards",
-        "chunks",
-        "compressors",
-        "filters",
-        "serializer",
-        "fill_value",
-        "dimension_names",
-        "attributes",
-        "index_location",
-        "format",
-        "manifest",
-        "strategy",
-        "memory_limit",
-    ):
-        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
-            value = options[key]
-            is_json = key in _JSON and value != "auto"
-            text = (
-                json.dumps(value)
-                if is_json
-                else ",".join("" if item is None else str(item) for item in value)
-                if isinstance(value, tuple)
-                else str(value)
-            )
-            found += [f"--{_LAYOUT_OPTIONS.get(key, key).replace('_', '-')}", text]
-    return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))
+def write_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the name, the source and the layout of an array."""
+    of_write = {"name", *SOURCE_NAMES, *names(LayoutKeywords)}
+    return (*arguments_of(of_write, options), *accept_arguments())

@@ -21,11 +21,13 @@ from shardwrite.cli.options import (
     json_option,
     layout_options,
     name_option,
+    overwrite_option,
     restart_option,
     source_options,
+    stripe_option,
     via_option,
 )
-from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.slurm_options import (
     need_directory,
     settings_from,
@@ -93,7 +95,7 @@ def parts_settings(function: Any) -> Any:
 @name_option
 @source_options
 @layout_options
-@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
+@overwrite_option
 @restart_option
 @durability_option
 @via_option

@@ -17,8 +17,9 @@ from shardwrite.cli.options import (
     json_option,
     restart_option,
     source_options,
+    stripe_option,
 )
-from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.slurm_options import (
     need_directory,
     settings_from,

@@ -11,26 +11,23 @@ import shardwrite
 from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.elastic import OF_RUNS, cluster_options, taken, write_with_jobs
+from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
-    durability_option,
     engine_options,
     json_option,
-    keep_report_option,
     layout_options,
-    name_option,
-    recheck_option,
+    options_of,
     requeue_option,
-    restart_option,
     source_options,
-    via_option,
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import fetched, find_run
 from shardwrite.notebook.html import page_html
+from shardwrite.operations.keywords import PlanArguments, WriteKeywords
+from shardwrite.options import names
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new
 from shardwrite.runs.outcome import handling_signals
@@ -74,21 +71,8 @@ def plan(
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories)
-@name_option
 @source_options
-@layout_options
-@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
-@restart_option
-@recheck_option
-@click.option(
-    "--publish",
-    type=click.Choice(["last", "first"]),
-    default="last",
-    help="Whether zarr.json appears at the end of the run or at its start.",
-)
-@durability_option
-@via_option
-@keep_report_option
+@options_of(WriteKeywords, without=("casting", "exclusive"))
 @engine_options
 @cluster_options
 @requeue_option
@@ -99,7 +83,6 @@ def plan(
 def write(
     src: str,
     dst: str,
-    overwrite: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -129,7 +112,6 @@ def write(
         with engine(threads, workers, address):
             _show_plan(x, dst, identity, options, as_json=as_json)
         return
-    options["mode"] = "w" if overwrite else "w-"
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
         if has_jobs:
             result = write_with_jobs(x, dst, asked, identity, progress=not as_json, **options)
@@ -147,9 +129,8 @@ def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_j
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])
     run = find_run(fetched(target))
-    layout = {name: options[name] for name in options if name not in OF_RUNS}
-    where = {"store": dst, "name": options["name"], "via": options["via"]}
-    made = shardwrite.plan(x, source_id=identity, **where, **layout)
+    of_plan = {name: options[name] for name in names(PlanArguments) if name in options}
+    made = shardwrite.plan(x, source_id=identity, store=dst, **of_plan)
     if as_json:
         echo(made.to_json())
         return

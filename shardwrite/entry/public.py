@@ -1,11 +1,14 @@
-"""The decorator of functions that users call."""
+"""The decorators of functions that users call."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, TypeVar
 
 from shardwrite.config.table import SETTINGS
@@ -13,12 +16,15 @@ from shardwrite.config.values import value_of
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
+from shardwrite.options import Keywords, told_of
 
 _P = ParamSpec("_P")
+_A = TypeVar("_A")
 _R = TypeVar("_R")
 _DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
 _ONE = r"(str|int|float|bool|None|Progress|Callable\[\[\w+\], None\])"
 _TAKES_ONE = re.compile(rf"{_ONE}( \| {_ONE})*")  # in annotations, which are texts
+_SECTION = re.compile(r"^\w[\w ]*\n-{3,}$", re.MULTILINE)
 
 
 def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -29,36 +35,112 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     that is meant. An array is refused where one text, number or boolean is wanted, and
     where a boolean is wanted, all else: the text ``"no"`` would count as True.
     """
-    parameters = signature(function).parameters.values()
-    single = {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))}
-    flags = {
-        one.name: (False, True, None) if "None" in str(one.annotation) else (False, True)
-        for one in parameters
-        if str(one.annotation) in ("bool", "bool | None")
-    }
-    in_order = [one.name for one in parameters]
-    fillers = {
-        one.name
-        for one in parameters
-        if one.kind is Parameter.KEYWORD_ONLY
-        and one.name in _DEFAULTS
-        and one.default == _DEFAULTS[one.name]
-    }
-    takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
-    known = [one.name for one in parameters if one.name != "self"]
-    name = function.__qualname__.removesuffix(".__init__")
+    checks = _Checks.of(function.__qualname__.removesuffix(".__init__"), signature(function))
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if not takes_all:
-            refuse_unknown(name, kwargs, known)
-        check_configuration()
-        given = {**dict(zip(in_order, args, strict=False)), **kwargs}
-        _refuse_arrays(single, given)
-        refuse_no_flags(flags, given)
-        return function(*args, **kwargs, **configured(fillers, kwargs))
+        return function(*args, **kwargs, **checks.configured(args, kwargs))
 
     return called
+
+
+def taking(
+    arguments: Callable[_P, _A],
+) -> Callable[[Callable[[_A], _R]], Callable[_P, _R]]:
+    """Mark a function that users call with the fields of a dataclass as its arguments.
+
+    The function gets them as one value. Its signature, and the parameters in its docstring, are
+    made from the fields; see `shardwrite.options`. All else is as with `public`.
+    """
+
+    def decorate(function: Callable[[_A], _R]) -> Callable[_P, _R]:
+        given = signature(arguments)
+        told = given.replace(return_annotation=function.__annotations__["return"])
+        checks = _Checks.of(function.__qualname__, given)
+
+        @wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            more = checks.configured(args, kwargs)
+            try:
+                given.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__qualname__}() {error}") from None
+            return function(arguments(*args, **kwargs, **more))
+
+        called.__signature__ = told  # type: ignore[attr-defined]
+        called.__doc__ = with_parameters(function.__doc__, arguments)
+        return called
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """What is checked in each call of a function, and filled in."""
+
+    function: str
+    in_order: tuple[str, ...]  # names of its parameters
+    single: Collection[str]  # parameters that take one value, and no array
+    flags: Mapping[str, Collection[object]]  # what each parameter takes that is a boolean
+    fillers: Collection[str]  # keywords that a setting fills
+    takes_all: bool  # whether it takes any keyword
+
+    @classmethod
+    def of(cls, function: str, told: Signature) -> _Checks:
+        parameters = told.parameters.values()
+        return cls(
+            function,
+            tuple(told.parameters),
+            {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))},
+            {
+                one.name: (False, True, None) if "None" in str(one.annotation) else (False, True)
+                for one in parameters
+                if str(one.annotation) in ("bool", "bool | None")
+            },
+            {
+                one.name
+                for one in parameters
+                if one.kind is Parameter.KEYWORD_ONLY
+                and one.name in _DEFAULTS
+                and one.default == _DEFAULTS[one.name]
+            },
+            any(one.kind is Parameter.VAR_KEYWORD for one in parameters),
+        )
+
+    def configured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Check a call, and return the keywords that settings fill."""
+        if not self.takes_all:
+            known = [name for name in self.in_order if name != "self"]
+            refuse_unknown(self.function, kwargs, known)
+        check_configuration()
+        given = {**dict(zip(self.in_order, args, strict=False)), **kwargs}
+        _refuse_arrays(self.single, given)
+        refuse_no_flags(self.flags, given)
+        return configured(self.fillers, kwargs)
+
+
+def with_parameters(text: str | None, arguments: Any) -> str | None:
+    """A docstring with a section about the fields of a dataclass, before its other sections."""
+    if text is None:  # as Python has been told to drop them
+        return None
+    text = inspect.cleandoc(text)
+    found = _SECTION.search(text)
+    before, after = (text[: found.start()], text[found.start() :]) if found else (f"{text}\n\n", "")
+    parameters = "\n".join(_parameters(arguments))
+    return f"{before}Parameters\n----------\n{parameters}\n\n{after}"
+
+
+def _parameters(arguments: type[Keywords]) -> Iterator[str]:
+    fields = {declared.name: declared for declared in dataclasses.fields(arguments)}
+    for parameter in signature(arguments).parameters.values():
+        told = told_of(fields[parameter.name])
+        choices = ", ".join(f'"{choice}"' for choice in told.choices)
+        made = str(parameter.annotation).removesuffix(" | None").replace(" | ", " or ")
+        kind = told.kind or (f"{{{choices}}}" if choices else made)
+        optional = ", optional" if parameter.default is None else ""
+        text = arguments.HELP.get(parameter.name, told.help)
+        lines = "\n    ".join(line.strip() for line in text.splitlines())
+        yield f"{parameter.name} : {kind}{optional}\n    {lines}"
 
 
 def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:

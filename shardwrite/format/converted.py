@@ -24,10 +24,11 @@ from shardwrite.format.document import (
     warn_of_readers,
 )
 from shardwrite.format.given import codec_class
-from shardwrite.format.manifest import Manifest, with_manifest
+from shardwrite.format.manifest import with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
+from shardwrite.options import Manifest
 
 _CHECKSUM = "crc32c"
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

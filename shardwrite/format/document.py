@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import zarr
@@ -33,11 +33,12 @@ from shardwrite.format.given import (
     volume_codec_in,
     with_documents,
 )
-from shardwrite.format.manifest import Manifest, check_manifest, with_manifest
+from shardwrite.format.manifest import check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
-from shardwrite.grid import Shape, Sized
+from shardwrite.grid import Shape
+from shardwrite.options import ArrayKeywords
 from shardwrite.seams import needed, registered
 
 DEFAULT_COMPRESSORS = (
@@ -84,38 +85,11 @@ def other_format(name: str) -> OtherFormat:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayOptions:
-    """Keywords that describe a new array, with the meanings of `zarr.create_array`."""
+@dataclass(frozen=True, kw_only=True)
+class ArrayOptions(ArrayKeywords):
+    """Keywords that describe a new array, checked."""
 
-    # Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
-    # `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python takes
-    # it; the attributes hold the shape and the location then.
-    shards: Any = "auto"  # a mapping is taken apart
-    chunks: Sized = "auto"
-    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
-    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
-    compressors: Any = "auto"
-    filters: Any = "auto"
-    # Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c. A name
-    # alone, such as ``"gzip"``, means that compressor, followed by crc32c.
-    serializer: Any = "auto"
-    fill_value: Any = None  # fill value, of the array's dtype. None means the dtype's default.
-    index_location: str = "end"  # where the index lies in each shard
-    # Codecs of the shard index. The default is little-endian bytes, followed by crc32c.
-    index_codecs: Any = None
-    # Another format of shards; then `index_location` and `index_codecs` are refused
-    shard_format: Any = None
-    chunk_key_encoding: Any = None  # how the storage keys of shards are made
-    dimension_names: Sequence[str | None] | None = None  # one name, or None, for each axis
-    # User attributes, which must be valid JSON with finite numbers
-    attributes: Mapping[str, Any] | None = None
-    # Order in memory of what zarr-python reads. Zarr v3 does not store it.
-    order: str | None = None
-    zarr_format: int | None = None  # the version of the format
-    format: str | None = None  # write documents and keys of another format; see `OtherFormat`
-    # Keep the list of the inner chunks that hold data in an attribute of this name
-    manifest: Manifest = None
+    shards: Any = ArrayKeywords.shards  # a mapping is taken apart
 
     def __post_init__(self) -> None:
         shards, location = _as_zarr_gives(self.shards, self.index_location)
@@ -136,16 +110,6 @@ class ArrayOptions:
             remedy = "leave it out, or give " + " or ".join(f'"{x}"' for x in registered("format"))
             raise SpecError("no such format", field="format", value=self.format, remedy=remedy)
         check_manifest(self.manifest)
-
-    @classmethod
-    def of(cls, shards: Any, chunks: Sized, others: Mapping[str, Any]) -> Self:
-        """Describe an array by its shapes and all other keywords, as `names` lists them."""
-        return cls(shards=shards, chunks=chunks, **others)
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """Names of all keywords."""
-        return [field.name for field in fields(cls)]
 
 
 def make_metadata(

@@ -19,7 +19,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from shardwrite.format.chunk_keys import keys_of, origin_in
 from shardwrite.grid import Box, ceil_div
 
 Coords = npt.NDArray[np.int64]
-Manifest = Literal["nonempty_chunks"] | None
+
 
 LIST = "nonempty_chunks"
 """Name of the attribute with the keys."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
-from inspect import signature
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from shardwrite._version import __version__
 from shardwrite.engines import active_engine
@@ -17,7 +16,7 @@ from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import is_session
 
-_P = ParamSpec("_P")
+_A = TypeVar("_A")
 _R = TypeVar("_R")
 
 _REFUSED = {
@@ -37,24 +36,22 @@ _REFUSED = {
 """Keywords that have only one value with a session: the value, why, and what to do."""
 
 
-def committing(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
     """Let a function that writes take sessions of Icechunk for its stores.
 
-    The function writes into each session, and then each is committed, with the keyword `message`.
-    If the function raises, the sessions are left as they were before.
+    The function writes into each session, and then each is committed, with the `message` of its
+    arguments. If the function raises, the sessions are left as they were before.
 
     - `function`: the function. It returns a `WriteResult`, or a list of them, one for each store.
-      It has a parameter `store` or `stores`, and does not get the `message`.
+      Its arguments have a `store` or `stores`.
     """
-    names = list(signature(function).parameters)
-    word = "stores" if "stores" in names else "store"
-    position = names.index(word)
 
     @wraps(function)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        message: Any = kwargs.pop("message", None)
-        given = args[position] if len(args) > position else kwargs.get(word)
-        many = list(given) if isinstance(given, list | tuple) else [given]
+    def called(arguments: _A) -> _R:
+        given: Any = arguments
+        word = "stores" if hasattr(given, "stores") else "store"
+        found, message = getattr(given, word), given.message
+        many = list(found) if isinstance(found, list | tuple) else [found]
         if not any(map(is_session, many)):
             if message is not None:
                 remedy = "leave it out, or give a session of Icechunk"
@@ -64,35 +61,27 @@ def committing(function: Callable[_P, _R]) -> Callable[_P, _R]:
                     value=message,
                     remedy=remedy,
                 )
-            return function(*args, **kwargs)
-        _check(kwargs, message)
-        with own_run_dir(kwargs.get("run_dir")) as run_dir, _written(many) as stores:
-            into: Any = stores if isinstance(given, list | tuple) else stores[0]
-            placed, named = args[:position], {**kwargs, "run_dir": run_dir}
-            if len(args) > position:
-                placed = (*placed, into, *args[position + 1 :])
-            else:
-                named[word] = into
-            anything: Any = function
-            made = anything(*placed, **named)
+            return function(arguments)
+        _check(given, message)
+        with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
+            into: Any = stores if isinstance(found, list | tuple) else stores[0]
+            made: Any = function(replace(given, run_dir=run_dir, **{word: into}))
         results = _commit(stores, made if isinstance(made, list) else [made], message)
         return cast("_R", results if isinstance(made, list) else results[0])
 
     return called
 
 
-def _check(keywords: Mapping[str, object], message: Any) -> None:
+def _check(given: object, message: Any) -> None:
     """Refuse what does not go with a session."""
     if message is not None and not (isinstance(message, str) and message.strip()):
         remedy = "give a text, or leave it out"
         raise SpecError("no message", field="message", value=message, remedy=remedy)
     for word, (only, why, remedy) in _REFUSED.items():
-        if keywords.get(word, only) != only:
+        value = getattr(given, word, only)
+        if value != only:
             raise SpecError(
-                f"does not go with a session: {why}",
-                field=word,
-                value=keywords[word],
-                remedy=remedy,
+                f"does not go with a session: {why}", field=word, value=value, remedy=remedy
             )
 
 

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from typing import Any
 
 from shardwrite.engines import Engine, LocalEngine
-from shardwrite.entry.public import public
-from shardwrite.entry.words import refuse_unknown
+from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, JournalError, SpecError
-from shardwrite.grid import Box, Sized, ceil_div
+from shardwrite.grid import Box, ceil_div
 from shardwrite.journal import Receipt, RunDirectory, differences, same_source_remedy
 from shardwrite.operations.conversion import Conversion, ConvertedArray
+from shardwrite.operations.conversion_keywords import (
+    ConvertPartArguments,
+    FinalizeConversionArguments,
+    PrepareConversionArguments,
+    ReshardArguments,
+)
 from shardwrite.operations.converting import Call, One, call_of, plan_all
 from shardwrite.operations.hierarchy import consolidate, make_groups
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.unfinished import refuse_runs
+from shardwrite.options import taken_from
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -49,7 +54,6 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
 from shardwrite.sources.volume_arrays import open_tree
 
-_OF_THE_BEGIN = ("mode", "durability", "restart")
 _MAX_NAMED, _MAX_MISSING = 8, 1000
 _PUBLISHED = "it is published already"
 _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
@@ -124,18 +128,9 @@ def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
     return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)
 
 
-@public
-def prepare_conversion(src: Any, dst: Any, shards: Sized = "auto", **keywords: Any) -> None:
+@taking(PrepareConversionArguments)
+def prepare_conversion(given: PrepareConversionArguments) -> None:
     """Begin a conversion that is made in parts. Call this once, before any part is converted.
-
-    Parameters
-    ----------
-    src, dst, shards
-        See :func:`reshard`. `dst` is needed.
-    **keywords
-        Other keywords of :func:`reshard`, except `recheck` and `progress`. `mode`, `durability` and
-        `restart` hold for all parts. All other keywords must be given to :func:`convert_part` and
-        :func:`finalize_conversion` again.
 
     Raises
     ------
@@ -157,29 +152,17 @@ def prepare_conversion(src: Any, dst: Any, shards: Sized = "auto", **keywords: A
     >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
     >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
     """
-    _refuse_unknown("prepare_conversion", keywords, without=("recheck", "progress"))
+    call = call_of(taken_from(given, ReshardArguments))
     engine = LocalEngine("threads")
-    plan_parts(src, call_of(dst, shards, **keywords), engine).begin(engine)
+    plan_parts(given.src, call, engine).begin(engine)
 
 
-@public
-def convert_part(
-    src: Any, dst: Any, index: int, count: int, shards: Sized = "auto", **keywords: Any
-) -> Conversion:
+@taking(ConvertPartArguments)
+def convert_part(given: ConvertPartArguments) -> Conversion:
     """Convert one part of an array or a hierarchy, with the threads of this process.
 
     The shards of all arrays are cut into parts together. After an interruption, the same call goes
     on where it was, on this machine or another one.
-
-    Parameters
-    ----------
-    src, dst, shards
-        As they were given to :func:`prepare_conversion`.
-    index, count : int
-        Number of this part, counted from 0, and number of all parts.
-    **keywords
-        Other keywords of :func:`reshard`, as they were given to :func:`prepare_conversion`, except
-        `mode`, `durability`, `restart` and `recheck`. `memory_limit` is that of this process.
 
     Returns
     -------
@@ -216,11 +199,10 @@ def convert_part(
     >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10).n_chunks_copied
     100
     """
-    _refuse_unknown("convert_part", keywords, without=(*_OF_THE_BEGIN, "recheck"))
-    index, count = check_part(index, count)
+    index, count = check_part(given.index, given.count)
     start, arrays = time.perf_counter(), []
     engine = LocalEngine("threads")
-    parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
     with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
         for one, among in parts.stretches():
             found = _convert_one(parts, one, among, (index, count), engine, on_report)
@@ -228,23 +210,12 @@ def convert_part(
     return _result(parts, arrays, start)
 
 
-@public
-def finalize_conversion(
-    src: Any, dst: Any, shards: Sized = "auto", *, n_parts: int | None = None, **keywords: Any
-) -> Conversion:
+@taking(FinalizeConversionArguments)
+def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     """Check the index of every shard, and publish the arrays that are whole.
 
     Consolidated metadata come last, where the source has such metadata. Files that dead processes
     have left are removed.
-
-    Parameters
-    ----------
-    src, dst, shards
-        As they were given to :func:`prepare_conversion`.
-    n_parts : int, optional
-        Number of parts. With it, an `IncompleteError` can name the parts to convert again.
-    **keywords
-        As for :func:`convert_part`, without `progress`.
 
     Returns
     -------
@@ -277,13 +248,10 @@ def finalize_conversion(
     >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10, n_parts=1).n_shards
     10
     """
-    _refuse_unknown(
-        "finalize_conversion", keywords, without=(*_OF_THE_BEGIN, "recheck", "progress")
-    )
-    n_parts = check_n_parts(n_parts)
+    n_parts = check_n_parts(given.n_parts)
     start, arrays, failed = time.perf_counter(), [], []
     engine = LocalEngine("threads")
-    parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
     for one, among in parts.stretches():
         try:
             arrays.append(_finish_one(parts, one, among, n_parts, engine))
@@ -294,12 +262,6 @@ def finalize_conversion(
     done = [(one.name, one.planned) for one in parts.made]
     consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
     return _result(parts, arrays, start)
-
-
-def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str]) -> None:
-    never = ("dst", "is_store", "consume", "while_growing", "drop_hdf5", *without)
-    known = [name for name in signature(call_of).parameters if name not in never]
-    refuse_unknown(function, given, known)
 
 
 def _convert_one(

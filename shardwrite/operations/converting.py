@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
-from shardwrite.format.manifest import Manifest
 from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
+from shardwrite.operations.conversion_keywords import IN_PLACE, ReshardArguments
 from shardwrite.operations.hdf5_sources import refuse_loss, with_name
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
+from shardwrite.options import taken_from
 from shardwrite.place.target import refuse_names, resolve_place, resolve_target
-from shardwrite.plan import PlanOptions, Sized
+from shardwrite.plan import PlanOptions
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.survey import survey
@@ -29,7 +30,6 @@ from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
-from shardwrite.write.donor import Check
 
 Progress = bool | Callable[[GroupReport], None]
 
@@ -93,78 +93,44 @@ class Call:
         return self.consume or self.dst is None
 
 
-def call_of(
-    dst: Any,
-    shards: Sized,
-    *,
-    chunks: Sized = None,
-    compressors: Any = "keep",
-    checksum: bool | None = None,
-    index_location: str | None = None,
-    dimension_names: Sequence[str | None] | None = None,
-    manifest: Manifest = None,
-    check: Check = False,
-    drop_empty: bool = False,
-    include: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    min_chunks: int = 2,
-    is_store: bool = False,
-    strategy: Any = "fixed-order",
-    mode: str = "w-",
-    durability: str | None = None,
-    run_dir: Any = None,
-    restart: bool = False,
-    recheck: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    consume: bool = False,
-    while_growing: int | str | None = None,
-    drop_hdf5: bool = False,
-    progress: Progress = False,
-) -> Call:
-    """Check the keywords of :func:`shardwrite.reshard`, and make one value of them."""
+def call_of(given: ReshardArguments, *, is_store: bool = False) -> Call:
+    """Check the arguments of :func:`shardwrite.reshard`, and make one value of them.
+
+    - `is_store`: whether the root tells of the shards.
+    """
+    min_chunks, dst = given.min_chunks, None if given.dst is IN_PLACE else given.dst
+    if min_chunks is None:
+        min_chunks = 0 if is_store else 2
     if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
         raise SpecError(
             "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
         )
-    for field, flag in (("consume", consume), ("drop_hdf5", drop_hdf5)):
+    for field, flag in (("consume", given.consume), ("drop_hdf5", given.drop_hdf5)):
         if not isinstance(flag, bool):
             raise SpecError("not a choice", field=field, value=flag, remedy="give True or False")
-    if while_growing is not None and (consume or dst is None):
+    if given.while_growing is not None and (given.consume or dst is None):
         raise SpecError(
             "an array that is still written cannot be "
-            + ("consumed" if consume else "converted in its place"),
+            + ("consumed" if given.consume else "converted in its place"),
             field="while_growing",
-            value=while_growing,
+            value=given.while_growing,
             remedy="give another place for what is made, and leave out consume",
         )
-    wanted = Wanted(
-        ConversionOptions(
-            shards=shards,
-            chunks=chunks,
-            compressors=compressors,
-            checksum=checksum,
-            index_location=index_location,
-            dimension_names=dimension_names,
-            manifest=manifest,
-            check=check,
-            drop_empty=drop_empty,
-        ),
-        Patterns.of(include, exclude),
-        min_chunks,
-        is_store,
-    )
-    run = RunOptions(mode=mode, durability=durability, restart=restart, recheck=recheck)
     return Call(
         dst,
-        wanted,
-        PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
-        for_new_array(run),
-        run_dir,
-        progress,
-        consume,
-        while_growing,
-        drop_hdf5,
+        Wanted(
+            taken_from(given, ConversionOptions),
+            Patterns.of(given.include, given.exclude),
+            min_chunks,
+            is_store,
+        ),
+        taken_from(given, PlanOptions),
+        for_new_array(taken_from(given, RunOptions, drop_hdf5=False)),
+        given.run_dir,
+        given.progress,
+        given.consume,
+        given.while_growing,
+        given.drop_hdf5,
     )
 
 

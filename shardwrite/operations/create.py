@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import public
-from shardwrite.entry.words import refuse_unknown
+from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape
 from shardwrite.journal import Ledger, holding
+from shardwrite.operations.keywords import CreateArguments
+from shardwrite.options import taken_from
 from shardwrite.place.target import resolve_new
-from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
+from shardwrite.plan import Partition, Plan, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_plan import naming_settings, resources_of, with_configured
 from shardwrite.runs.execute import execute_missing
@@ -25,41 +26,10 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.source import NoChunks
 
-_OWN = ["name", "mode", "durability", "run_dir", "restart"]
 
-
-@public
-def create(
-    store: Any,
-    shape: tuple[int, ...],
-    dtype: Any,
-    *,
-    shards: Sized | Mapping[str, Any],
-    chunks: Sized,
-    name: str | None = None,
-    mode: str = "w-",
-    durability: str | None = None,
-    run_dir: Any = None,
-    restart: bool = False,
-    **layout: Any,
-) -> None:
+@taking(CreateArguments)
+def create(given: CreateArguments) -> None:
     """Create a sharded array that holds no data yet. Every element reads as the fill value.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    shape : tuple of int
-        Shape of the array. Give 0 for an axis along which a stream will make it grow.
-    dtype : dtype_like
-        Data type of the array.
-    shards, chunks : tuple of int, int, str or None
-        Shape of a shard and of an inner chunk; see :func:`plan`.
-    name, mode, durability, run_dir, restart
-        See :func:`to_sharded_zarr`.
-    **layout
-        `compressors`, `fill_value` and the other keywords of :func:`plan` that describe an array.
 
     Raises
     ------
@@ -83,13 +53,12 @@ def create(
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
-    refuse_unknown("create", layout, [*ArrayOptions.names(), *_OWN])
-    kind, engine = _dtype_of(dtype), active_engine()
-    given = ArrayOptions.of(shards, chunks, layout)
-    array = with_configured(given)
-    extents = _shape_of(shape)
+    asked = taken_from(given, ArrayOptions)
+    kind, engine = _dtype_of(given.dtype), active_engine()
+    array = with_configured(asked)
+    extents = _shape_of(given.shape)
     whole = tuple((n,) for n in extents)
-    with naming_settings(given, array):
+    with naming_settings(asked, array):
         shard_shape, chunk_shape, _ = resolve_shapes(
             extents, kind.itemsize or 1, array.shards, array.chunks, whole
         )
@@ -106,8 +75,8 @@ def create(
     )
     known = Ledger(metadata.grid)
     known.is_done[:] = True
-    options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    target = resolve_new(store, name, run_dir, array.format)
+    options = for_new_array(taken_from(given, RunOptions))
+    target = resolve_new(given.store, given.name, given.run_dir, array.format)
     job = Job(NoChunks(), plan, target, options)
     with holding(target):
         if not has_ended(job):

@@ -1,80 +1,498 @@
-"""Types of the keywords that functions share, for type checkers.
+"""Arguments of the functions that write arrays, made of groups of keywords.
 
-A function that returns something else with ``compute=False`` or ``return_stored=True`` has an
-overload for each case. The overloads take their other keywords from here.
+Of several bases, the fields of the last come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.format.manifest import Manifest
-from shardwrite.plan import Sized
-from shardwrite.write.context import GroupReport
+from shardwrite.grid import Sized
+from shardwrite.options import (
+    ArrayKeywords,
+    BeginKeywords,
+    EmptyKeywords,
+    GraphKeywords,
+    Keywords,
+    MemoryKeywords,
+    ModeKeywords,
+    NameKeywords,
+    PlanKeywords,
+    ReportKeywords,
+    ResumeKeywords,
+    RunKeywords,
+    SourceKeywords,
+    StateKeywords,
+    StrategyKeywords,
+    ViaKeywords,
+    described,
+    metadata_of,
+    option,
+)
 
+if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
+    from shardwrite.plan import Plan
+    from shardwrite.write.context import GroupReport
 
-class _Common(TypedDict, total=False):
-    axis: int
-    casting: str
-    strategy: Any
-    write_empty_chunks: bool
-    durability: str | None
-    run_dir: Any
-    restart: bool
-    recheck: bool
-    keep_report: bool
-    memory_limit: int | str | None
-    source_id: str | None
-    max_graph_tasks: int
-    progress: bool | Callable[[GroupReport], None]
-    via: Any
-    message: str | None
-    exclusive: bool
-
-
-class RegionKeywords(_Common, total=False):
-    """Keywords of `write_region`."""
-
-    name: str | None
-    drop_hdf5: bool
-
-
-class _OfArrays(_Common, total=False):
-    shards: Sized | Mapping[str, Any]
-    chunks: Sized
-    compressors: Any
-    filters: Any
-    serializer: Any
-    fill_value: Any
-    index_location: str
-    index_codecs: Any
-    shard_format: Any
-    chunk_key_encoding: Any
-    dimension_names: Sequence[str | None] | None
-    attributes: Any
-    order: str | None
-    zarr_format: int | None
-    format: str | None
-    manifest: Manifest
-    mode: str | None
-    overwrite: bool | None
-    zarr_array_kwargs: Mapping[str, Any] | None
-    publish: str
-    compression_ratio: float | None
-    max_source_reruns: float
+SOURCE = described(
+    """The source: a dask array whose chunk sizes are known, a numpy array, a `zarr.Array`, an
+    `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
+    `attributes` and `fill_value` that are left out are those of a zarr or xarray array.""",
+    kind="array_like",
+)
+EXISTING = described(
+    """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+    group or array of zarr-python.""",
+    kind="str, path, or store or node of zarr-python",
+)
+OF_URLS = """Options for a URL. For a bucket they are options of obstore, or the usual ones of
+    fsspec, such as ``key``. With options, ``{}`` included, the store may also be any other URL that
+    fsspec knows. For a local path they have no effect, as in dask."""
 
 
-class WriteKeywords(_OfArrays, total=False):
+@dataclass(frozen=True, kw_only=True)
+class ProgressKeywords(Keywords):
+    """What is shown while a function works."""
+
+    progress: bool | Callable[[GroupReport], None] = option(
+        False,
+        "True shows a progress bar. A callable is called with the report of each group of shards.",
+        kind="bool or callable",
+        flag=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitKeywords(Keywords):
+    """The commit of a session."""
+
+    message: str | None = option(
+        None,
+        """Message of the commit, if the store is a session of Icechunk. By default it names the
+        array.""",
+        flag=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnKeywords(ProgressKeywords, CommitKeywords):
+    """What a function returns."""
+
+    compute: bool = option(
+        True,
+        "With False, begin the run and return a `dask.delayed.Delayed` of the result.",
+        flag=None,
+    )
+    return_stored: bool = option(
+        False,
+        """Return a dask array that reads what was written, with the chunks of `x`. With
+        ``compute=False``, it is read after the rest of the run, which is part of its graph.""",
+        flag=None,
+    )
+
+
+if TYPE_CHECKING:
+    # What overloads of these functions are told apart by.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Now(ReturnKeywords):
+        """Of a call that returns a result."""
+
+        compute: Literal[True] = True
+        return_stored: Literal[False] = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Later(ReturnKeywords):
+        """Of a call that returns a `Delayed`."""
+
+        compute: Literal[False]
+        return_stored: Literal[False] = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Stored(ReturnKeywords):
+        """Of a call that returns an array."""
+
+        return_stored: Literal[True]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastKeywords(Keywords):
+    """How a source comes into an array that exists."""
+
+    section: ClassVar[str] = "Run"
+
+    axis: int = option(
+        0, 'The axis along which the array grows with the region ``"append"``.', flag=None
+    )
+    casting: str = option(
+        "safe",
+        "The numpy rule for casting `x` to the dtype of the array.",
+        choices=("no", "equiv", "safe", "same_kind", "unsafe"),
+        command_help="Which conversions of values are allowed, as numpy names them.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExclusiveKeywords(Keywords):
+    """How shards come into a bucket."""
+
+    section: ClassVar[str] = "Run"
+
+    exclusive: bool = option(
+        False,
+        """Promise that nobody else writes to the array meanwhile. An update in a bucket is refused
+        without it, if the service cannot refuse a request because an object has changed meanwhile.
+        Elsewhere it has no effect.""",
+        command_help="Promise that nobody else writes to the array meanwhile. Only for buckets "
+        "that cannot refuse a request if an object has changed.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropKeywords(Keywords):
+    """What may become of shards that are HDF5 files."""
+
+    section: ClassVar[str] = "Run"
+
+    drop_hdf5: bool = option(
+        False,
+        """Make plain shards of those shards in the region that are also HDF5 files. Without it,
+        only the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy
+        must write whole shards, as ``"fixed-order"`` does. With :class:`Hdf5`, the dataset in the
+        new files may have another name.""",
+        command_help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 "
+        "keeps them so.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutKeywords(PlanKeywords, ArrayKeywords):
+    """What makes a plan of a source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewKeywords(
+    ReturnKeywords,
+    RunKeywords,
+    ExclusiveKeywords,
+    ViaKeywords,
+    StateKeywords,
+    CastKeywords,
+    LayoutKeywords,
+):
+    """Keywords of functions that write new arrays, and all others."""
+
+    section: ClassVar[str] = "Run"
+
+    mode: str | None = option(
+        None,
+        """``"w-"``, the default, refuses to overwrite anything. ``"w"`` replaces an array, and
+        refuses to overwrite anything else. ``"r+"`` writes into an array that exists, as
+        ``region=...`` does, and ``"a"`` too, or makes the array if there is none. The metadata of
+        an array that exists stay; keywords that say otherwise are refused. The mode matters only
+        when a run begins: if the run is interrupted, the same call continues it. If the run has
+        ended, the same call returns its result and writes nothing. With ``"w"``, and into an array
+        that exists, it does so only if `source_id` says that the data are the same.""",
+        choices=("w-", "w", "a", "r+"),
+        flag=None,
+    )
+    overwrite: bool | None = option(
+        None,
+        'True is another word for ``mode="w"``, and False for ``mode="w-"``.',
+        command_help="Replace DST if it is an array.",
+    )
+    zarr_array_kwargs: Mapping[str, Any] | None = option(
+        None,
+        "Keywords of `zarr.create_array`, in place of the keywords above.",
+        kind="mapping",
+        flag=None,
+    )
+    publish: str = option(
+        "last",
+        "Whether ``zarr.json`` appears when the array is whole, or at the start of the run.",
+        choices=("last", "first"),
+        command_help="Whether zarr.json appears at the end of the run or at its start.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteKeywords(NewKeywords, NameKeywords):
     """Keywords of `to_sharded_zarr`."""
 
-    name: str | None
-    region: Any
+    region: Any = option(
+        None,
+        """Write into an existing array; see :func:`write_region`. `mode`, `publish` and the
+        keywords that describe an array are refused then, and `compression_ratio` and
+        `max_source_reruns` have no effect.""",
+        kind="tuple of slice or int, or str",
+        flag=None,
+    )
 
 
-class StoreKeywords(_OfArrays, total=False):
+@dataclass(frozen=True)
+class WriteArguments(WriteKeywords):
+    """Arguments of `to_sharded_zarr`."""
+
+    x: Any = field(metadata=SOURCE)
+    store: Any = field(
+        metadata=described(
+            """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore;
+            a writable session of Icechunk, which is then committed; or a group or array of
+            zarr-python. Such an array is filled, as with ``mode="r+"``, unless `mode` is
+            ``"w"``.""",
+            kind="str, path, store or node of zarr-python, or icechunk.Session",
+        )
+    )
+    component: str | None = option(None, "Another word for `name`, as in `dask.array.to_zarr`.")
+    storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreKeywords(NewKeywords):
     """Keywords of `store`."""
 
-    names: Sequence[str | None] | None
-    regions: Any
-    storage_options: Mapping[str, Any] | None
+    names: Sequence[str | None] | None = option(
+        None, "Path of each array in its store.", kind="sequence of str or None"
+    )
+    regions: Any = option(
+        None,
+        """Regions of existing arrays to write into, as in :func:`write_region`: one tuple for all,
+        or one for each array. None stands for a new array. With a region, `mode`, `publish` and the
+        keywords that describe an array are refused.""",
+        kind="tuple of slice, or sequence of them",
+    )
+    storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
+
+
+@dataclass(frozen=True)
+class StoreArguments(StoreKeywords):
+    """Arguments of `store`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "return_stored": "Return dask arrays that read what was written, with the chunks of the "
+        "sources.",
+    }
+
+    arrays: Any = field(
+        metadata=described(
+            """The sources, each as in :func:`to_sharded_zarr`. A single dask array is taken as a
+            sequence of one.""",
+            kind="sequence of array_like",
+        )
+    )
+    stores: Any = field(
+        metadata=described(
+            "A store for each array, as in :func:`to_sharded_zarr`.",
+            kind="sequence of str, path, or store or node of zarr-python",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
+    """Arguments of `plan`."""
+
+    x: Any = field(metadata=SOURCE)
+    store: Any = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            """Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan
+            counts the shards that wait in memory until they are put, and has `traffic`: requests
+            and bytes. A run of the same plan that has not ended there counts.""",
+            kind="str, path, or store or node of zarr-python",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRegionKeywords(
+    DropKeywords,
+    ViaKeywords,
+    StateKeywords,
+    StrategyKeywords,
+    EmptyKeywords,
+    GraphKeywords,
+    CastKeywords,
+    NameKeywords,
+):
+    """Keywords of `plan_region`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "name": "Path of the array in the store.",
+        "strategy": """How existing shards are changed. ``FixedOrder`` rewrites a shard.
+        ``AppendOnly`` clones it and adds the new inner chunks at the end of the clone. In both
+        cases the new shard then replaces the old one, unless the strategy has ``in_place=True``.
+        """,
+        "restart": """Give up unfinished updates that are in the way; each of their shards stays as
+        it is, old or new. A finished update is done again.""",
+        "recheck": """Before an unfinished update is continued, decode the shards that it has
+        committed and write the bad ones again.""",
+        "source_id": """Identifier of the source. An update that is finished is not done again by a
+        call with the same identifier.""",
+        "compute": """With False, begin the run and return a `dask.delayed.Delayed` of the
+        result.""",
+        "return_stored": """Return a dask array that reads the region, with the chunks of `x`. With
+        ``compute=False``, it is read after the rest of the run, which is part of its graph.""",
+    }
+
+
+@dataclass(frozen=True)
+class _Into(PlanRegionKeywords):
+    x: Any = field(
+        metadata=described(
+            """The source, as in :func:`to_sharded_zarr`. Its shape must be the region's shape. A
+            number, text or another scalar is written to the whole region. A source that names its
+            axes, as an `xarray.DataArray` does, in another order than the array is refused.""",
+            kind="array_like",
+        )
+    )
+    store: Any = field(metadata=EXISTING)
+    region: Any = field(
+        metadata=described(
+            """The region in the array's coordinates, as numpy and zarr take it. An integer drops
+            its axis, so the source has one axis less; it may also keep that axis, with length 1.
+            Negative numbers count from the end. A step, a mask and a list are refused.
+            ``"append"`` writes after the end of the array: first the data, then the new shape.""",
+            kind='tuple of slice or int, slice, int, Ellipsis, or "append"',
+        )
+    )
+
+
+@dataclass(frozen=True)
+class PlanRegionArguments(_Into):
+    """Arguments of `plan_region`."""
+
+
+@dataclass(frozen=True)
+class RegionArguments(ReturnKeywords, RunKeywords, ExclusiveKeywords, _Into):
+    """Arguments of `write_region`."""
+
+    HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
+
+
+@dataclass(frozen=True)
+class EraseArguments(
+    ProgressKeywords,
+    CommitKeywords,
+    DropKeywords,
+    MemoryKeywords,
+    ResumeKeywords,
+    ExclusiveKeywords,
+    StateKeywords,
+    StrategyKeywords,
+    NameKeywords,
+):
+    """Arguments of `erase`."""
+
+    HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
+
+    store: Any = field(metadata=EXISTING)
+    region: Any = field(
+        metadata=described(
+            "The region to erase; see :func:`write_region`.",
+            kind="tuple of slice or int, slice, int or Ellipsis",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
+    """Arguments of `create`."""
+
+    store: Any = field(metadata=EXISTING)
+    shape: tuple[int, ...] = field(
+        metadata=described(
+            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
+            kind="tuple of int",
+        )
+    )
+    dtype: Any = field(metadata=described("Data type of the array.", kind="dtype_like"))
+    shards: Sized | Mapping[str, Any] = field(
+        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
+    )
+    chunks: Sized = field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
+
+
+@dataclass(frozen=True)
+class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
+    """Arguments of `prepare`."""
+
+    section: ClassVar[str] = "Array"
+
+    x: Any = field(
+        metadata=described(
+            """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
+            `zarr.Array`, it is that array.""",
+            kind="array_like",
+        )
+    )
+    store: Any = field(metadata=EXISTING)
+    plan: Plan = field(
+        metadata=described("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
+    )
+    stripe_count: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            """Number of Lustre targets over which each shard is spread; 1 suits shards below about
+            a gigabyte. By default the setting of the directory holds. On other file systems, this
+            has no effect.""",
+            least=1,
+            command_help="On Lustre: number of targets for each shard. Default: as the directory "
+            "has it.",
+        ),
+    )
+    format: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            "The format, if the plan was made with one.", choices=("transformer-2022",), flag=None
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
+    """Arguments of `write_part`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "source_id": "The identifier that was given to :func:`plan`.",
+        "memory_limit": """Bytes that this process may use, as a number or a text such as ``"4GB"``.
+        By default the limit of the job, the control group or the machine.""",
+    }
+
+    x: Any = field(
+        metadata=described("The source, as in :func:`to_sharded_zarr`.", kind="array_like")
+    )
+    store: Any = field(metadata=EXISTING)
+    index: int = field(
+        metadata=described(
+            """Number of this part, counted from 0. The parts have about the same decoded size."""
+        )
+    )
+    count: int = field(metadata=described("Number of all parts."))
+
+
+@dataclass(frozen=True)
+class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
+    """Arguments of `finalize`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "keep_report": "Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.",
+        "progress": """As in :func:`to_sharded_zarr`. Only shards that are gathered are
+        reported.""",
+    }
+
+    store: Any = field(metadata=EXISTING)
+    n_parts: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
+            flag="parts",
+            command_help="Number of parts, so that missing ones can be named.",
+        ),
+    )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from shardwrite.engines import LocalEngine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
 from shardwrite.journal import (
@@ -21,10 +21,12 @@ from shardwrite.journal import (
     RunDirectory,
     read_receipt,
 )
+from shardwrite.operations.keywords import FinalizeArguments, PartArguments, PrepareArguments
 from shardwrite.operations.part_sources import PartSource, check_fits
 from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
 from shardwrite.operations.scattered import refuse_spool
 from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
+from shardwrite.options import taken_from
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, check_n_parts, check_part, memory_limit_of
 from shardwrite.runs.array_plan import resources_of
@@ -43,46 +45,15 @@ from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import NoChunks
-from shardwrite.write.context import GroupReport
 
 __all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
 
 _Done = TypeVar("_Done")
 
 
-@public
-def prepare(
-    x: Any,
-    store: Any,
-    plan: Plan,
-    *,
-    name: str | None = None,
-    mode: str = "w-",
-    durability: str | None = None,
-    run_dir: Any = None,
-    restart: bool = False,
-    stripe_count: int | None = None,
-    format: str | None = None,  # noqa: A002 (the word that users know)
-) -> None:
+@taking(PrepareArguments)
+def prepare(given: PrepareArguments) -> None:
     """Begin a run that is written in parts. Call this once, before any part is written.
-
-    Parameters
-    ----------
-    x : array_like
-        The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
-        `zarr.Array`, it is that array.
-    store, name
-        See :func:`to_sharded_zarr`.
-    plan : Plan
-        The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.
-    mode, durability, run_dir, restart
-        See :func:`to_sharded_zarr`. They hold for all parts.
-    stripe_count : int, optional
-        Number of Lustre targets over which each shard is spread; 1 suits shards below about a
-        gigabyte. By default the setting of the directory holds. On other file systems, this has
-        no effect.
-    format : {"transformer-2022"}, optional
-        The format, if the plan was made with one.
 
     Raises
     ------
@@ -93,26 +64,27 @@ def prepare(
     StoreError
         If the storage refuses, or Lustre's ``lfs`` command is missing or fails.
     """
-    if stripe_count is not None and (isinstance(stripe_count, bool) or stripe_count < 1):
+    n_targets, plan = given.stripe_count, given.plan
+    if n_targets is not None and (isinstance(n_targets, bool) or n_targets < 1):
         raise SpecError(
             "not a number of targets",
             field="stripe_count",
-            value=stripe_count,
+            value=n_targets,
             remedy="give 1 or more, or None",
         )
     _check_plan(plan)
-    target = resolve_new(store, name, run_dir, format)
+    target = resolve_new(given.store, given.name, given.run_dir, given.format)
     made = plan if plan.gathering is None else plan.gathering
-    check_scale(target, made.metadata, run_dir)
-    if format is not None:
-        _check_format(made, format)
+    check_scale(target, made.metadata, given.run_dir)
+    if given.format is not None:
+        _check_format(made, given.format)
     engine = LocalEngine("threads")
-    options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    job = Job(PartSource.of(x).chunks_for(plan), plan, target, options)
+    options = for_new_array(taken_from(given, RunOptions))
+    job = Job(PartSource.of(given.x).chunks_for(plan), plan, target, options)
     if plan.gathering is None:
-        prepare_jobs([job], engine, stripe_count)
+        prepare_jobs([job], engine, n_targets)
     else:
-        prepare_scattered(job, target, engine, run_dir, stripe_count)
+        prepare_scattered(job, target, engine, given.run_dir, n_targets)
 
 
 def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
@@ -148,19 +120,8 @@ def _check_plan(plan: object) -> None:
         )
 
 
-@public
-def write_part(
-    x: Any,
-    store: Any,
-    index: int,
-    count: int,
-    *,
-    name: str | None = None,
-    run_dir: Any = None,
-    source_id: str | None = None,
-    memory_limit: int | str | None = None,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> WriteResult:
+@taking(PartArguments)
+def write_part(given: PartArguments) -> WriteResult:
     """Write one part of an array, with the threads of this process.
 
     If the plan copies encoded chunks, as :func:`plan_precomputed` says, each part copies its own.
@@ -169,23 +130,6 @@ def write_part(
     If the array is a scale of a volume whose hash scatters the chunks, each part is written twice.
     A first call spools its chunks. When all parts have done so, a second call gathers its shards.
     Leave the second round out, and :func:`finalize` gathers all of them.
-
-    Parameters
-    ----------
-    x : array_like
-        The source, as in :func:`to_sharded_zarr`.
-    store, name, run_dir
-        See :func:`to_sharded_zarr`.
-    index, count : int
-        Number of this part, counted from 0, and number of all parts. The parts have about the
-        same decoded size.
-    source_id : str, optional
-        The identifier that was given to :func:`plan`.
-    memory_limit : int or str, optional
-        Bytes that this process may use, as a number or a text such as ``"4GB"``. By default the
-        limit of the job, the control group or the machine.
-    progress
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -218,51 +162,32 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    index, count = check_part(index, count)
-    source, target = PartSource.of(x, source_id), resolve_target(store, name, run_dir)
+    index, count = check_part(given.index, given.count)
+    source, target = PartSource.of(given.x, given.source_id), _target_of(given)
     engine = LocalEngine("threads")
-    limit = memory_limit_of(memory_limit)
+    limit = memory_limit_of(given.memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
-        scattered = ScatteredRun.of(run, engine, run_dir, limit)
+        scattered = ScatteredRun.of(run, engine, given.run_dir, limit)
         if scattered is not None:
-            return scattered.write(Share(source, index, count), progress)
+            return scattered.write(Share(source, index, count), given.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
         refuse_spool(plan.metadata)
         job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
         check_fits(job)
-        with reporting(progress, part.raw_nbytes) as on_report:
+        with reporting(given.progress, part.raw_nbytes) as on_report:
             return execute_part(job, run, part, engine, on_report)
 
     return working_on(target, write, lambda receipt: source.is_named(receipt.identity.source))
 
 
-@public
-def finalize(
-    store: Any,
-    *,
-    name: str | None = None,
-    run_dir: Any = None,
-    n_parts: int | None = None,
-    keep_report: bool = False,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> WriteResult:
+@taking(FinalizeArguments)
+def finalize(given: FinalizeArguments) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
     A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
     the chunks, shards that no part has gathered are gathered first. Files that dead processes have
     left are removed.
-
-    Parameters
-    ----------
-    store, name, run_dir
-        See :func:`to_sharded_zarr`.
-    n_parts : int, optional
-        Number of parts. With it, an `IncompleteError` can name the parts to write again.
-    keep_report : bool
-        Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.
-    progress
-        See :func:`to_sharded_zarr`. Only shards that are gathered are reported.
 
     Returns
     -------
@@ -284,25 +209,25 @@ def finalize(
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
-    target = resolve_target(store, name, run_dir)
-    n_parts = check_n_parts(n_parts)
+    target = _target_of(given)
+    n_parts = check_n_parts(given.n_parts)
     engine = LocalEngine("threads")
 
     def job_of(run: RunDirectory) -> Job:
-        options = replace(options_of_run(run), keep_report=keep_report)
+        options = replace(options_of_run(run), keep_report=given.keep_report)
         plan = plan_begun(run, resources_of(engine))
         refuse_spool(plan.metadata)
         return Job(NoChunks(), plan, run.target, options)
 
     def finish(run: RunDirectory) -> WriteResult:
-        scattered = ScatteredRun.of(run, engine, run_dir)
+        scattered = ScatteredRun.of(run, engine, given.run_dir)
         if scattered is None:
             return finish_parts(job_of(run), run, engine, n_parts)
-        result = scattered.finish(n_parts, progress, keep_report=keep_report)
+        result = scattered.finish(n_parts, given.progress, keep_report=given.keep_report)
         return counted_scale(target, result)
 
     def check(run: RunDirectory) -> None:
-        scattered = ScatteredRun.of(run, engine, run_dir)
+        scattered = ScatteredRun.of(run, engine, given.run_dir)
         if scattered is None:
             refuse_unwritten(job_of(run), run, n_parts)
         else:
@@ -310,8 +235,12 @@ def finalize(
 
     look = partial(check_kept, target, engine)
     result = working_on(target, finish, look=look, check=check)
-    enter_scale(target, run_dir)
+    enter_scale(target, given.run_dir)
     return result
+
+
+def _target_of(given: PartArguments | FinalizeArguments) -> Target:
+    return resolve_target(given.store, given.name, given.run_dir)
 
 
 def working_on(

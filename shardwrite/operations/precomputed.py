@@ -8,21 +8,23 @@ scale that is not whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 from shardwrite.engines import Engine, active_engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.format.precomputed.new import ScaleOptions, merged_info
 from shardwrite.journal import change_info, read_volume
+from shardwrite.operations.scale_keywords import PlanPrecomputedArguments, PrecomputedArguments
 from shardwrite.operations.scattered import write_scattered
 from shardwrite.operations.volume_scales import ScaleOfArray, noting_axes, scales_of
+from shardwrite.options import taken_from
 from shardwrite.place.scale import ScaleTargets, has_spool
 from shardwrite.place.target import resolve_target
 from shardwrite.place.url import at_url, without_kind
-from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
+from shardwrite.plan import Plan, PlanOptions
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.execute import execute
 from shardwrite.runs.gathered import remove_spool
@@ -33,47 +35,12 @@ from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
 from shardwrite.write.context import GroupReport
 
 
-@public
-def plan_precomputed(
-    x: Any,
-    path: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    axes: str | None = None,
-    resolution: Any,
-    voxel_offset: Any = (0, 0, 0),
-    type: str = "image",  # noqa: A002 (the word of the format)
-    encoding: str | None = None,
-    compressed_segmentation_block_size: Any = None,
-    jpeg_quality: int | None = None,
-    chunks: Any = 64,
-    sharding: Any = "auto",
-    shard_nbytes: int | str = "128 MiB",
-    index_nbytes: int | str = "12.5 kB",
-    key: str | None = None,
-    scales: Mapping[Sequence[float], Any] | None = None,
-    write_empty_chunks: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    max_source_reruns: float = MAX_SOURCE_RERUNS,
-) -> Plan:
+@taking(PlanPrecomputedArguments)
+def plan_precomputed(given: PlanPrecomputedArguments) -> Plan:
     """Plan how an array would be written as a scale of a Neuroglancer volume.
 
     Nothing is computed, read or written. The plan shows how many files there will be, how many
     bytes of index a reader fetches before a chunk, and the memory of a process.
-
-    Parameters
-    ----------
-    x, axes, resolution, voxel_offset, type, chunks, sharding, shard_nbytes, index_nbytes
-        See :func:`to_precomputed`.
-    path, storage_options
-        Where the volume would go. In a bucket, shards wait in memory until they are put, and the
-        plan counts that. By default they do not wait.
-    encoding, compressed_segmentation_block_size, jpeg_quality
-        See :func:`to_precomputed`.
-    key, scales, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
-        See :func:`to_precomputed`.
 
     Returns
     -------
@@ -97,134 +64,22 @@ def plan_precomputed(
     >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
     (8, '0.shard')
     """
-    options = ScaleOptions(
-        type=type,
-        resolution=resolution,
-        voxel_offset=voxel_offset,
-        encoding=encoding,
-        compressed_segmentation_block_size=compressed_segmentation_block_size,
-        jpeg_quality=jpeg_quality,
-        chunks=chunks,
-        sharding=sharding,
-        key=key,
-        shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
-        index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
-    )
-    volume = scales_of(x, axes, options, scales)
+    volume = _scales_of(given)
     store = (
-        None
-        if path is None
-        else resolve_target(at_url(without_kind(path), storage_options), None, is_read=True).store
+        None if given.path is None else resolve_target(_volume_of(given), None, is_read=True).store
     )
-    planned = PlanOptions(
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        max_graph_tasks=max_graph_tasks,
-        max_source_reruns=max_source_reruns,
-    )
+    planned = taken_from(given, PlanOptions)
     first, *others = (each.planned(planned, store)[1] for each in volume)
     return replace(first, scales=tuple(others))
 
 
-@public
-def to_precomputed(
-    x: Any,
-    path: Any,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    axes: str | None = None,
-    resolution: Any,
-    voxel_offset: Any = (0, 0, 0),
-    type: str = "image",  # noqa: A002 (the word of the format)
-    encoding: str | None = None,
-    compressed_segmentation_block_size: Any = None,
-    jpeg_quality: int | None = None,
-    chunks: Any = 64,
-    sharding: Any = "auto",
-    shard_nbytes: int | str = "128 MiB",
-    index_nbytes: int | str = "12.5 kB",
-    key: str | None = None,
-    scales: Mapping[Sequence[float], Any] | None = None,
-    write_empty_chunks: bool = False,
-    durability: str | None = None,
-    run_dir: Any = None,
-    restart: bool = False,
-    recheck: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    max_source_reruns: float = MAX_SOURCE_RERUNS,
-    keep_report: bool = False,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> VolumeResult:
+@taking(PrecomputedArguments)
+def to_precomputed(given: PrecomputedArguments) -> VolumeResult:
     """Write an array as a scale of a volume of Neuroglancer precomputed, in shards.
 
     `x` may have any chunks. Each shard is committed by exactly one task, and becomes visible only
     when it is whole. The ``info`` of the volume is written last. An interrupted call goes on when
     it is made again.
-
-    Parameters
-    ----------
-    x : array_like
-        The source, as in :func:`to_sharded_zarr`. Its dtype is ``uint8``, ``uint16``, ``uint32``,
-        ``uint64``, ``int8``, ``int16``, ``int32`` or ``float32``. The encoded chunks of a
-        `zarr.Array` are copied if they are what the scale needs; see the notes.
-    path : str, path, or store
-        The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or a
-        store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it. A URL
-        may begin with ``precomputed://``, as in Neuroglancer.
-    storage_options : mapping, optional
-        Options for a URL, as in :func:`to_sharded_zarr`.
-    axes : str, optional
-        Axes of `x`: the letters x, y and z in any order, with c for channels if there are any. By
-        default the names of its dimensions tell them, and they must not say otherwise. With
-        ``"zyx"`` or ``"czyx"`` no bytes are transposed.
-    resolution : sequence of float
-        Size of a voxel in nanometres, along x, y and z.
-    voxel_offset : sequence of int
-        Position of the first voxel, along x, y and z.
-    type : {"image", "segmentation"}
-        Kind of the volume.
-    encoding : {"gzip", "raw", "compressed_segmentation", "png", "jpeg"}, optional
-        Encoding of the chunks. By default what `sharding` says, or else gzip. In the format,
-        ``gzip`` and ``raw`` both have the encoding ``raw``, and gzip is the ``data_encoding`` of
-        the shards. So raw chunks are gzipped if `sharding` says so.
-        ``compressed_segmentation`` is for labels, ``uint32`` or ``uint64``, and the shards compress
-        it once more. ``png`` is for one to four channels of ``uint8`` or ``uint16``. ``jpeg`` is
-        for one or three channels of ``uint8``, and changes values. It needs simplejpeg, and is
-        refused for a segmentation.
-    compressed_segmentation_block_size : sequence of int, optional
-        Shape of a block along x, y and z, in voxels; by default ``(8, 8, 8)``. Each block has a
-        table of its labels. It may be larger than a chunk.
-    jpeg_quality : int, optional
-        Quality of 1 to 100; by default 75. Channels are stored with all pixels (4:4:4).
-    chunks : int or sequence of int
-        Shape of a chunk along x, y and z. A chunk holds all channels.
-    sharding : "auto", mapping or ShardingParameters
-        Parameters of the shards, as in ``info``. A mapping may leave out ``@type``, ``hash`` and
-        the encodings. With the hash ``"identity"``, a shard is a box of the volume, unless the
-        bits are too few for all ids. Then, and with ``"murmurhash3_x86_128"``, its chunks lie all
-        over the volume, and all chunks are written twice; see the notes.
-    shard_nbytes : int or str
-        Largest decoded size of a shard, for ``sharding="auto"``.
-    index_nbytes : int or str
-        Largest index that a reader fetches before a chunk, for ``sharding="auto"``.
-    key : str, optional
-        Name of the scale, which is its directory in that of the volume. By default it is made of
-        the resolution, such as ``"4_4_40"``.
-    scales : mapping of sequence of float to array_like, optional
-        Coarser or finer arrays of the same image, by the sizes of their voxels in nanometres. Each
-        becomes one more scale, with the axes and the other parameters of `x`. Its offset is where
-        `x` begins, in its own voxels. All scales enter ``info`` at the end, together. They are
-        written in one task graph, so that work which they share with `x` is done once. Only arrays
-        that take several graphs, and chunks that are scattered, are written one after the other.
-    write_empty_chunks : bool
-        Store also chunks that hold only zeros. Readers take a chunk that is missing for zeros.
-    durability, run_dir, restart, recheck, memory_limit, source_id
-        See :func:`to_sharded_zarr`.
-    max_graph_tasks, max_source_reruns, keep_report, progress
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -291,38 +146,14 @@ def to_precomputed(
     >>> [each.path.rpartition("/")[2] for each in (result, *result.scales)]
     ['4_4_40', '8_8_40']
     """
-    options = ScaleOptions(
-        type=type,
-        resolution=resolution,
-        voxel_offset=voxel_offset,
-        encoding=encoding,
-        compressed_segmentation_block_size=compressed_segmentation_block_size,
-        jpeg_quality=jpeg_quality,
-        chunks=chunks,
-        sharding=sharding,
-        key=key,
-        shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
-        index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
+    volume = _scales_of(given)
+    where = resolve_target(
+        at_url(without_kind(given.path), given.storage_options), None, given.run_dir
     )
-    volume = scales_of(x, axes, options, scales)
-    where = resolve_target(at_url(without_kind(path), storage_options), None, run_dir)
-    places = [ScaleTargets.of(where, each.wanted.scale.key, run_dir) for each in volume]
-    run = for_new_array(
-        RunOptions(
-            durability=durability,
-            restart=restart,
-            recheck=recheck,
-            keep_report=keep_report,
-            remedy_if_there="give another key, or remove that scale yourself",
-        )
-    )
-    planned = PlanOptions(
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        max_graph_tasks=max_graph_tasks,
-        max_source_reruns=max_source_reruns,
-    )
+    places = [ScaleTargets.of(where, each.wanted.scale.key, given.run_dir) for each in volume]
+    remedy = "give another key, or remove that scale yourself"
+    run = for_new_array(taken_from(given, RunOptions, remedy_if_there=remedy))
+    planned = taken_from(given, PlanOptions)
     jobs = [
         Job(
             chunks,
@@ -339,7 +170,7 @@ def to_precomputed(
 
     entered(read_volume(where.place))  # What cannot be entered is refused before a run.
     engine = active_engine()
-    results = _results(volume, places, jobs, engine, progress)
+    results = _results(volume, places, jobs, engine, given.progress)
     change_info(where, entered, jobs[0].durability)
     for each, place in zip(volume, places, strict=True):
         if each.wanted.is_scattered and has_spool(place.spool):
@@ -366,6 +197,20 @@ def _results(
         else next(together)
         for each, place, job in zip(volume, places, jobs, strict=True)
     ]
+
+
+def _volume_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> Any:
+    return at_url(without_kind(given.path), given.storage_options)
+
+
+def _scales_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> list[ScaleOfArray]:
+    options = taken_from(
+        given,
+        ScaleOptions,
+        shard_nbytes=_nbytes(given.shard_nbytes, "shard_nbytes"),
+        index_nbytes=_nbytes(given.index_nbytes, "index_nbytes"),
+    )
+    return scales_of(given.x, given.axes, options, given.scales)
 
 
 def _nbytes(given: int | str, field: str) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, Unpack, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
-from shardwrite.entry.public import public
-from shardwrite.entry.words import refuse_unknown
+from shardwrite.entry.public import public, taking
 from shardwrite.errors import SpecError
 from shardwrite.journal import (
     RunDirectory,
@@ -24,12 +22,13 @@ from shardwrite.journal import (
 )
 from shardwrite.journal.wing_states import abandon_in_place
 from shardwrite.operations.committing import committing
-from shardwrite.operations.keywords import RegionKeywords
+from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
 from shardwrite.operations.scattered import abandon_scale
 from shardwrite.operations.traffic import with_traffic
+from shardwrite.options import names, taken_from
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_region
+from shardwrite.plan import Plan, PlanOptions, as_region
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_at, open_sharded
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -41,35 +40,14 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
-from shardwrite.write.context import GroupReport
+
+if TYPE_CHECKING:
+    from shardwrite.operations.keywords import Later, Now, Stored
 
 
-@public
-def plan_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    name: str | None = None,
-    axis: int = 0,
-    strategy: Any = "fixed-order",
-    casting: str = "safe",
-    write_empty_chunks: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    run_dir: Any = None,
-    via: Any = None,
-    drop_hdf5: bool = False,
-) -> Plan:
+@taking(PlanRegionArguments)
+def plan_region(given: PlanRegionArguments) -> Plan:
     """Plan to write an array into a region of an existing array, without writing anything.
-
-    Parameters
-    ----------
-    x, store, region, name, axis, strategy, casting, write_empty_chunks, drop_hdf5
-        See :func:`write_region`.
-    memory_limit, source_id, max_graph_tasks, run_dir, via
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -96,145 +74,50 @@ def plan_region(
     >>> [ref.key for ref in plan.shared_shards]
     ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
     """
-    options = PlanOptions(
-        strategy=strategy,
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        max_graph_tasks=max_graph_tasks,
-    )
-    where = Where(region, axis, casting)
-    target = target_via(resolve_target(store, name, run_dir), via)
-    _, made = region_plan(x, target, where, active_engine(), options, drop_hdf5=drop_hdf5)
+    where = Where(given.region, given.axis, given.casting)
+    target = target_via(resolve_target(given.store, given.name, given.run_dir), given.via)
+    options, drops = taken_from(given, PlanOptions), given.drop_hdf5
+    _, made = region_plan(given.x, target, where, active_engine(), options, drop_hdf5=drops)
     return with_traffic(made, target_of_update(target, made))
 
 
-@overload
-def write_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    compute: Literal[True] = True,
-    return_stored: Literal[False] = False,
-    **keywords: Unpack[RegionKeywords],
-) -> WriteResult: ...
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _RegionNow(Now, RegionArguments): ...
+
+    @dataclass(frozen=True)
+    class _RegionLater(Later, RegionArguments): ...
+
+    @dataclass(frozen=True)
+    class _RegionStored(Stored, RegionArguments): ...
 
 
-@overload
-def write_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    compute: Literal[False],
-    return_stored: Literal[False] = False,
-    **keywords: Unpack[RegionKeywords],
-) -> Delayed: ...
+if TYPE_CHECKING:
+
+    @overload
+    @taking(_RegionNow)
+    def write_region(given: _RegionNow) -> WriteResult: ...
+
+    @overload
+    @taking(_RegionLater)
+    def write_region(given: _RegionLater) -> Delayed: ...
+
+    @overload
+    @taking(_RegionStored)
+    def write_region(given: _RegionStored) -> dask.array.Array: ...
+
+    @overload
+    @taking(RegionArguments)
+    def write_region(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array: ...
 
 
-@overload
-def write_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    compute: bool = True,
-    return_stored: Literal[True],
-    **keywords: Unpack[RegionKeywords],
-) -> dask.array.Array: ...
-
-
-@overload
-def write_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    compute: bool = True,
-    return_stored: bool = False,
-    **keywords: Unpack[RegionKeywords],
-) -> WriteResult | Delayed | dask.array.Array: ...
-
-
-@public
+@taking(RegionArguments)
 @committing
-def write_region(
-    x: Any,
-    store: Any,
-    region: Any,
-    *,
-    name: str | None = None,
-    axis: int = 0,
-    strategy: Any = "fixed-order",
-    casting: str = "safe",
-    write_empty_chunks: bool = False,
-    durability: str | None = None,
-    run_dir: Any = None,
-    via: Any = None,
-    exclusive: bool = False,
-    restart: bool = False,
-    recheck: bool = False,
-    drop_hdf5: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    keep_report: bool = False,
-    message: str | None = None,  # noqa: ARG001 (which `committing` takes)
-    progress: bool | Callable[[GroupReport], None] = False,
-    compute: bool = True,
-    return_stored: bool = False,
-) -> WriteResult | Delayed | dask.array.Array:
+def write_region(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
     """Write an array or a scalar into a region of an existing array, or append to it.
 
     The array may have been written by another program.
-
-    Parameters
-    ----------
-    x : array_like
-        The source, as in :func:`to_sharded_zarr`. Its shape must be the region's shape. A number,
-        text or another scalar is written to the whole region. A source that names its axes, as an
-        `xarray.DataArray` does, in another order than the array is refused.
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    region : tuple of slice or int, slice, int, Ellipsis, or "append"
-        The region in the array's coordinates, as numpy and zarr take it. An integer drops its
-        axis, so the source has one axis less; it may also keep that axis, with length 1. Negative
-        numbers count from the end. A step, a mask and a list are refused. ``"append"`` writes
-        after the end of the array: first the data, then the new shape.
-    name : str, optional
-        Path of the array in the store.
-    axis : int
-        The axis along which the array grows with ``"append"``.
-    strategy : FixedOrder, AppendOnly, Hdf5 or str
-        How existing shards are changed. ``FixedOrder`` rewrites a shard. ``AppendOnly`` clones it
-        and adds the new inner chunks at the end of the clone. In both cases the new shard then
-        replaces the old one, unless the strategy has ``in_place=True``.
-    casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
-        The numpy rule for casting `x` to the dtype of the array.
-    write_empty_chunks, durability, run_dir, via, memory_limit, max_graph_tasks, progress
-        See :func:`to_sharded_zarr`.
-    compute, return_stored, keep_report, message
-        See :func:`to_sharded_zarr`. What is returned is the region.
-    exclusive : bool
-        Promise that nobody else writes to the array meanwhile. An update in a bucket is refused
-        without it, if the service cannot refuse a request because an object has changed meanwhile.
-        Elsewhere it has no effect.
-    restart : bool
-        Give up unfinished updates that are in the way; each of their shards stays as it is, old or
-        new. A finished update is done again.
-    recheck : bool
-        Before an unfinished update is continued, decode the shards that it has committed and write
-        the bad ones again.
-    drop_hdf5 : bool
-        Make plain shards of those shards in the region that are also HDF5 files. Without it, only
-        the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy must
-        write whole shards, as ``"fixed-order"`` does. With :class:`Hdf5`, the dataset in the new
-        files may have another name.
-    source_id : str, optional
-        Identifier of the source. An update that is finished is not done again by a call with the
-        same identifier.
 
     Returns
     -------
@@ -273,34 +156,25 @@ def write_region(
     >>> y[-1].compute().tolist()
     [7, 7, 1, 1, 1, 1, 1, 1]
     """
-    target = target_via(resolve_target(store, name, run_dir), via).exclusively(when=exclusive)
-    engine = active_engine()
-    options = PlanOptions(
-        strategy=strategy,
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        max_graph_tasks=max_graph_tasks,
-    )
-    run = RunOptions(
-        mode="r+",
-        durability=durability,
-        restart=restart,
-        recheck=recheck,
-        keep_report=keep_report,
-        drop_hdf5=drop_hdf5,
-    )
-    where = Where(region, axis, casting)
-    if not compute:
+    return write_into(given)
+
+
+def write_into(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
+    """Write an array into a region; see :func:`write_region`. Sessions are not committed."""
+    target = target_via(resolve_target(given.store, given.name, given.run_dir), given.via)
+    target, engine = target.exclusively(when=given.exclusive), active_engine()
+    options, run = taken_from(given, PlanOptions), taken_from(given, RunOptions, mode="r+")
+    where = Where(given.region, given.axis, given.casting)
+    if not given.compute:
         with holding(target):
-            source, job = region_job(x, target, where, engine, options, run)
+            source, job = region_job(given.x, target, where, engine, options, run)
             rest = as_delayed([job], engine)
-        return stored_array(job, source, rest) if return_stored else rest
+        return stored_array(job, source, rest) if given.return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
-        source, job = region_job(x, target, where, engine, options, run)
-        with reporting(progress, job.plan.raw_nbytes) as on_report:
+        source, job = region_job(given.x, target, where, engine, options, run)
+        with reporting(given.progress, job.plan.raw_nbytes) as on_report:
             (result,) = execute([job], engine, on_report)
-    return stored_array(job, source) if return_stored else result
+    return stored_array(job, source) if given.return_stored else result
 
 
 def region_job(
@@ -385,28 +259,9 @@ def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
     return run.record.identity.region or tuple((0, n) for n in run.document["shape"])
 
 
-_OF_ERASE = (
-    *("strategy", "durability", "run_dir", "restart", "recheck", "memory_limit", "progress"),
-    *("drop_hdf5", "exclusive", "message"),
-)
-
-
-@public
-def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:
+@taking(EraseArguments)
+def erase(given: EraseArguments) -> WriteResult:
     """Set all elements of a region to the fill value, and remove shards that become empty.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    region : tuple of slice or int, slice, int or Ellipsis
-        The region to erase; see :func:`write_region`.
-    name : str, optional
-        Path of the array in the store.
-    **keywords
-        `strategy`, `durability`, `run_dir`, `exclusive`, `restart`, `recheck`, `memory_limit`,
-        `progress`, `drop_hdf5` and `message` of :func:`write_region`.
 
     Returns
     -------
@@ -435,9 +290,10 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     >>> int(y[29]), int(y[30:90].sum()), int(y[90])
     (30, 0, 91)
     """
-    refuse_unknown("erase", keywords, _OF_ERASE)
-    nothing, where = nothing_in(store, region, name)
-    result: WriteResult = write_region(nothing, store, where, name=name, casting="no", **keywords)
+    nothing, region = nothing_in(given.store, given.region, given.name)
+    of_erase = [name for name in names(EraseArguments) if name not in ("store", "region")]
+    keywords = {name: getattr(given, name) for name in of_erase}
+    result: WriteResult = write_region(nothing, given.store, region, casting="no", **keywords)
     return result
 
 

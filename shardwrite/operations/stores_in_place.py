@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwrite.entry.public import public
-from shardwrite.format.manifest import Manifest
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.convert import reshard
+from shardwrite.options import Manifest
 
 
 @public

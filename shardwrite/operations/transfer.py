@@ -9,6 +9,7 @@ from typing import Any
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
+from shardwrite.operations.conversion_keywords import ReshardArguments
 from shardwrite.operations.converting import Progress, call_of
 from shardwrite.operations.transferred import Transfer, TransferPlan
 from shardwrite.operations.transferring import (
@@ -125,7 +126,8 @@ def upload(
             remedy="give a URL such as s3://bucket/x.zarr; download copies to a directory",
         )
     if consume is not False:
-        call = call_of(
+        asked = ReshardArguments(
+            src,
             dst if via is None else through.store,
             None,
             mode=mode,
@@ -135,7 +137,7 @@ def upload(
             consume=consume,
             progress=progress,
         )
-        return transfer_and_consume(src, call, active_engine())
+        return transfer_and_consume(src, call_of(asked), active_engine())
     run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
     wanted = open_transfer(src, dst, run_dir)
     wanted = replace(wanted, place=place_via(wanted.place, via))

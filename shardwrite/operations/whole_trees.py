@@ -6,9 +6,8 @@ The short form, ``reshard(path, 4)``, also has the root tell of the shards.
 from __future__ import annotations
 
 import time
-from enum import Enum
 from numbers import Integral
-from typing import Any, Final
+from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
@@ -20,6 +19,7 @@ from shardwrite.journal import change_document, enter_above
 from shardwrite.operations.consume import convert_and_consume
 from shardwrite.operations.consume_trees import consume_tree, is_tree
 from shardwrite.operations.conversion import Conversion
+from shardwrite.operations.conversion_keywords import AUTO, IN_PLACE
 from shardwrite.operations.converting import Call, convert_all, plan_all
 from shardwrite.operations.in_place import (
     convert_in_place,
@@ -36,26 +36,6 @@ from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores import Capability
 
 _SCOPE = "note"
-
-
-class _Default(str):
-    """A default that is told from the same word when a user gives it."""
-
-    __slots__ = ()
-
-
-class _Where(Enum):
-    IN_PLACE = "in place"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-AUTO: Final = _Default("auto")
-"""Default of `shards`."""
-
-IN_PLACE: Final = _Where.IN_PLACE
-"""Default of `dst`."""
 
 
 def short_form(dst: Any, shards: Sized) -> tuple[Any, Sized, bool]:

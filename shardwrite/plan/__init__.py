@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
     from shardwrite.plan.identity import Identity, ShardWindow
     from shardwrite.plan.make import Update, make_plan
-    from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
+    from shardwrite.plan.model import SourceLayout
     from shardwrite.plan.options import PlanOptions, memory_limit_of
     from shardwrite.plan.partition import Cuts, Partition, make_partition
     from shardwrite.plan.parts import check_n_parts, check_part
@@ -23,11 +23,7 @@ else:
             "shardwrite.plan.estimate": ("BATCH_NBYTES", "MemoryEstimate", "Resources"),
             "shardwrite.plan.identity": ("Identity", "ShardWindow"),
             "shardwrite.plan.make": ("Update", "make_plan"),
-            "shardwrite.plan.model": (
-                "MAX_GRAPH_TASKS",
-                "MAX_SOURCE_RERUNS",
-                "SourceLayout",
-            ),
+            "shardwrite.plan.model": ("SourceLayout",),
             "shardwrite.plan.options": ("PlanOptions", "memory_limit_of"),
             "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
             "shardwrite.plan.parts": ("check_n_parts", "check_part"),
@@ -46,8 +42,6 @@ else:
 
 __all__ = [
     "BATCH_NBYTES",
-    "MAX_GRAPH_TASKS",
-    "MAX_SOURCE_RERUNS",
     "Cuts",
     "Identity",
     "MemoryEstimate",

@@ -17,6 +17,7 @@ from shardwrite.format.hdf5_file import check_fits_hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
 from shardwrite.plan.estimate import (
     BATCH_NBYTES,
     HELD_NBYTES,
@@ -33,12 +34,6 @@ from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.requests import Traffic
 from shardwrite.plan.waves import Wave, cut_waves, wave_thickness
-
-MAX_GRAPH_TASKS = 100_000
-"""Tasks that the scheduler may hold at the same time, by default."""
-
-MAX_SOURCE_RERUNS = 1.25
-"""Most times that a source task may run, on average over all source tasks, by default."""
 
 
 @dataclass(frozen=True, slots=True)

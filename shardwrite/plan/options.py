@@ -9,29 +9,15 @@ from typing import Any
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, as_strategy
 from shardwrite.format.strategy import Strategy
-from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
+from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanKeywords
 from shardwrite.plan.sizes import parse_nbytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Keywords that control a plan."""
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(PlanKeywords):
+    """Keywords that control a plan, checked. The name of a strategy or an order is replaced."""
 
-    # The write strategy. The name of a strategy or of an order may be given, and is replaced by the
-    # strategy.
     strategy: Strategy = field(default_factory=FixedOrder)
-    # Store also inner chunks and shards that hold only the fill value
-    write_empty_chunks: bool = False
-    # Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of the
-    # engine by default.
-    memory_limit: int | str | None = None
-    # Identifier of the source. Runs with the same identifier have the same data.
-    source_id: str | None = None
-    # Expected ratio of decoded to encoded size; the worst case is 1
-    compression_ratio: float | None = None
-    max_graph_tasks: int = MAX_GRAPH_TASKS  # number of tasks that the scheduler may hold at a time
-    # How often a source task may run on average, if several waves need it
-    max_source_reruns: float = MAX_SOURCE_RERUNS
 
     def __post_init__(self) -> None:
         ratio, source_id = self.compression_ratio, self.source_id

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
 from shardwrite.format.hdf5_file import for_conversion
-from shardwrite.format.manifest import Manifest, check_manifest
+from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.format.precomputed.boxes import PrecomputedShards
@@ -32,33 +31,23 @@ from shardwrite.read.attributes import mask_value
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_chunks import waves_reruns
 from shardwrite.runs.array_plan import by_groups, n_tasks_of, resources_of, waiting
+from shardwrite.runs.conversion_keywords import CodecKeywords, CopyKeywords, IndexKeywords
 from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.reencoded import ReencodedChunks, to_reencode
 from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.sources import as_dask
 from shardwrite.stores import Capability, Store, require
-from shardwrite.write.donor import TWICE, Check
+from shardwrite.write.donor import TWICE
 
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOptions:
-    """What a conversion makes of an array."""
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions(CodecKeywords, IndexKeywords, CopyKeywords):
+    """What a conversion makes of an array, checked."""
 
     shards: Sized = "auto"  # shards in inner chunks; see :func:`shardwrite.shard`
-    # Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
-    chunks: Sized = None
-    compressors: Any = "keep"  # see :class:`shardwrite.format.converted.ConvertedLayout`
-    checksum: bool | None = None
-    index_location: str | None = None
-    dimension_names: Any = None
-    manifest: Manifest = None
-    # Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
-    # checksum a second time, and compares.
-    check: Check = False
-    drop_empty: bool = False  # store no inner chunk that holds only the fill value
 
     def __post_init__(self) -> None:
         check_manifest(self.manifest)

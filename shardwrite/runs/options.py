@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwrite.errors import SpecError
+from shardwrite.options import RunKeywords
 from shardwrite.place.checks import REPLACE
 from shardwrite.seams import needed
 from shardwrite.stores import DURABILITIES
@@ -19,8 +20,8 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(RunKeywords):
     """How a run goes; none of this changes what is written."""
 
     # ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes into
@@ -28,14 +29,6 @@ class RunOptions:
     mode: str = "w-"
     # Whether ``zarr.json`` appears when the array is whole, or at the start of the run
     publish: str = "last"
-    # Whether shards are synced one by one before they count as committed, many at a time, or never.
-    # None stands for the strongest that the store can promise; see `Job.durability`.
-    durability: str | None = None
-    # Remove the shards of an unfinished run and start over; give up an unfinished update
-    restart: bool = False
-    # Decode the shards that journals call committed, and those of an array that is finished
-    recheck: bool = False
-    keep_report: bool = False  # keep a report of the run in the array
     drop_hdf5: bool = False  # shards that are files of HDF5 may become plain shards
     # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE

@@ -15,6 +15,7 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
+from shardwrite.operations.conversion_keywords import ReshardArguments
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 
@@ -73,7 +74,8 @@ def test_all_parts_together_are_the_conversion(tmp_path, tree, count):
 def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
     """Each shard belongs to one part, and parts are of about one size."""
     engine = LocalEngine("threads")
-    parts = plan_parts(tree, call_of(tmp_path / "new", 1, memory_limit="600kB"), engine)
+    asked = ReshardArguments(tree, tmp_path / "new", 1, memory_limit="600kB")
+    parts = plan_parts(tree, call_of(asked), engine)
     for count in (1, 2, 3, 7, 40):
         sizes = []
         found = {one.name: [] for one in parts.made}

@@ -19,17 +19,15 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.precomputed.boxes import box_of_chunks
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
+from shardwrite.format.precomputed.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.scattered import ScatteredIds, scattered_ids
 from shardwrite.format.precomputed.shard import check_volume_index
 from shardwrite.grid import Shape
 
-KINDS = ("image", "segmentation")
 ROW_MAJOR = "czyx"
 """Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
-_OF_SHARDS = ("raw", "gzip")
-ENCODINGS = (*_OF_SHARDS, "compressed_segmentation", "png", "jpeg")
 _COMPRESSED = ("png", "jpeg")
 _NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", "zfpc")
 _DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
@@ -45,22 +43,10 @@ _OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
 _NAMES = {"channel": "c", "channels": "c"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleOptions:
-    """Keywords that describe a new scale; see :func:`shardwrite.to_precomputed`."""
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(ScaleKeywords):
+    """Keywords that describe a new scale, with sizes in bytes."""
 
-    type: Any  # kind of the volume
-    # Size of a voxel in nanometres, and position of the first voxel, along x, y and z
-    resolution: Any
-    voxel_offset: Any
-    encoding: Any  # encoding of the chunks
-    compressed_segmentation_block_size: Any  # shape of a block along x, y and z
-    jpeg_quality: Any  # quality of 1 to 100
-    chunks: Any  # shape of a chunk along x, y and z
-    sharding: Any  # parameters of the shards
-    key: Any  # name of the scale
-    # For parameters that are chosen here: the largest decoded size of a shard, and the largest
-    # index that a reader fetches before a chunk
     shard_nbytes: int
     index_nbytes: int
 
@@ -292,7 +278,7 @@ def _encoding(
         remedy = f"use one of {list(ENCODINGS)}"
         raise SpecError("not known", field="encoding", value=wanted, remedy=remedy)
     made = ChunkEncoding.new(
-        "raw" if wanted is None or wanted in _OF_SHARDS else wanted,
+        "raw" if wanted is None or wanted in OF_SHARDS else wanted,
         options.compressed_segmentation_block_size,
         options.jpeg_quality,
     )
@@ -303,7 +289,7 @@ def _encoding(
 
 def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
     wanted = options.sharding
-    encoding = options.encoding if options.encoding in _OF_SHARDS else None
+    encoding = options.encoding if options.encoding in OF_SHARDS else None
     usual_encoding = "raw" if options.encoding in _COMPRESSED else "gzip"
     if isinstance(wanted, str) and wanted == "auto":
         limits = (options.shard_nbytes, options.index_nbytes)
