@@ -470,8 +470,9 @@ def check_others(chosen: list[State], home: Path) -> None:
 
 
 def has_run(path: Path) -> bool:
-    """Whether the record of a run lies beside an array."""
-    return any(path.parent.glob(f"{NAME}.shardwrite/**/plan.json"))
+    """Whether the record of a run that has begun lies beside an array."""
+    beside = path.with_name(f"{NAME}.shardwrite")
+    return any([*beside.glob("plan.json"), *beside.glob("updates/*/plan.json")])
 
 
 def check_left_to_it(chosen: list[State], home: Path) -> None:
