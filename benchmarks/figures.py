@@ -110,8 +110,8 @@ PARTS: dict[str, Part] = {
     ),
     "first-call": Part(
         "The first call of a process",
-        "Fresh processes from start to end, everything in the page cache.",
-        ("benchmarks.first_call --dir MEMORY",),
+        "CPU seconds of fresh processes, everything in the page cache.",
+        ("benchmarks.start_up --dir MEMORY",),
     ),
     "precomputed": Part(
         "Volumes of Neuroglancer",

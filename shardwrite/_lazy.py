@@ -48,6 +48,15 @@ def attach(
     return __getattr__, __dir__
 
 
+def if_loaded(module: str, name: str) -> tuple[type[Any], ...]:
+    """A class in a tuple for `isinstance`, which is empty if its module was not imported yet.
+
+    Then there is no object of the class, and asking for one imports nothing.
+    """
+    loaded = sys.modules.get(module)
+    return () if loaded is None else (getattr(loaded, name),)
+
+
 class LateMethod:
     """A method whose function is taken from a package each time the method is looked up."""
 

@@ -1,7 +1,8 @@
 """Conversion of data types and fill values between JSON and numpy, without loss of a bit.
 
-zarr-python provides the data types. It writes ``"NaN"`` into JSON for each payload of a float.
-Where bits would be lost, the document holds them in hexadecimal, as the specification allows.
+zarr-python provides the data types. For the plain ones it is not imported, because that takes long.
+It writes ``"NaN"`` into JSON for each payload of a float. Where bits would be lost, the document
+holds them in hexadecimal, as the specification allows.
 """
 
 from __future__ import annotations
@@ -16,14 +17,26 @@ from numbers import Complex, Real
 from typing import Any
 
 import numpy as np
-from zarr.dtype import data_type_registry
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
+PLAIN_DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+"""Dtypes of the plain data types, by their names."""
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
 
 @lru_cache(maxsize=64)
 def _zarr_dtype_cached(text: str) -> Any:
+    from zarr.dtype import data_type_registry  # takes long, and plain data types do not need it
+
     with warnings.catch_warnings():
         # zarr warns of dtypes without a specification when the array is created.
         warnings.simplefilter("ignore")
@@ -47,6 +60,14 @@ def zarr_dtype(data_type: Any) -> Any:
         ) from None
 
 
+def native_dtype(data_type: Any) -> np.dtype[Any]:
+    """Dtype in memory for the ``data_type`` of a document."""
+    if isinstance(data_type, str) and data_type in PLAIN_DTYPES:
+        return PLAIN_DTYPES[data_type]
+    native: np.dtype[Any] = np.dtype(zarr_dtype(data_type).to_native_dtype())
+    return native
+
+
 def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
     """Whether values of one dtype pass to the other and back without loss of a bit.
 
@@ -68,6 +89,14 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
             part = np.dtype(f"f{dtype.itemsize // 2}")
             real, imaginary = (fill_from_json(part.name, part, v) for v in value)
             return np.array([real, imaginary], dtype=part).view(dtype)[0]
+        if dtype.kind == "f" and isinstance(value, str):
+            value = _FLOATS.get(value, value)
+        if dtype.kind == "b" or (dtype.kind == "f" and type(value) is float):
+            return dtype.type(value)
+        if dtype.kind in "iu" and type(value) is int:
+            bounds = np.iinfo(dtype)
+            if bounds.min <= value <= bounds.max:
+                return dtype.type(value)
         if dtype.fields is not None and isinstance(value, str):
             return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
         return zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)

@@ -8,23 +8,20 @@ Decoding is bounded: `limit_nbytes` is the largest size of a correct buffer afte
 is never allocated from the size that a frame's header claims before that size is checked.
 
 Where two libraries write or read the same format, the faster one is used if it is installed (the
-``fast`` extra).
+``fast`` extra). Each stage imports its library when it is made, because numcodecs takes long, and
+most arrays need one codec.
 """
 
 from __future__ import annotations
 
-import bz2
 import importlib
 import importlib.util
-import lzma
 import threading
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import crc32c
-import numcodecs
-import numcodecs.blosc
 import numpy as np
 
 from shardwrite.codecs.documents import Codec
@@ -64,6 +61,27 @@ class BytesStage(Protocol):
 
         - Raises CorruptShardError if the buffer cannot be decoded, or would give more bytes.
         """
+
+
+def undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
+    """Decode the output of some stages; their input had at most `limit` bytes.
+
+    - Raises CorruptShardError if a stage cannot decode the bytes within its limit.
+    """
+    for i in range(len(stages) - 1, -1, -1):
+        # The bytes that earlier stages added are still there.
+        data = stages[i].decode(data, most_added(stages[:i], limit))
+    return data
+
+
+def most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
+    """Upper bound of the size that stages give for `nbytes` bytes.
+
+    Compressors add a little to data that they cannot compress.
+    """
+    return nbytes + sum(
+        s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages
+    )
 
 
 class Crc32cStage:
@@ -107,7 +125,6 @@ class ZstdStage:
     def __init__(self, configuration: Codec) -> None:
         self.level = _within(configuration.get("level", 0), -131072, 22)
         self.checksum = bool(configuration.get("checksum", False))
-        self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
         self._local = threading.local()
         self._zstandard: Any = (
             importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
@@ -115,6 +132,10 @@ class ZstdStage:
         self._error: type[Exception] = (
             self._zstandard.ZstdError if self._zstandard else RuntimeError
         )
+        if self._zstandard is None:
+            import numcodecs
+
+            self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
@@ -336,12 +357,16 @@ class BloscStage:
         shuffle = self._SHUFFLES[configuration.get("shuffle") or "noshuffle"]
         blocksize = _within(configuration.get("blocksize", 0), 0, 2**31 - 1)
         typesize = _within(configuration.get("typesize") or itemsize, 1, 2**31 - 1)
+        import numcodecs
+        from numcodecs import blosc
+
         self._codec = numcodecs.Blosc(
             cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize
         )
         self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
         # Only encoding needs the compressor's name: a frame names the compressor that made it.
-        self._is_known = cname in numcodecs.blosc.list_compressors()
+        self._is_known = cname in blosc.list_compressors()
+        self._blosc = blosc
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
@@ -349,10 +374,10 @@ class BloscStage:
             raise CodecError(
                 f"blosc has no compressor {self._settings[0].decode()!r} here", codec="blosc"
             )
-        numcodecs.blosc.use_threads = False
+        self._blosc.use_threads = False
         # Small buffers take a path with less Python, for which threads would wait for each other.
         if batch and len(batch[0]) <= _SMALL_NBYTES:
-            compress, settings = numcodecs.blosc.compress, self._settings
+            compress, settings = self._blosc.compress, self._settings
             return [compress(data, *settings) for data in batch]
         return [self._codec.encode(data) for data in batch]
 
@@ -385,6 +410,8 @@ class NumcodecsStage:
         settings = dict(configuration)
         if identifier == "shuffle" and settings.get("elementsize") is None:
             settings["elementsize"] = itemsize
+        import numcodecs
+
         self._name = f"numcodecs.{identifier}"
         self._codec = numcodecs.get_codec({"id": identifier, **settings})
         self._decode = self._bounded_decoder(identifier, settings, itemsize)
@@ -436,8 +463,12 @@ class NumcodecsStage:
             inflater = _inflater()
             return lambda data, limit: _bounded(inflater.decompressobj, data, limit)
         if identifier == "bz2":
+            import bz2
+
             return lambda data, limit: _bounded(bz2.BZ2Decompressor, data, limit)
         if identifier == "lzma":
+            import lzma
+
             form, filters = self._codec.format, self._codec.filters
             most = None if form == lzma.FORMAT_RAW else _LZMA_NBYTES
             return lambda data, limit: _bounded(

@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.jpeg import decode_jpeg, encode_jpeg, most_jpeg_nbytes, require_jpeg
-from shardwrite.codecs.pipeline import most_added, undo
 from shardwrite.codecs.png import decode_png, encode_png, most_png_nbytes
 from shardwrite.codecs.segmentation import CompressedSegmentation
-from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
 from shardwrite.errors import CodecError
 
 _PREFIX = "neuroglancer_"

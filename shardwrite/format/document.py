@@ -1,8 +1,8 @@
 """The ``zarr.json`` of a new array, made from the user's keywords.
 
-zarr-python renders data type, fill value and codecs: it creates an unsharded array of inner chunks
-in memory. This module then puts the sharding codec around those codecs. So every dtype can be
-sharded, also those that zarr-python itself cannot shard.
+zarr-python renders data type, fill value and codecs, unless they are plain: it creates an unsharded
+array of inner chunks in memory. This module then puts the sharding codec around those codecs. So
+every dtype can be sharded, also those that zarr-python itself cannot shard.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import zarr
 
-from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
+from shardwrite.codecs.datatypes import check_fill, exact_fill, native_dtype, zarr_dtype
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.given import (
@@ -36,6 +35,7 @@ from shardwrite.format.given import (
 from shardwrite.format.manifest import check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.plain import plain_document
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.grid import Shape
 from shardwrite.options import ArrayKeywords
@@ -142,7 +142,7 @@ def make_metadata(
     )
     if options.manifest is not None:
         document = with_manifest(document)
-    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    native = native_dtype(document["data_type"])
     check_fill(document, native, options.fill_value)
     document["fill_value"] = exact_fill(document, native, options.fill_value)
     if apart:
@@ -341,6 +341,10 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
     If zarr refuses the keywords together, each one is tried by itself. The error then names the
     first keyword that zarr refuses.
     """
+    plain = plain_document(shape, dtype, chunks, chosen)
+    if plain is not None:
+        return plain
+    import zarr  # takes long, and plain arrays do not need it
 
     def attempt(**tried: Any) -> Document:
         memory: dict[str, Any] = {}

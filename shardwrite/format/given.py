@@ -1,14 +1,13 @@
-"""Codecs as users give them: names, documents, or objects of zarr-python."""
+"""Codecs as users give them: names, documents, or objects of zarr-python.
+
+zarr-python is imported only for a codec that it must tell about.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from zarr.abc.codec import ArrayBytesCodec
-from zarr.codecs import ShardingCodec
-from zarr.registry import get_codec_class
 
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.volume import VOLUME_CODECS
@@ -58,6 +57,8 @@ def as_document(codec: Any) -> Document:
 
 def codec_class(name: str) -> type[Any] | None:
     """Class of a codec by its name; None if zarr does not know it."""
+    from zarr.registry import get_codec_class
+
     try:
         return get_codec_class(name)
     except (LookupError, ValueError):  # zarr 3.1 raises the first, and newer versions the second
@@ -113,6 +114,8 @@ def sharding_in(serializer: Any) -> Document | None:
     document = document_of(serializer)
     if document.get("name") != ShardingIndexed.name:
         return None
+    from zarr.codecs import ShardingCodec
+
     try:
         return as_document(ShardingCodec.from_dict(dict(document)))
     # zarr raises many types here; each of them means that the configuration is wrong.
@@ -154,6 +157,9 @@ def volume_codec_in(serializer: Any, shard_format: Any) -> Document | None:
 
 def put_serializer(serializer: Document, codecs: list[Document]) -> None:
     """Replace the array-to-bytes codec in a list by another, such as a sharding."""
+    from zarr.abc.codec import ArrayBytesCodec
+    from zarr.registry import get_codec_class
+
     at = next(
         i
         for i, codec in enumerate(codecs)

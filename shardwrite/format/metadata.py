@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline
-from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
+from shardwrite.codecs.datatypes import fill_from_json, is_same_type, native_dtype
 from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
@@ -137,8 +137,7 @@ class ArrayMetadata:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the elements in memory."""
-        native: np.dtype[Any] = np.dtype(zarr_dtype(self.document["data_type"]).to_native_dtype())
-        return native
+        return native_dtype(self.document["data_type"])
 
     @cached_property
     def fill_value(self) -> Any:

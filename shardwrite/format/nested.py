@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.codecs.documents import Codec, Document
-from shardwrite.codecs.pipeline import most_added, undo
-from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
 from shardwrite.codecs.volume import build_volume_pipeline
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, ShardIndex

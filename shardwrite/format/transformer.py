@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs.datatypes import zarr_dtype
+from shardwrite.codecs.datatypes import native_dtype, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import OtherFormat
@@ -181,7 +181,7 @@ def of_2022(document: Document) -> Document:
     if encoding["name"] != "default":
         why = "the format has keys of its own"
         raise _refused(why, "chunk_key_encoding", encoding, "leave it out")
-    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    native = native_dtype(document["data_type"])
     order, big, compressor = _codecs_out(inner["codecs"], len(shards))
     chunks = inner["chunk_shape"]
     made: Document = {

@@ -38,21 +38,22 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
+from shardwrite._lazy import if_loaded
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import has_ended, on_leaving
-from shardwrite.journal.bucket_fence import BucketFence, Fence, SharedFence
-from shardwrite.journal.bucket_lease import BucketLease, LeaseRecord, read_lease
-from shardwrite.journal.bucket_log import Mirror, encode
-from shardwrite.journal.bucket_logs import Logs
 from shardwrite.journal.deadline import forget_deadline, now, set_deadline
 from shardwrite.journal.lease import lease_times, this_process
-from shardwrite.journal.left_over import begin_private
 from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.stores import BucketStore, as_store_error, listed
+from shardwrite.stores import as_store_error, listed
+
+if TYPE_CHECKING:
+    from shardwrite.journal.bucket_fence import BucketFence, Fence, SharedFence
+    from shardwrite.journal.bucket_lease import LeaseRecord
+    from shardwrite.stores.bucket import BucketStore
 
 _STATES = ("run-", "ended-", "taken-")
 PUT_SECONDS = 5.0
@@ -171,8 +172,13 @@ def refuse_alone(target: Target) -> None:
 
 def refuse_unfinished(place: Place, remedy: str) -> None:
     """Refuse to go on if a run whose state lies in the bucket of an array has not ended."""
+    from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
     store = place.store
-    found = read_lease(store) if isinstance(store, BucketStore) else None
+    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
+        return
+
+    found = read_lease(store)
     if found is not None and (found[0].holder or found[0].state):
         raise JournalError(
             f"a run on {place.label} keeps its state in the bucket, and has not ended. {remedy}",
@@ -214,6 +220,8 @@ def fence_of(target: Target) -> Fence | None:
 
 def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
     """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
+    from shardwrite.journal.bucket_fence import SharedFence  # for buckets only
+
     if not target.in_store:
         return None
     return SharedFence(store_of(target), directory, target.label)
@@ -255,6 +263,10 @@ def fetched(target: Target) -> Target:
     Its directory of run state is a copy, which nobody else sees. A process that works on the run
     has a lease there, too. Other targets are returned as they are.
     """
+    from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+    from shardwrite.journal.bucket_logs import Logs  # for buckets only
+    from shardwrite.journal.left_over import begin_private  # for buckets only
+
     if not target.in_store or target.beside in _holds:
         return target
     store, copy = store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
@@ -296,6 +308,10 @@ class _Hold:
     """
 
     def __init__(self, target: Target) -> None:
+        from shardwrite.journal.bucket_lease import BucketLease  # for buckets only
+        from shardwrite.journal.bucket_log import Mirror  # for buckets only
+        from shardwrite.journal.bucket_logs import Logs  # for buckets only
+
         self.target = target
         self.turn = threading.Lock()
         self.n_users = 0
@@ -313,6 +329,8 @@ class _Hold:
 
     def open(self) -> None:
         """Take the lease, and make the directory again from what is in the bucket."""
+        from shardwrite.journal.left_over import begin_private  # for buckets only
+
         beside = self.target.beside
         self._state = self._lease.take(self._log.state_after)
         self._prolong()
@@ -342,6 +360,8 @@ class _Hold:
     @property
     def fence(self) -> BucketFence:
         """What tasks in other processes need to ask for the lease."""
+        from shardwrite.journal.bucket_fence import BucketFence  # for buckets only
+
         store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)
         return BucketFence(store, self._lease.holder, this_process(), above, label)
@@ -425,6 +445,8 @@ class _Hold:
     def _put(self) -> None:
         """Put what has changed. What could not be put is put again, as it was, before the rest."""
         if self._waiting is None:
+            from shardwrite.journal.bucket_log import encode  # for buckets only
+
             steps = self._mirror.changes()
             if not steps and (self._n_put or not self._state):
                 return
@@ -455,6 +477,8 @@ class _Hold:
 
     def _remove_own_log(self) -> None:
         """Remove the log of this process, unless the one that took over has its state from it."""
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
         holder = self._lease.holder
         with contextlib.suppress(ShardwriteError):  # it is in nobody's way
             found = read_lease(store_of(self.target))

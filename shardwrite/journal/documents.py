@@ -34,7 +34,6 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
-from shardwrite.journal.lock import alone_beside
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
@@ -257,6 +256,8 @@ def alone_with(group: Place) -> Iterator[Callable[[], None]]:
 
     - Yields: raises if another process has taken over, because this one showed no sign of life.
     """
+    from shardwrite.journal.lock import alone_beside  # not for a directory of one array
+
     beside = _claim_of(group)
     if beside is None:
         yield lambda: None
@@ -272,6 +273,8 @@ def alone_in_store(group: Place, run_dir: Path) -> AbstractContextManager[object
 
     In a directory, and where the service of a bucket compares versions, there is nothing to do.
     """
+    from shardwrite.journal.lock import alone_beside  # not for a directory of one array
+
     if _claim_of(group) is not None or Capability.CONDITIONAL in group.store.capabilities:
         return contextlib.nullcontext()
     return alone_beside(run_dir / f"groups{RUN_SUFFIX}")

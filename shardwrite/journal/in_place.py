@@ -47,7 +47,6 @@ from shardwrite.errors import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.journal.adopting import ADOPTS
 from shardwrite.journal.in_place_record import Record
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.journal.wing_states import RECORD, conversion_beside, refuse_in_place
@@ -346,6 +345,8 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
             break
     record = _parsed(path, read_file(home / RECORD) or b"")
     if layout is not None and dict(record.layout) != dict(layout):
+        from shardwrite.journal.adopting import ADOPTS  # for adopted files
+
         names = {*record.layout, *layout}
         others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
         begun = (

@@ -23,8 +23,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
 from shardwrite.journal.documents import DocumentChange
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.read.array import ShardedArray
-from shardwrite.read.chunk_table import stored_coords_here
 from shardwrite.stores import Store
 
 
@@ -60,6 +58,9 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     """
     if not has_manifest(part.document):
         return _same
+    from shardwrite.read.array import ShardedArray  # for arrays with a manifest
+    from shardwrite.read.chunk_table import stored_coords_here
+
     grid = part.grid
     per_shard = grid.chunks_per_shard
     start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))

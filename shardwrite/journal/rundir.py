@@ -43,6 +43,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
@@ -61,7 +62,6 @@ from shardwrite.journal.documents import (
     withdraw,
 )
 from shardwrite.journal.lease import CLOCK, is_left_behind
-from shardwrite.journal.lock import Claim, drop_claim, exclusive
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import OtherVersionError, RunRecord
@@ -81,6 +81,9 @@ from shardwrite.stores import (
     read_there,
     remove_state,
 )
+
+if TYPE_CHECKING:
+    from shardwrite.journal.lock import Claim
 
 _CLAIM_OF_END = "claim-end"
 """Name of the claim on changing an array's document or receipt, beside the array."""
@@ -204,6 +207,8 @@ class RunDirectory:
     @contextlib.contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
         """See :meth:`Owner.alone`."""
+        from shardwrite.journal.lock import exclusive  # where processes may meet
+
         with exclusive(self.path / "claim-room", self.path) as claim:
 
             def check() -> None:
@@ -317,6 +322,8 @@ class RunDirectory:
 
         All updates of the array share this one claim.
         """
+        from shardwrite.journal.lock import exclusive  # where processes may meet
+
         return exclusive(self.target.beside / _CLAIM_OF_END, self.path)
 
     def consolidate(self, document: Document, durability: str, driver: str) -> None:
@@ -448,6 +455,8 @@ def _drop_last_claim(beside: Path) -> None:
         path != claim and not path.name.startswith("draft-") for path in listed(beside)
     ):
         return
+    from shardwrite.journal.lock import drop_claim  # where processes may meet
+
     try:
         drop_claim(claim)
     except StoreError as error:

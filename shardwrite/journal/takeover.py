@@ -43,7 +43,6 @@ from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
 from shardwrite.journal.receipt import (
@@ -386,6 +385,8 @@ def _clear_edges(
     check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
+    from shardwrite.journal.edges import Rights, clear_beyond  # for arrays that have become smaller
+
     array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts
     shards = [

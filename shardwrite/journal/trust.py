@@ -31,9 +31,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwrite._lazy import if_loaded
 from shardwrite.errors import UntrustedStateError
 from shardwrite.place.base import Place
-from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 
@@ -114,7 +114,7 @@ def check_name(target: Target, name: str) -> None:
 
 def _ends_with(place: Place, name: str) -> bool:
     """Whether a place in a store ends with the name of an array."""
-    if not isinstance(place, InStore):
+    if not isinstance(place, if_loaded("shardwrite.place.objects", "InStore")):
         return False
     whole = f"{place.base.token.rstrip('/')}/{place.name}".rstrip("/")
     inside = name.strip("/")

@@ -38,7 +38,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crc32c import crc32c
@@ -57,8 +57,6 @@ from shardwrite.journal.composed import (
     record_limit,
     shard_of,
 )
-from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_void
-from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import (
     NO_ROOM,
     ObjectEditor,
@@ -73,6 +71,10 @@ from shardwrite.stores import (
     parse_json,
     read_file,
 )
+
+if TYPE_CHECKING:
+    from shardwrite.journal.lock import Claim
+    from shardwrite.read.stored_shard import ExistingShard
 
 _FORMAT = 1
 _CLAIM = "claim-"
@@ -177,6 +179,8 @@ def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Cl
 
     The claim is needed because dask may run the same task twice at the same time.
     """
+    from shardwrite.journal.lock import exclusive  # for shards that are changed in place
+
     return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
 
 
@@ -257,12 +261,16 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
     """
     for path in listed(run_path, _CLAIM):
         if stat.S_ISDIR(mode_of(path, follow=False)):
+            from shardwrite.journal.lock import exclusive  # for shards that are changed in place
+
             with exclusive(path, run_path) as claim:
                 recover_shard(claim, store, metadata)
 
 
 def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
     """Undo an interrupted change in place of one shard, while holding its claim."""
+    from shardwrite.journal.lock import FENCED, UNDO  # for shards that are changed in place
+
     for path in [*listed(claim.path, UNDO), *listed(claim.path, FENCED)]:
         fenced = path.with_name(FENCED + path.name.removeprefix(UNDO).removeprefix(FENCED))
         if path != fenced:
@@ -287,6 +295,8 @@ def _key_of_void(data: bytes | None) -> str | None:
     about to publish the old shard. The key tells where its temporary file lies, so that the file
     can be removed.
     """
+    from shardwrite.journal.lock import VOID  # for shards that are changed in place
+
     if data is None or not data.startswith(VOID):
         return None
     head, _, _ = data.partition(b"\n")
@@ -303,6 +313,8 @@ def _forget(record: Path, store: Store, key: str | None) -> None:
 
     Without the record, no process may publish such a file any more.
     """
+    from shardwrite.journal.lock import make_void  # for shards that are changed in place
+
     with as_store_error(str(record), "cannot remove"), contextlib.suppress(FileNotFoundError):
         fd = open_plain(record, os.O_WRONLY)
         try:
@@ -326,6 +338,8 @@ def _restore(
     of its readers. The record stays until the next process finds room, because one that was frozen
     amid the change may yet go on.
     """
+    from shardwrite.read.stored_shard import ExistingShard  # for a shard that was changed in place
+
     key = change.key
 
     def check() -> None:

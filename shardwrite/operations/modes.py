@@ -18,7 +18,6 @@ from shardwrite.journal import holding, tidied_run
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
 from shardwrite.plan import resolve_shapes
-from shardwrite.read.array import open_at
 from shardwrite.runs.given import take
 
 _MODES = ("w-", "w", "a", "r+")
@@ -80,6 +79,8 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     - `mode`: ``"r+"`` fills an array, which must exist. ``"a"`` fills an array that exists, and
       makes one if there is none, or if a run that makes it has not ended.
     """
+    from shardwrite.read.array import open_at  # of an array that exists
+
     if mode == "a":
         check_beside(target)
         with holding(target):

@@ -26,7 +26,6 @@ from shardwrite.operations.modes import (
     mode_of,
     refuse_for_region,
 )
-from shardwrite.operations.region import region_job, write_into
 from shardwrite.operations.words import ZarrWords
 from shardwrite.options import taken_from
 from shardwrite.place.scratch import target_via
@@ -35,15 +34,12 @@ from shardwrite.place.url import at_url, named
 from shardwrite.plan import PlanOptions
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_array
-from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
 from shardwrite.runs.given import take
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
-from shardwrite.runs.region_plan import Where
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.stored_array import stored_array
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
@@ -129,6 +125,8 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
         target = resolve_target(store, name, given.run_dir)
         region = ... if fills_existing(given.x, target, mode, array) else None
     if region is not None:
+        from shardwrite.operations.region import write_into  # updates only
+
         return write_into(taken_from(given, RegionArguments, store=store, name=name, region=region))
     run = taken_from(given, RunOptions, mode="w-" if mode == "a" else mode)
     options, engine, source = taken_from(given, PlanOptions), active_engine(), take(given.x)
@@ -137,11 +135,13 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
     made = plan_array(source.array, engine, source.described(array), options, into.store)
     job = Job(ArrayChunks(source.array), made, into, for_new_array(run))
     if not given.compute:
+        from shardwrite.runs.delayed import as_delayed  # compute=False
+
         rest = as_delayed([job], engine)
-        return stored_array(job, source.array, rest) if given.return_stored else rest
+        return next(_stored([job], [source.array], rest)) if given.return_stored else rest
     with reporting(given.progress, made.raw_nbytes) as on_report:
         (result,) = execute([job], engine, on_report)
-    return stored_array(job, source.array) if given.return_stored else result
+    return next(_stored([job], [source.array], None)) if given.return_stored else result
 
 
 if TYPE_CHECKING:
@@ -229,6 +229,9 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
             made = plan_array(taken.array, engine, described, options, target.store)
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
+            from shardwrite.operations.region import region_job  # updates only
+            from shardwrite.runs.region_plan import Where  # updates only
+
             refuse_for_region(array, run.mode, run.publish)
             target = target_via(resolve_target(*where_to), given.via)
             target = target.exclusively(when=given.exclusive)
@@ -237,6 +240,8 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
         jobs.append(job)
         sources.append(source)
     if not given.compute:
+        from shardwrite.runs.delayed import as_delayed  # compute=False
+
         rest = as_delayed(jobs, engine)
         return list(_stored(jobs, sources, rest)) if given.return_stored else rest
     with reporting(given.progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
@@ -247,6 +252,8 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
 def _stored(
     jobs: Sequence[Job], sources: Sequence[dask.array.Array], rest: Any
 ) -> Iterator[dask.array.Array]:
+    from shardwrite.runs.stored_array import stored_array  # return_stored
+
     for job, source in zip(jobs, sources, strict=True):
         yield stored_array(job, source, rest)
 

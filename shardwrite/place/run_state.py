@@ -23,14 +23,17 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardwrite._lazy import if_loaded
 from shardwrite.config.table import RUN_DIR
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX, Place
-from shardwrite.place.objects import InStore
-from shardwrite.stores import BucketStore, Store, as_store_error, local_path, token_of
+from shardwrite.stores import Store, as_store_error, local_path, token_of
+
+if TYPE_CHECKING:
+    from shardwrite.place.objects import InStore
 
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
@@ -95,8 +98,8 @@ def _is_in_bucket(place: InStore) -> bool:
     """Whether the array lies in a bucket, which is no directory and no memory of this process."""
     base = place.base
     return (
-        isinstance(base, BucketStore)
-        and type(place) is InStore
+        isinstance(base, if_loaded("shardwrite.stores.bucket", "BucketStore"))
+        and type(place) in if_loaded("shardwrite.place.objects", "InStore")
         and not base.is_in_memory
         and base.local_root is None
     )
@@ -123,7 +126,8 @@ def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
       name.
     """
     is_known = run_dir is not None or value_of(RUN_DIR) is not None
-    if is_known or source is None or not isinstance(place, InStore) or place.base.is_in_memory:
+    in_store = if_loaded("shardwrite.place.objects", "InStore")
+    if is_known or source is None or not isinstance(place, in_store) or place.base.is_in_memory:
         return run_dir
     return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
 

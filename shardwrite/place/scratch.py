@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory
-from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
-from shardwrite.stores import local_path
+from shardwrite.stores.local_path import local_path
+
+if TYPE_CHECKING:
+    from shardwrite.place.objects import InStore
 
 
 def target_via(target: Target, directory: Any) -> Target:
     """The target as one whose shards wait in a directory; see `place_via`."""
-    if directory is None or not isinstance(target.place, Directory | InStore):
+    if directory is None:
+        return target
+    from shardwrite.place.objects import InStore  # with a directory only
+
+    if not isinstance(target.place, Directory | InStore):
         return target
     return replace(target, place=place_via(target.place, directory))
 
@@ -28,6 +34,8 @@ def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore
     """
     if directory is None:
         return place
+    from shardwrite.place.objects import InStore  # with a directory only
+
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         raise SpecError(
             "no directory",

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardwrite._lazy import if_loaded
 from shardwrite.config.table import DURABILITY, RUN_DIR
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
@@ -18,7 +19,6 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import hierarchy_document, shape_of
-from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import private_directory, refuse_run_dir, run_state_of
 from shardwrite.seams import needed
 from shardwrite.stores import (
@@ -27,7 +27,6 @@ from shardwrite.stores import (
     Capability,
     Store,
     Unguarded,
-    is_bucket,
     is_file,
     is_icechunk,
     is_store_url,
@@ -37,6 +36,9 @@ from shardwrite.stores import (
     parse_document,
     require,
 )
+
+if TYPE_CHECKING:
+    from shardwrite.place.objects import InStore
 
 __all__ = [
     "COMPACTION",
@@ -140,7 +142,8 @@ class Target:
     def exclusively(self, *, when: bool) -> Target:
         """The target as one that nobody else writes to meanwhile, if the user has said so."""
         place = self.place
-        if not when or not isinstance(place, InStore) or not isinstance(place.base, Unguarded):
+        in_store = if_loaded("shardwrite.place.objects", "InStore")
+        if not when or not isinstance(place, in_store) or not isinstance(place.base, Unguarded):
             return self
         return replace(self, place=replace(place, base=place.base.exclusively()))
 
@@ -236,7 +239,7 @@ def resolve_place(
       made.
     """
     place = _plain_place(store, name, is_read=is_read)
-    if isinstance(place, InStore) and not place.name and not asks:
+    if not isinstance(place, Directory) and not place.name and not asks:
         return place
     return in_hierarchy(place, layout)
 
@@ -245,7 +248,7 @@ def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Direc
     """The place of an array of 2022, if it lies in a hierarchy of 2022, or is to be made in one."""
     store: Store
     name, document = place.name, None
-    if isinstance(place, InStore):
+    if not isinstance(place, Directory):
         store = place.base
         # An array of today at this path has a document of its own; at the root, there is but one.
         if layout is None and (not name or not place.has(DOCUMENT)):
@@ -275,6 +278,8 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
         name = _joined(opened.path, name)
         directory = Directory.of(opened.store)
         if directory is None:
+            from shardwrite.place.objects import InStore
+
             if name:
                 _check_name(name)
             return InStore(opened.store, name or "")
@@ -344,6 +349,8 @@ def _is_store(store: Any) -> bool:
     if isinstance(store, str | os.PathLike):
         text = os.fspath(store)
         return isinstance(text, str) and is_store_url(text)
+    from shardwrite.stores.bucket_kinds import is_bucket
+
     kinds = type(store).__mro__
     return (
         isinstance(store, Store)

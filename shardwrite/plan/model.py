@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import PlanError
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
@@ -31,9 +31,11 @@ from shardwrite.plan.estimate import (
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
-from shardwrite.plan.regions import ShardRef, as_box
-from shardwrite.plan.requests import Traffic
 from shardwrite.plan.waves import Wave, cut_waves, wave_thickness
+
+if TYPE_CHECKING:
+    from shardwrite.plan.regions import ShardRef
+    from shardwrite.plan.requests import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,8 @@ class PlanFacts:
         SpecError
             If the region is not a box of the array.
         """
+        from shardwrite.plan.regions import ShardRef, as_box  # for people who look at a plan
+
         grid, origin = self.metadata.grid, self.origin
         box = (
             region

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.plan.card import plan_facts, plan_line
 from shardwrite.plan.model import PlanFacts
-from shardwrite.plan.parts import PartCuts, check_part
-from shardwrite.plan.regions import ShardRef
-from shardwrite.plan.render import plan_text
 from shardwrite.results import card_of
+
+if TYPE_CHECKING:
+    from shardwrite.plan.parts import PartCuts
+    from shardwrite.plan.regions import ShardRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,18 @@ class Plan(PlanFacts):
     scales: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
+        from shardwrite.plan.render import plan_text  # for people who look at a plan
+
         return "\n\n".join(plan_text(plan, plan.gathering) for plan in (self, *self.scales))
 
     def __repr__(self) -> str:
+        from shardwrite.plan.card import plan_line  # for people who look at a plan
+
         return plan_line(self, self.gathering)
 
     def _repr_html_(self) -> str:
+        from shardwrite.plan.card import plan_facts  # for people who look at a plan
+
         plans = (self, *self.scales)
         return "".join(card_of(plan_facts(plan, plan.gathering)) for plan in plans)
 
@@ -113,11 +119,15 @@ class Plan(PlanFacts):
         SpecError
             Unless they are whole numbers with ``0 <= index < count``.
         """
+        from shardwrite.plan.parts import check_part  # for parts
+
         index, count = check_part(index, count)
         return Part(self, index, count, self._cuts(among).groups(index, count))
 
     def _cuts(self, among: Stretch | None) -> PartCuts:
         """Where the groups are cut into parts."""
+        from shardwrite.plan.parts import PartCuts  # for parts
+
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.grid import ceil_div
 from shardwrite.plan.limits import MAX_SHARDS
-from shardwrite.read.array import ShardedArray, as_dask_array
-from shardwrite.read.attributes import mask_value, unmasked_value
-from shardwrite.read.chunking import merge_chunks, normalize
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 _READ_NBYTES = 32 * 2**20
 # Less than for one large file, because each stored chunk is a file that must be opened.
@@ -87,6 +87,8 @@ class ReadsPlaces(Protocol):
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     """Dask array that reads from a source; its construction reads nothing."""
+    from shardwrite.read.chunking import normalize  # for chunks of dask
+
     _check_number(source)
     full = normalize(
         source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
@@ -106,6 +108,9 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
 
 def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
     """Open an array as a dask array of which each chunk is whole inner chunks."""
+    from shardwrite.read.array import as_dask_array  # for arrays that are open
+    from shardwrite.read.chunking import merge_chunks  # for chunks of dask
+
     metadata = array.metadata
     sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
     return as_dask_array(array, sizes)
@@ -137,9 +142,13 @@ def metadata_of(array: Any) -> SourceMetadata:
         # that of format 3 for none.
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
+            from shardwrite.read.attributes import mask_value  # of elements that are missing
+
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
     typed = {}
     if "_FillValue" in attributes:
+        from shardwrite.read.attributes import unmasked_value  # of elements that are missing
+
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
     return SourceMetadata(
@@ -153,6 +162,8 @@ def metadata_of(array: Any) -> SourceMetadata:
 
 def natural_chunks(array: Any) -> tuple[int, ...]:
     """Chunk shape by which a `zarr.Array` is read: a shard, or several chunks without shards."""
+    from shardwrite.read.chunking import merge_chunks  # for chunks of dask
+
     shape = tuple(array.shape)
     if array.shards is not None:
         return tuple(max(1, min(s, n)) for s, n in zip(array.shards, shape, strict=True))

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.blockwise import Blockwise
@@ -23,8 +23,10 @@ from dask.task_spec import List, Task, TaskRef
 import shardwrite._dask as dask
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan import Plan
-from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
+
+if TYPE_CHECKING:
+    from shardwrite.runs.source import Key, TaskBox
 
 __all__ = ["ArrayChunks", "waves_reruns"]
 

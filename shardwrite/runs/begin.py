@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
@@ -21,7 +22,6 @@ from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
 from shardwrite.journal import (
-    Fence,
     Ledger,
     RunDirectory,
     begin_beside,
@@ -54,6 +54,9 @@ from shardwrite.runs.scratch import Scratch, check_scratch, needed_by, scratch_h
 from shardwrite.runs.session import Session
 from shardwrite.stores import Staged, as_store_error
 from shardwrite.write.spool import no_spool
+
+if TYPE_CHECKING:
+    from shardwrite.journal.bucket_fence import Fence
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:

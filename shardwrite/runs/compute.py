@@ -11,10 +11,8 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.engines import Engine, Stopped
 from shardwrite.host.events import RUNS, tell
 from shardwrite.runs.fusion import fuse_source, is_worth_fusing
-from shardwrite.runs.outcome import WHILE_COMPUTING
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
-from shardwrite.runs.watching import CopiesObjects, SourceWatch
 from shardwrite.write.context import GroupReport
 
 Collect = Callable[[Any, GroupReport], None]
@@ -32,6 +30,8 @@ def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
     """A function that names the regions of tasks, as far as their keys reveal them."""
 
     def explain(keys: Sequence[Any]) -> str:
+        from shardwrite.runs.outcome import WHILE_COMPUTING  # after an error
+
         regions = [
             region for key in keys for session in sessions if (region := session.region_of(key))
         ]
@@ -122,9 +122,15 @@ def compute_again(
       `SourceWatch`.
     """
     source = session.job.source
-    copied = source.copied if isinstance(source, CopiesObjects) else None
     looks = [session.look_again] if looks_at_copy else []
-    looks += [] if copied is None else [SourceWatch(session, copied).look_again]
+    if getattr(source, "copied", None) is not None:
+        from shardwrite.runs.watching import (  # only where objects may change
+            CopiesObjects,
+            SourceWatch,
+        )
+
+        if isinstance(source, CopiesObjects) and source.copied is not None:
+            looks.append(SourceWatch(session, source.copied).look_again)
     if sum(look(engine) for look in looks):
         groups = range(session.job.plan.partition.n_groups)
         _compute_wave(session, engine, "again", groups, on_report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import CorruptShardError, IncompleteError, SpecError
 from shardwrite.format.manifest import without_keys
@@ -21,10 +21,12 @@ from shardwrite.journal import (
 )
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
-from shardwrite.read.array import ShardedArray
 from shardwrite.results import counted
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 _N_NAMED = 20  # bad chunks in the message of an error
 _MOST_LOOKS = 1000  # of more shards than that, the array is listed

@@ -19,21 +19,15 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 
 import shardwrite._dask as dask
+from shardwrite._lazy import if_loaded
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
-from shardwrite.format.joined import changed_meaning
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
-from shardwrite.format.precomputed.new import ROW_MAJOR, row_major
-from shardwrite.format.precomputed.stored import source_axes
 from shardwrite.grid import Shape
-from shardwrite.read.array import ShardedArray, as_dask_array
-from shardwrite.read.attributes import as_attributes
-from shardwrite.read.chunking import merge_chunks
 from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
-from shardwrite.read.stored_array import check_names_in
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
@@ -124,6 +118,8 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
     since computing often loses them; units of a time are always compared. An array of floats has
     NaN for missing values, and takes them from a source that has no other value for these.
     """
+    from shardwrite.format.joined import changed_meaning  # where both have attributes
+
     kept, own = attributes_of(metadata.document), known.attributes
     if not own:
         return
@@ -187,6 +183,9 @@ def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Arra
     order; see `source_axes`. They are put into the order of the scale. For all other arrays, this
     is `take_for`.
     """
+    from shardwrite.format.precomputed.new import ROW_MAJOR, row_major  # for volumes
+    from shardwrite.format.precomputed.stored import source_axes  # for volumes
+
     given = take(x, field)
     source = given.array
     letters = source_axes(metadata, given.known.dimension_names or _names_of(x), source.ndim)
@@ -217,7 +216,7 @@ def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Arra
 def _names_of(x: Any) -> Sequence[str | None] | None:
     """Names of the dimensions of an open array."""
     found: Sequence[str | None] | None = None
-    if isinstance(x, ShardedArray):
+    if isinstance(x, if_loaded("shardwrite.read.array", "ShardedArray")):
         found = x.metadata.document.get("dimension_names")
     return found
 
@@ -232,7 +231,9 @@ def _given(x: Any, field: str) -> Given:
         return _of_xarray(x, field)
     if "zarr" in packages:
         return _of_zarr(x, field)
-    if isinstance(x, ShardedArray):
+    if isinstance(x, if_loaded("shardwrite.read.array", "ShardedArray")):
+        from shardwrite.read.array import as_dask_array  # for arrays that are open
+
         return Given(as_dask_array(x, x.metadata.grid.shards))
     if isinstance(getattr(x, "metadata", None), SourceMetadata):
         return Given(as_dask(x), x.metadata)
@@ -269,6 +270,8 @@ def _of_xarray(x: Any, field: str) -> Given:
         such = "" if first is None else f", such as {field}[{first!r}]"
         raise _refusal(x, field, "not an array", f"give one of its variables{such}")
     if variable.chunks is None:
+        from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+
         preferred = variable.encoding.get("preferred_chunks", {})
         unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
         sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
@@ -286,6 +289,8 @@ def _of_xarray(x: Any, field: str) -> Given:
 
 def known_of_xarray(x: Any, field: str) -> SourceMetadata:
     """What a `DataArray` or `Variable` says besides its values."""
+    from shardwrite.read.attributes import as_attributes  # for arrays of xarray
+
     names = tuple(name if isinstance(name, str) else None for name in x.dims)
     return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
 
@@ -330,6 +335,8 @@ def _of_zarr(x: Any, field: str) -> Given:
     """A `zarr.Array`, read by chunks of whole shards."""
     import zarr
 
+    from shardwrite.read.stored_array import check_names_in  # for arrays of zarr-python
+
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
@@ -347,6 +354,8 @@ def _of_zarr(x: Any, field: str) -> Given:
 
 def _in_memory(x: Any) -> dask.array.Array:
     """A numpy array or scalar, in slabs; they are views, and copy nothing."""
+    from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+
     values = x if type(x) is np.memmap else np.asarray(x)
     sizes = merge_chunks((1,) * values.ndim, values.shape, values.dtype.itemsize)
     array: dask.array.Array = dask.array.from_array(values, sizes)
@@ -355,6 +364,8 @@ def _in_memory(x: Any) -> dask.array.Array:
 
 def _by_slices(x: Any, shape: Shape, dtype: np.dtype[Any]) -> dask.array.Array:
     """An object that can be sliced, one slice at a time: it may not be ready for threads."""
+    from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+
     unit = getattr(x, "chunks", None)
     if not isinstance(unit, tuple) or not all(isinstance(n, int) for n in unit):
         unit = (1,) * len(shape)

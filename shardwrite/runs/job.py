@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from shardwrite.journal import Intent, StrategyFacts
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, ShardWindow
 from shardwrite.runs.options import RunOptions
-from shardwrite.runs.source import ChunkSource
+
+if TYPE_CHECKING:
+    from shardwrite.runs.source import ChunkSource
 
 __all__ = ["Job", "intent_of", "target_of_update"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,13 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 from shardwrite.journal import Ledger, Receipt, RunDirectory, neighbours, read_receipt, tidied_run
 from shardwrite.place.target import Target
-from shardwrite.read.array import ShardedArray, open_at
-from shardwrite.read.inspection import ShardTable, inspect_shards, stored_sizes
 from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
+    from shardwrite.read.inspection import ShardTable
 
 HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
@@ -100,6 +103,9 @@ def _compare(target: Target, engine: Engine, part: ArrayMetadata | None = None) 
 
 
 def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Differences:
+    from shardwrite.read.array import open_at  # of an array that is there
+    from shardwrite.read.inspection import stored_sizes  # of an array that is there
+
     array, receipt = open_at(target.place), read_receipt(target)
     nothing = np.empty(0, dtype=np.int64)
     try:
@@ -190,6 +196,8 @@ def kept(job: Job, engine: Engine) -> Kept:
 
 def _with_bad(found: _Differences, engine: Engine) -> _Differences:
     """The same differences, and among the shards that are lost those whose objects are bad."""
+    from shardwrite.read.inspection import inspect_shards  # of an array that is there
+
     there = np.setdiff1d(
         np.arange(found.array.metadata.grid.n_shards), [*found.lost, *found.changed]
     )
@@ -204,6 +212,8 @@ def _lacks_any(job: Job, found: _Differences, engine: Engine) -> bool:
 
     It may be empty by design, or lost. To make the update again is right in both cases.
     """
+    from shardwrite.read.inspection import stored_sizes  # of an array that is there
+
     ranks = _ranks_of(found.array, job.plan.metadata)
     return bool((stored_sizes(engine, found.array, ranks) < 0).any())
 
@@ -239,6 +249,8 @@ def _touches(found: _Differences) -> bool:
 
 def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
     """Ledger of the shards that are not gone."""
+    from shardwrite.read.inspection import inspect_shards  # of an array that is there
+
     array = found.array
     there = np.setdiff1d(np.arange(array.metadata.grid.n_shards), found.lost)
     table = inspect_shards(engine, array, there, deep=False)

@@ -23,15 +23,13 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.task_spec import Alias, DataNode, Task, TaskRef
 
+from shardwrite._lazy import if_loaded
 from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
-from shardwrite.read.array import ShardedArray
 from shardwrite.read.source import ReadsPlaces
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.job import Job
-from shardwrite.stores import BucketStore, Staged, Store, is_bucket_url, open_store
-from shardwrite.stores.bucket_kinds import given_address
-from shardwrite.stores.whole import WholeStore
+from shardwrite.stores import Staged, Store, is_bucket_url, open_store
 
 # Objects of users are looked into, but not a whole program that hangs on one of them.
 _MOST_OBJECTS = 20_000
@@ -200,7 +198,7 @@ def _opened(call: Any) -> Iterator[_Read]:
 def _reads_of(value: Any) -> Iterator[_Read]:
     """Places that an object reads by itself."""
     package, name = _package(type(value)), type(value).__name__
-    if isinstance(value, ShardedArray):
+    if isinstance(value, if_loaded("shardwrite.read.array", "ShardedArray")):
         yield _Read(*_location(value.store))
     elif isinstance(value, ReadsPlaces):
         for where, inside, kind in value.places_read():
@@ -248,7 +246,9 @@ def _location(store: Store) -> tuple[str, str]:
     prefix, root = getattr(store, "prefix", "").strip("/"), store.local_root
     if root is not None:
         return "", os.path.realpath(os.path.join(root, prefix))
-    if not isinstance(store, WholeStore) or isinstance(store, Staged):
+    if not isinstance(store, if_loaded("shardwrite.stores.whole", "WholeStore")) or isinstance(
+        store, Staged
+    ):
         return "?", store.token.rstrip("/")
     owner: Any = _unwrapped(store.owner)
     fs: Any = getattr(owner, "fs", None)
@@ -258,7 +258,7 @@ def _location(store: Store) -> tuple[str, str]:
         if fs is not None:
             objects, prefix = fs.store, f"{owner.path}/{prefix}"
         return f"memory {id(objects)}", prefix.strip("/")
-    if isinstance(store, BucketStore):
+    if isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
         given = dict(owner.config)
         return _service(type(owner).__name__, given), _without_quotes(store.url)
     if fs is not None:
@@ -285,6 +285,8 @@ def _unwrapped(store: Any) -> Any:
 
 def _service(kind: str, given: Mapping[str, object]) -> str:
     """Service that has a bucket: its kind, and its address and account as far as they are given."""
+    from shardwrite.stores.bucket_kinds import given_address  # for buckets only
+
     account = given.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     address = given_address(kind, given).rstrip("/")
     return f"{kind} {address} {account if kind == 'AzureStore' else ''}"

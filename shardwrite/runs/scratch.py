@@ -7,11 +7,14 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from shardwrite.errors import PlanError, SpecError, StoreError
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores import Room, room_in
+
+if TYPE_CHECKING:
+    from shardwrite.stores.bucket_scratch import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ def scratch_here(directory: str | None) -> Scratch | None:
     """Look at a directory on the machine of this process; None if there is none to look at."""
     if directory is None:
         return None
+    from shardwrite.stores.bucket_scratch import room_in  # for buckets only
+
     host = socket.gethostname()
     try:
         return Scratch(host, room_in(directory))

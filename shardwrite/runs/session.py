@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,20 +48,19 @@ from shardwrite.journal import (
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan import BATCH_NBYTES
-from shardwrite.read.array import ShardedArray
-from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.read.reread import take_n_reread
-from shardwrite.read.survey import ranks_of_objects
 from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
-from shardwrite.runs.source import ReadsArray
 from shardwrite.seams import resolve
 from shardwrite.stores import Staged, as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
@@ -114,8 +113,8 @@ class Session:
     @property
     def _read_from(self) -> ShardedArray | None:
         """The array that exists from which the source comes."""
-        source = self.job.source
-        return source.read_from if isinstance(source, ReadsArray) else None
+        found: ShardedArray | None = getattr(self.job.source, "read_from", None)
+        return found
 
     @property
     def _token_read(self) -> str:
@@ -269,6 +268,9 @@ class Session:
 
     def _lost(self) -> npt.NDArray[np.int64]:
         """Ranks of the shards that were committed, and that a list of the array does not have."""
+        from shardwrite.read.array import ShardedArray  # of shards that are there
+        from shardwrite.read.survey import ranks_of_objects  # of shards that are there
+
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         there = ranks_of_objects(array, self.job.target.label)
         return np.setdiff1d(np.flatnonzero(self.ledger.nbytes > 0), there)
@@ -433,8 +435,13 @@ class Session:
         They were put after the journals were put there last. All objects of the array are the
         run's own.
         """
+        from shardwrite.read.array import ShardedArray  # of shards that are there
+
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         if array.metadata.is_sharded:
+            from shardwrite.read.inspection import inspect_shards  # of shards that are there
+            from shardwrite.read.survey import ranks_of_objects  # of shards that are there
+
             there = ranks_of_objects(array, self.job.target.label)
             ranks = there[~ledger.is_done[there]]
             table = inspect_shards(engine, array, ranks, deep=False)
@@ -454,6 +461,9 @@ class Session:
             shards = [rank for rank in shards if ledger.nbytes[rank] > 0]
         if not shards:
             return
+        from shardwrite.read.array import ShardedArray  # of shards that are there
+        from shardwrite.read.inspection import inspect_shards
+
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         ranks = np.array(sorted(shards), dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=deep)
@@ -472,6 +482,9 @@ class Session:
         if metadata.is_sharded:
             self._check(engine, ledger, written.tolist(), deep=False)
         else:  # there is no index, and the sizes are known without reading
+            from shardwrite.read.array import ShardedArray  # of shards that are there
+            from shardwrite.read.inspection import stored_sizes  # of shards that are there
+
             sizes = stored_sizes(engine, ShardedArray(metadata, self.job.target.store), written)
             ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
         return len(written) - int(ledger.is_done[written].sum())

@@ -16,14 +16,16 @@ fills.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.grid import Box, Shape
-from shardwrite.read.array import ShardedArray
 from shardwrite.write.context import WriteSpec
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 Key = tuple[Any, ...]
 
@@ -40,7 +42,6 @@ class TaskBox:
     shares_memory: bool  # whether tasks take their inputs from this process without a copy
 
 
-@runtime_checkable
 class ReadsArray(Protocol):
     """A source whose chunks or values come from an array that exists."""
 

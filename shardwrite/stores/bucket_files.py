@@ -15,14 +15,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import ObjectReader
-from shardwrite.stores.bucket_reading import Version
 from shardwrite.stores.bucket_url import open_bucket, parent_of
+
+if TYPE_CHECKING:
+    from shardwrite.stores.bucket_reading import Version
 
 _BLOCK_NBYTES = 2**16
 _MOST_BLOCKS = 32

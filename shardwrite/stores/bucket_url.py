@@ -13,13 +13,13 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
-from shardwrite.stores.bucket import BucketStore
-from shardwrite.stores.bucket_credentials import credentials_from
-from shardwrite.stores.bucket_kinds import given_address
+
+if TYPE_CHECKING:
+    from shardwrite.stores.bucket import BucketStore
 
 _KINDS = {
     "s3": "S3Store",
@@ -91,6 +91,8 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
       ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
       last one may also be the name of a function. The words of fsspec are known, too.
     """
+    from shardwrite.stores.bucket import BucketStore  # not for `is_bucket_url`
+
     address = _parsed(url)
     given = _translated(options)
     store = BucketStore(_client(address, given, _RETRIES, _CLIENT), is_read=is_read)
@@ -170,6 +172,8 @@ def _client(
     client: Mapping[str, Any],
 ) -> Any:
     """A store of obstore."""
+    from shardwrite.stores.bucket_kinds import given_address  # not for `is_bucket_url`
+
     try:
         import obstore.store
         from obstore.exceptions import BaseError
@@ -188,6 +192,8 @@ def _client(
         "client_options": {**client, **_mapping(config, "client_options")},
     }
     if (provider := config.pop("credential_provider", None)) is not None:
+        from shardwrite.stores.bucket_credentials import credentials_from  # not for `is_bucket_url`
+
         credentials = credentials_from(provider, address.kind)
         _ = credentials.function  # which is refused here, if it cannot be imported
         rest["credential_provider"] = credentials

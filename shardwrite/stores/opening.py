@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwrite._lazy import if_loaded
 from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
-from shardwrite.stores.bucket import BucketStore
-from shardwrite.stores.bucket_kinds import is_bucket
-from shardwrite.stores.bucket_reading import Tails
-from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
+from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url
 from shardwrite.stores.local_path import local_path
 from shardwrite.stores.posix import PosixStore
 
@@ -50,16 +48,20 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         if isinstance(text, str) and text.startswith(_MEMORY):
             return Opened(_of_zarr(_in_memory(text), is_read=is_read))
         if isinstance(text, str) and is_bucket_url(text):
+            from shardwrite.stores.bucket_url import open_bucket  # for buckets only
+
             known = value_of(STORAGE)
             return Opened(open_bucket(text, known, is_read=is_read))
         return Opened(_of_path(given))
     if isinstance(given, Store):
         return Opened(given)
+    from shardwrite.stores.bucket import BucketStore  # takes long, as zarr-python does
+    from shardwrite.stores.bucket_kinds import is_bucket
+
     if is_bucket(given):
         return Opened(BucketStore(given, is_read=is_read))
     if is_session(given):
         return Opened(_of_session(given, is_read=is_read))
-    # zarr is imported late, because its import takes long.
     import zarr
     from zarr.abc.store import Store as AnyZarrStore
 
@@ -93,11 +95,14 @@ def refusal_to_write(given: Any) -> SpecError | None:
 
 def to_write(store: Store) -> Store:
     """The same store for a caller that also writes: it keeps nothing of what was read."""
-    if not isinstance(store, BucketStore):
+    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
         return store
+    from shardwrite.stores.bucket_reading import Tails  # for buckets only
+
     made = store.at("")
     made._tails = Tails()  # noqa: SLF001
-    return made
+    found: Store = made
+    return found
 
 
 def is_icechunk(given: object) -> bool:
@@ -168,6 +173,8 @@ def _is_name(text: str) -> bool:
 def _of_zarr(given: Any, *, is_read: bool) -> Store:
     from zarr.storage import LocalStore, ObjectStore
 
+    from shardwrite.stores.bucket import BucketStore
+    from shardwrite.stores.bucket_kinds import is_bucket
     from shardwrite.stores.zarr_store import ZarrStore
 
     if is_icechunk(given):

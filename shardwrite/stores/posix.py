@@ -30,14 +30,13 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores.base import Store
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.descriptors import opened, pwrite_all, writev_all
 from shardwrite.stores.directories import fsync_directory
-from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.exclusive import link_new
 from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.listing import keys_below
@@ -60,6 +59,9 @@ from shardwrite.stores.temporaries import (
     temporary_path,
 )
 from shardwrite.stores.writeback import begin_writeback
+
+if TYPE_CHECKING:
+    from shardwrite.stores.editing import PosixEditor
 
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
@@ -184,6 +186,8 @@ class PosixStore(Store):
 
     def edit(self, key: str) -> PosixEditor:
         """See :meth:`Store.edit`; links are refused."""
+        from shardwrite.stores.editing import PosixEditor  # for shards that are changed in place
+
         return PosixEditor(key, self.root / check_key(key))
 
     def version(self, key: str) -> Version | None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,16 +24,17 @@ from shardwrite.host.stopping import busy
 from shardwrite.journal import (
     Entry,
     FarJournal,
-    Fence,
     JournalWriter,
     Process,
     ensure_current,
     journal_for,
 )
 from shardwrite.place.run_state import private_directory
-from shardwrite.read.array import ShardedArray
-from shardwrite.read.presence import Presence
 from shardwrite.stores import TEMPORARY_SUFFIX, Capability, Store
+
+if TYPE_CHECKING:
+    from shardwrite.journal.bucket_fence import Fence
+    from shardwrite.read.array import ShardedArray
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
@@ -141,6 +142,8 @@ class WriteSpec:
         """How inner chunks are encoded in a given order."""
         kept = self.kept
         if kept is None and self.like is not None:
+            from shardwrite.read.presence import Presence  # for copies of arrays
+
             kept = Presence(self.like)
         return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, kept)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,20 +36,15 @@ from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.plan.estimate import HELD_NBYTES
-from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
 from shardwrite.stores import Transaction, as_store_error
-from shardwrite.write.assemble import (
-    EncodedUnit,
-    OpenedShard,
-    assemble,
-    revise,
-    rewrite,
-    split_block,
-)
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
+
+if TYPE_CHECKING:
+    from shardwrite.read.stored_shard import ExistingShard
+    from shardwrite.write.assemble import EncodedUnit, OpenedShard
 
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
@@ -217,6 +212,9 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
 
     - Yields: the shard, and the claim if there is one.
     """
+    from shardwrite.read.stored_shard import open_shard  # of a shard that is changed
+    from shardwrite.write.assemble import OpenedShard  # of shards that are assembled
+
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
         claim = None
@@ -236,6 +234,12 @@ def _splice_shard(
 
     They go into a new shard if the source covers all of it, else into the existing shard.
     """
+    from shardwrite.write.assemble import (  # of shards that are assembled
+        EncodedUnit,
+        OpenedShard,
+        revise,
+    )
+
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
         there = (
@@ -269,6 +273,8 @@ def _extend(
     old: ExistingShard | None,
 ) -> npt.NDArray[np.int64]:
     """Encode a unit into a payload."""
+    from shardwrite.read.stored_shard import Backdrop  # of a shard that is changed
+
     sizes = np.full(math.prod(spec.metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
     backdrop = Backdrop(spec.metadata, index, old, spec.region) if spec.region is not None else None
     for batch in _encoded(spec, unit, pieces, "C", backdrop):
@@ -312,6 +318,8 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
     - Raises CorruptShardError if the index of a shard is not valid.
     - Raises RunEndedError if the run has ended, or was taken over.
     """
+    from shardwrite.read.stored_shard import open_shard  # of a shard that is changed
+    from shardwrite.write.assemble import rewrite  # of shards that are assembled
 
     def write(transaction: Transaction, index: Shape) -> Written:
         old = open_shard(spec.metadata, spec.store, index)
@@ -348,6 +356,8 @@ def encode_block(
 
 def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> EncodedBlock:
     """Make one attempt to encode the units of a block."""
+    from shardwrite.read.stored_shard import open_shard  # of a shard that is changed
+
     metadata = spec.metadata
     sizes = [np.empty(0, dtype=np.int64)]
     touched = spec.touched(source.box)
@@ -380,6 +390,8 @@ def commit_group(
     - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
     - Raises RunEndedError if the run has ended, or was taken over.
     """
+    from shardwrite.write.assemble import revise, split_block  # of shards that are assembled
+
     units: dict[Shape, list[EncodedUnit]] = {}
     good = [block for block in encoded if isinstance(block, EncodedBlock)]
     files = tuple(b.payload.path for b in good if isinstance(b.payload, PartFile))
@@ -394,6 +406,8 @@ def commit_group(
 
         def write(transaction: Transaction, index: Shape) -> Written:
             if spec.covers(index):
+                from shardwrite.write.assemble import assemble  # of shards that are assembled
+
                 return assemble(spec, transaction, index, units[index], payloads)
             with opened(spec, index) as there:
                 return revise(spec, transaction, index, units[index], payloads, there)

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
 from shardwrite.codecs import build_pipeline
-from shardwrite.codecs.datatypes import zarr_dtype
-from shardwrite.codecs.pipeline import ForeignPipeline, NativePipeline
+from shardwrite.codecs.datatypes import native_dtype
+from shardwrite.codecs.foreign import ForeignPipeline
+from shardwrite.codecs.pipeline import NativePipeline
 from shardwrite.codecs.stages import build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
@@ -108,7 +109,7 @@ class Zarr:
 
 def pipeline_for(codecs, shape, dtype):
     document = document_of(codecs, shape, dtype)
-    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    native = native_dtype(document["data_type"])
     return build_pipeline(codecs, shape, native, document), document
 
 
@@ -179,7 +180,7 @@ def check_compatible(codecs, dtype, shape=(6, 5), exact=True):
 
 
 def pipeline_dtype(document):
-    return np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    return native_dtype(document["data_type"])
 
 
 STRUCT = np.dtype([("a", "<i4"), ("b", "<f8"), ("c", "S3")])

@@ -73,7 +73,7 @@ def test_a_damaged_shard_does_not_keep_an_append_from_being_given_up(tmp_path):
     path = tmp_path / "x.zarr"
     shardwrite.create(path, (1, 5), "i4", **LAYOUTS["end"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardwrite.journal.takeover.clear_beyond", _after_damage(path / "c/0/0"))
+        patch.setattr("shardwrite.journal.edges.clear_beyond", _after_damage(path / "c/0/0"))
         append(path, FixedOrder())
     assert not verify(path).is_good
 

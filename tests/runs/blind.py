@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shardwrite.codecs.pipeline import ForeignPipeline, NativePipeline
+from shardwrite.codecs.foreign import ForeignPipeline
+from shardwrite.codecs.pipeline import NativePipeline
 
 
 def make_blind(monkeypatch):
