@@ -52,7 +52,7 @@ OF_URLS = """Options for a URL. For a bucket they are options of obstore, or the
     fsspec knows. For a local path they have no effect, as in dask."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ProgressKeywords(Keywords):
     """What is shown while a function works."""
 
@@ -64,7 +64,7 @@ class ProgressKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CommitKeywords(Keywords):
     """The commit of a session."""
 
@@ -76,7 +76,7 @@ class CommitKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ReturnKeywords(ProgressKeywords, CommitKeywords):
     """What a function returns."""
 
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
         return_stored: Literal[True]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CastKeywords(Keywords):
     """How a source comes into an array that exists."""
 
@@ -134,7 +134,7 @@ class CastKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ExclusiveKeywords(Keywords):
     """How shards come into a bucket."""
 
@@ -150,7 +150,7 @@ class ExclusiveKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DropKeywords(Keywords):
     """What may become of shards that are HDF5 files."""
 
@@ -167,12 +167,12 @@ class DropKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LayoutKeywords(PlanKeywords, ArrayKeywords):
     """What makes a plan of a source."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class NewKeywords(
     ReturnKeywords,
     RunKeywords,
@@ -217,7 +217,7 @@ class NewKeywords(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class WriteKeywords(NewKeywords, NameKeywords):
     """Keywords of `to_sharded_zarr`."""
 
@@ -231,7 +231,7 @@ class WriteKeywords(NewKeywords, NameKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class WriteArguments(WriteKeywords):
     """Arguments of `to_sharded_zarr`."""
 
@@ -249,7 +249,7 @@ class WriteArguments(WriteKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StoreKeywords(NewKeywords):
     """Keywords of `store`."""
 
@@ -266,7 +266,7 @@ class StoreKeywords(NewKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class StoreArguments(StoreKeywords):
     """Arguments of `store`."""
 
@@ -290,7 +290,7 @@ class StoreArguments(StoreKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     """Arguments of `plan`."""
 
@@ -307,7 +307,7 @@ class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PlanRegionKeywords(
     DropKeywords,
     ViaKeywords,
@@ -339,7 +339,7 @@ class PlanRegionKeywords(
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class _Into(PlanRegionKeywords):
     x: Any = field(
         metadata=described(
@@ -361,19 +361,19 @@ class _Into(PlanRegionKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanRegionArguments(_Into):
     """Arguments of `plan_region`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class RegionArguments(ReturnKeywords, RunKeywords, ExclusiveKeywords, _Into):
     """Arguments of `write_region`."""
 
     HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class EraseArguments(
     ProgressKeywords,
     CommitKeywords,
@@ -398,7 +398,7 @@ class EraseArguments(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
     """Arguments of `create`."""
 
@@ -416,7 +416,7 @@ class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, 
     chunks: Sized = field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
     """Arguments of `prepare`."""
 
@@ -454,7 +454,7 @@ class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords)
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
     """Arguments of `write_part`."""
 
@@ -476,7 +476,7 @@ class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeyword
     count: int = field(metadata=described("Number of all parts."))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
     """Arguments of `finalize`."""
 
