@@ -9,31 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.grid import Sized
 from shardwrite.options import (
     ArrayKeywords,
-    BeginKeywords,
     EmptyKeywords,
     GraphKeywords,
     Keywords,
     MemoryKeywords,
-    ModeKeywords,
     NameKeywords,
     PlanKeywords,
-    ReportKeywords,
     ResumeKeywords,
     RunKeywords,
-    SourceKeywords,
     StateKeywords,
     StrategyKeywords,
     ViaKeywords,
     described,
-    metadata_of,
     option,
 )
 
 if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
-    from shardwrite.plan import Plan
     from shardwrite.write.context import GroupReport
 
 SOURCE = described(
@@ -398,101 +391,18 @@ class EraseArguments(
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
-    """Arguments of `create`."""
-
-    store: Any = field(metadata=EXISTING)
-    shape: tuple[int, ...] = field(
-        metadata=described(
-            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
-            kind="tuple of int",
-        )
-    )
-    dtype: Any = field(metadata=described("Data type of the array.", kind="dtype_like"))
-    shards: Sized | Mapping[str, Any] = field(
-        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
-    )
-    chunks: Sized = field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
-    """Arguments of `prepare`."""
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class StripeKeywords(Keywords):
+    """How a parallel file system lays out shards."""
 
     section: ClassVar[str] = "Array"
 
-    x: Any = field(
-        metadata=described(
-            """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
-            `zarr.Array`, it is that array.""",
-            kind="array_like",
-        )
-    )
-    store: Any = field(metadata=EXISTING)
-    plan: Plan = field(
-        metadata=described("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
-    )
-    stripe_count: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            """Number of Lustre targets over which each shard is spread; 1 suits shards below about
-            a gigabyte. By default the setting of the directory holds. On other file systems, this
-            has no effect.""",
-            least=1,
-            command_help="On Lustre: number of targets for each shard. Default: as the directory "
-            "has it.",
-        ),
-    )
-    format: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            "The format, if the plan was made with one.", choices=("transformer-2022",), flag=None
-        ),
-    )
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
-    """Arguments of `write_part`."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "source_id": "The identifier that was given to :func:`plan`.",
-        "memory_limit": """Bytes that this process may use, as a number or a text such as ``"4GB"``.
-        By default the limit of the job, the control group or the machine.""",
-    }
-
-    x: Any = field(
-        metadata=described("The source, as in :func:`to_sharded_zarr`.", kind="array_like")
-    )
-    store: Any = field(metadata=EXISTING)
-    index: int = field(
-        metadata=described(
-            """Number of this part, counted from 0. The parts have about the same decoded size."""
-        )
-    )
-    count: int = field(metadata=described("Number of all parts."))
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
-    """Arguments of `finalize`."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "keep_report": "Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.",
-        "progress": """As in :func:`to_sharded_zarr`. Only shards that are gathered are
-        reported.""",
-    }
-
-    store: Any = field(metadata=EXISTING)
-    n_parts: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
-            flag="parts",
-            command_help="Number of parts, so that missing ones can be named.",
-        ),
+    stripe_count: int | None = option(
+        None,
+        """Number of Lustre targets over which each shard is spread; 1 suits shards below about a
+        gigabyte. By default the setting of the directory holds. On other file systems, this has no
+        effect.""",
+        least=1,
+        command_help="On Lustre: number of targets for each shard. Default: as the directory has "
+        "it.",
     )
