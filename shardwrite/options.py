@@ -78,7 +78,7 @@ def taken_from(given: Any, kind: type[_T], **others: Any) -> _T:
     return kind(**{**same, **others})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Keywords:
     """Base of all groups."""
 
@@ -93,7 +93,7 @@ def section_of(group: type[Keywords], name: str) -> str:
     return next(one.section for one in classes if name in one.__annotations__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class NameKeywords(Keywords):
     """Where an array lies in its store."""
 
@@ -107,7 +107,7 @@ class NameKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ArrayKeywords(Keywords):
     """Keywords that describe a new array, with the meanings of `zarr.create_array`."""
 
@@ -229,7 +229,7 @@ class ArrayKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StrategyKeywords(Keywords):
     """How inner chunks are placed in shards."""
 
@@ -247,7 +247,7 @@ class StrategyKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class EmptyKeywords(Keywords):
     """What becomes of chunks without data."""
 
@@ -260,7 +260,7 @@ class EmptyKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class MemoryKeywords(Keywords):
     """The memory of a process."""
 
@@ -275,7 +275,7 @@ class MemoryKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SourceKeywords(MemoryKeywords):
     """What a process reads, and the memory that it has for it."""
 
@@ -287,7 +287,7 @@ class SourceKeywords(MemoryKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GraphKeywords(SourceKeywords):
     """How large task graphs are."""
 
@@ -298,7 +298,7 @@ class GraphKeywords(SourceKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PlanKeywords(StrategyKeywords, EmptyKeywords, GraphKeywords):
     """Keywords that control a plan, but do not describe the array."""
 
@@ -316,7 +316,7 @@ class PlanKeywords(StrategyKeywords, EmptyKeywords, GraphKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StateKeywords(Keywords):
     """Where the state of a run lies."""
 
@@ -331,7 +331,7 @@ class StateKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class BeginKeywords(Keywords):
     """How a run begins."""
 
@@ -354,7 +354,7 @@ class BeginKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ModeKeywords(Keywords):
     """Whether a run that makes an array may replace one."""
 
@@ -367,7 +367,7 @@ class ModeKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ResumeKeywords(BeginKeywords):
     """How a run goes on, too."""
 
@@ -380,7 +380,7 @@ class ResumeKeywords(BeginKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ReportKeywords(Keywords):
     """What is kept of a run."""
 
@@ -394,12 +394,12 @@ class ReportKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunKeywords(ResumeKeywords, ReportKeywords):
     """Keywords that say how a run goes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ViaKeywords(Keywords):
     """Where shards wait until they are put into a bucket."""
 

@@ -18,7 +18,7 @@ from shardwrite.operations.keywords import (
     ExclusiveKeywords,
     LayoutKeywords,
     NewKeywords,
-    PrepareArguments,
+    StripeKeywords,
 )
 from shardwrite.options import (
     ArrayKeywords,
@@ -212,7 +212,7 @@ durability_option = option_of(BeginKeywords, "durability")
 via_option = option_of(ViaKeywords, "via")
 exclusive_option = option_of(ExclusiveKeywords, "exclusive")
 overwrite_option = option_of(NewKeywords, "overwrite")
-stripe_option = option_of(PrepareArguments, "stripe_count")
+stripe_option = option_of(StripeKeywords, "stripe_count")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )

@@ -69,7 +69,7 @@ _KIND, _KIND_OR_NONE = "int, sequence of int, or str", "int, sequence of int, st
 _AS_GIVEN = "As it was given to :func:`prepare_conversion`."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TreeKeywords(Keywords):
     """Which arrays of a hierarchy are converted."""
 
@@ -99,12 +99,12 @@ class TreeKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ConversionKeywords(TreeKeywords, CopyKeywords):
     """What becomes of which arrays."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ConvertKeywords(
     ProgressKeywords,
     SourceKeywords,
@@ -153,7 +153,7 @@ class ConvertKeywords(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ShardArguments(IndexKeywords, ConvertKeywords):
     """Arguments of `shard`."""
 
@@ -162,7 +162,7 @@ class ShardArguments(IndexKeywords, ConvertKeywords):
     shards: Sized = option("auto", _SHARDS, kind=_KIND, **_FOR_COMMANDS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class UnshardArguments(ConvertKeywords):
     """Arguments of `unshard`."""
 
@@ -170,7 +170,7 @@ class UnshardArguments(ConvertKeywords):
     dst: Any = option(None, _DST, kind=_DST_KIND)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ReshardArguments(CodecKeywords, IndexKeywords, ConvertKeywords):
     """Arguments of `reshard`."""
 
@@ -193,7 +193,7 @@ class ReshardArguments(CodecKeywords, IndexKeywords, ConvertKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanReshardArguments(
     MemoryKeywords, StrategyKeywords, CodecKeywords, IndexKeywords, ConversionKeywords
 ):
@@ -216,7 +216,7 @@ class PlanReshardArguments(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PartKeywords(
     SourceKeywords,
     StateKeywords,
@@ -230,7 +230,7 @@ class PartKeywords(
     HELP: ClassVar[Mapping[str, str]] = ConvertKeywords.HELP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PrepareConversionArguments(BeginKeywords, ModeKeywords, PartKeywords):
     """Arguments of `prepare_conversion`."""
 
@@ -239,7 +239,7 @@ class PrepareConversionArguments(BeginKeywords, ModeKeywords, PartKeywords):
     shards: Sized = option("auto", _SHARDS + _NONE, kind=_KIND_OR_NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ConvertPartArguments(ProgressKeywords, PartKeywords):
     """Arguments of `convert_part`."""
 
@@ -256,7 +256,7 @@ class ConvertPartArguments(ProgressKeywords, PartKeywords):
     shards: Sized = option("auto", _AS_GIVEN, kind=_KIND_OR_NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class FinalizeConversionArguments(PartKeywords):
     """Arguments of `finalize_conversion`."""
 

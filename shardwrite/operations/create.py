@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,19 @@ from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
-from shardwrite.grid import Shape
+from shardwrite.grid import Shape, Sized
 from shardwrite.journal import Ledger, holding
-from shardwrite.operations.keywords import CreateArguments
-from shardwrite.options import taken_from
+from shardwrite.operations.keywords import EXISTING
+from shardwrite.options import (
+    ArrayKeywords,
+    BeginKeywords,
+    ModeKeywords,
+    NameKeywords,
+    StateKeywords,
+    described,
+    metadata_of,
+    taken_from,
+)
 from shardwrite.place.target import resolve_new
 from shardwrite.plan import Partition, Plan, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
@@ -25,6 +35,24 @@ from shardwrite.runs.finished import has_ended
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.source import NoChunks
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
+    """Arguments of `create`."""
+
+    store: Any = field(metadata=EXISTING)
+    shape: tuple[int, ...] = field(
+        metadata=described(
+            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
+            kind="tuple of int",
+        )
+    )
+    dtype: Any = field(metadata=described("Data type of the array.", kind="dtype_like"))
+    shards: Sized | Mapping[str, Any] = field(
+        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
+    )
+    chunks: Sized = field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
 
 
 @taking(CreateArguments)

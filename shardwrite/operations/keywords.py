@@ -9,31 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.grid import Sized
 from shardwrite.options import (
     ArrayKeywords,
-    BeginKeywords,
     EmptyKeywords,
     GraphKeywords,
     Keywords,
     MemoryKeywords,
-    ModeKeywords,
     NameKeywords,
     PlanKeywords,
-    ReportKeywords,
     ResumeKeywords,
     RunKeywords,
-    SourceKeywords,
     StateKeywords,
     StrategyKeywords,
     ViaKeywords,
     described,
-    metadata_of,
     option,
 )
 
 if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
-    from shardwrite.plan import Plan
     from shardwrite.write.context import GroupReport
 
 SOURCE = described(
@@ -52,7 +45,7 @@ OF_URLS = """Options for a URL. For a bucket they are options of obstore, or the
     fsspec knows. For a local path they have no effect, as in dask."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ProgressKeywords(Keywords):
     """What is shown while a function works."""
 
@@ -64,7 +57,7 @@ class ProgressKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CommitKeywords(Keywords):
     """The commit of a session."""
 
@@ -76,7 +69,7 @@ class CommitKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ReturnKeywords(ProgressKeywords, CommitKeywords):
     """What a function returns."""
 
@@ -117,7 +110,7 @@ if TYPE_CHECKING:
         return_stored: Literal[True]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CastKeywords(Keywords):
     """How a source comes into an array that exists."""
 
@@ -134,7 +127,7 @@ class CastKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ExclusiveKeywords(Keywords):
     """How shards come into a bucket."""
 
@@ -150,7 +143,7 @@ class ExclusiveKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DropKeywords(Keywords):
     """What may become of shards that are HDF5 files."""
 
@@ -167,12 +160,12 @@ class DropKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LayoutKeywords(PlanKeywords, ArrayKeywords):
     """What makes a plan of a source."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class NewKeywords(
     ReturnKeywords,
     RunKeywords,
@@ -217,7 +210,7 @@ class NewKeywords(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class WriteKeywords(NewKeywords, NameKeywords):
     """Keywords of `to_sharded_zarr`."""
 
@@ -231,7 +224,7 @@ class WriteKeywords(NewKeywords, NameKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class WriteArguments(WriteKeywords):
     """Arguments of `to_sharded_zarr`."""
 
@@ -249,7 +242,7 @@ class WriteArguments(WriteKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StoreKeywords(NewKeywords):
     """Keywords of `store`."""
 
@@ -266,7 +259,7 @@ class StoreKeywords(NewKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class StoreArguments(StoreKeywords):
     """Arguments of `store`."""
 
@@ -290,7 +283,7 @@ class StoreArguments(StoreKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     """Arguments of `plan`."""
 
@@ -307,7 +300,7 @@ class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PlanRegionKeywords(
     DropKeywords,
     ViaKeywords,
@@ -339,7 +332,7 @@ class PlanRegionKeywords(
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class _Into(PlanRegionKeywords):
     x: Any = field(
         metadata=described(
@@ -361,19 +354,19 @@ class _Into(PlanRegionKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanRegionArguments(_Into):
     """Arguments of `plan_region`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class RegionArguments(ReturnKeywords, RunKeywords, ExclusiveKeywords, _Into):
     """Arguments of `write_region`."""
 
     HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class EraseArguments(
     ProgressKeywords,
     CommitKeywords,
@@ -398,101 +391,18 @@ class EraseArguments(
     )
 
 
-@dataclass(frozen=True)
-class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
-    """Arguments of `create`."""
-
-    store: Any = field(metadata=EXISTING)
-    shape: tuple[int, ...] = field(
-        metadata=described(
-            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
-            kind="tuple of int",
-        )
-    )
-    dtype: Any = field(metadata=described("Data type of the array.", kind="dtype_like"))
-    shards: Sized | Mapping[str, Any] = field(
-        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
-    )
-    chunks: Sized = field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
-
-
-@dataclass(frozen=True)
-class PrepareArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
-    """Arguments of `prepare`."""
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class StripeKeywords(Keywords):
+    """How a parallel file system lays out shards."""
 
     section: ClassVar[str] = "Array"
 
-    x: Any = field(
-        metadata=described(
-            """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
-            `zarr.Array`, it is that array.""",
-            kind="array_like",
-        )
-    )
-    store: Any = field(metadata=EXISTING)
-    plan: Plan = field(
-        metadata=described("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
-    )
-    stripe_count: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            """Number of Lustre targets over which each shard is spread; 1 suits shards below about
-            a gigabyte. By default the setting of the directory holds. On other file systems, this
-            has no effect.""",
-            least=1,
-            command_help="On Lustre: number of targets for each shard. Default: as the directory "
-            "has it.",
-        ),
-    )
-    format: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            "The format, if the plan was made with one.", choices=("transformer-2022",), flag=None
-        ),
-    )
-
-
-@dataclass(frozen=True)
-class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
-    """Arguments of `write_part`."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "source_id": "The identifier that was given to :func:`plan`.",
-        "memory_limit": """Bytes that this process may use, as a number or a text such as ``"4GB"``.
-        By default the limit of the job, the control group or the machine.""",
-    }
-
-    x: Any = field(
-        metadata=described("The source, as in :func:`to_sharded_zarr`.", kind="array_like")
-    )
-    store: Any = field(metadata=EXISTING)
-    index: int = field(
-        metadata=described(
-            """Number of this part, counted from 0. The parts have about the same decoded size."""
-        )
-    )
-    count: int = field(metadata=described("Number of all parts."))
-
-
-@dataclass(frozen=True)
-class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
-    """Arguments of `finalize`."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "keep_report": "Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.",
-        "progress": """As in :func:`to_sharded_zarr`. Only shards that are gathered are
-        reported.""",
-    }
-
-    store: Any = field(metadata=EXISTING)
-    n_parts: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=described(
-            """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
-            flag="parts",
-            command_help="Number of parts, so that missing ones can be named.",
-        ),
+    stripe_count: int | None = option(
+        None,
+        """Number of Lustre targets over which each shard is spread; 1 suits shards below about a
+        gigabyte. By default the setting of the directory holds. On other file systems, this has no
+        effect.""",
+        least=1,
+        command_help="On Lustre: number of targets for each shard. Default: as the directory has "
+        "it.",
     )

@@ -7,10 +7,10 @@ this plan and on the number of parts, not on the machines that write them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from shardwrite.engines import LocalEngine
 from shardwrite.entry.public import taking
@@ -21,12 +21,21 @@ from shardwrite.journal import (
     RunDirectory,
     read_receipt,
 )
-from shardwrite.operations.keywords import FinalizeArguments, PartArguments, PrepareArguments
+from shardwrite.operations.keywords import EXISTING, ProgressKeywords, StripeKeywords
 from shardwrite.operations.part_sources import PartSource, check_fits
 from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
 from shardwrite.operations.scattered import refuse_spool
 from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
-from shardwrite.options import taken_from
+from shardwrite.options import (
+    BeginKeywords,
+    ModeKeywords,
+    NameKeywords,
+    ReportKeywords,
+    SourceKeywords,
+    StateKeywords,
+    described,
+    taken_from,
+)
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, check_n_parts, check_part, memory_limit_of
 from shardwrite.runs.array_plan import resources_of
@@ -49,6 +58,30 @@ from shardwrite.runs.source import NoChunks
 __all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
 
 _Done = TypeVar("_Done")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PrepareArguments(StripeKeywords, ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
+    """Arguments of `prepare`."""
+
+    x: Any = field(
+        metadata=described(
+            """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
+            `zarr.Array`, it is that array.""",
+            kind="array_like",
+        )
+    )
+    store: Any = field(metadata=EXISTING)
+    plan: Plan = field(
+        metadata=described("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
+    )
+    format: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            "The format, if the plan was made with one.", choices=("transformer-2022",), flag=None
+        ),
+    )
 
 
 @taking(PrepareArguments)
@@ -120,6 +153,28 @@ def _check_plan(plan: object) -> None:
         )
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
+    """Arguments of `write_part`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "source_id": "The identifier that was given to :func:`plan`.",
+        "memory_limit": """Bytes that this process may use, as a number or a text such as ``"4GB"``.
+        By default the limit of the job, the control group or the machine.""",
+    }
+
+    x: Any = field(
+        metadata=described("The source, as in :func:`to_sharded_zarr`.", kind="array_like")
+    )
+    store: Any = field(metadata=EXISTING)
+    index: int = field(
+        metadata=described(
+            """Number of this part, counted from 0. The parts have about the same decoded size."""
+        )
+    )
+    count: int = field(metadata=described("Number of all parts."))
+
+
 @taking(PartArguments)
 def write_part(given: PartArguments) -> WriteResult:
     """Write one part of an array, with the threads of this process.
@@ -179,6 +234,28 @@ def write_part(given: PartArguments) -> WriteResult:
             return execute_part(job, run, part, engine, on_report)
 
     return working_on(target, write, lambda receipt: source.is_named(receipt.identity.source))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
+    """Arguments of `finalize`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "keep_report": "Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.",
+        "progress": """As in :func:`to_sharded_zarr`. Only shards that are gathered are
+        reported.""",
+    }
+
+    store: Any = field(metadata=EXISTING)
+    n_parts: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=described(
+            """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
+            flag="parts",
+            command_help="Number of parts, so that missing ones can be named.",
+        ),
+    )
 
 
 @taking(FinalizeArguments)

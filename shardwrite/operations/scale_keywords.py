@@ -27,7 +27,7 @@ _X = described(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VolumeKeywords(EmptyKeywords, GraphKeywords, ScaleKeywords):
     """What makes a plan of a volume."""
 
@@ -62,7 +62,7 @@ class VolumeKeywords(EmptyKeywords, GraphKeywords, ScaleKeywords):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PlanPrecomputedArguments(VolumeKeywords):
     """Arguments of `plan_precomputed`."""
 
@@ -76,7 +76,7 @@ class PlanPrecomputedArguments(VolumeKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PrecomputedArguments(ProgressKeywords, RunKeywords, StateKeywords, VolumeKeywords):
     """Arguments of `to_precomputed`."""
 

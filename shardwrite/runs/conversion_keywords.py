@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
     from shardwrite.write.donor import Check
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CodecKeywords(Keywords):
     """What chunks become, if they do not stay as they are."""
 
@@ -40,7 +40,7 @@ class CodecKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class IndexKeywords(Keywords):
     """What the shards become."""
 
@@ -54,7 +54,7 @@ class IndexKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CheckKeywords(Keywords):
     """How chunks are looked at."""
 
@@ -74,7 +74,7 @@ class CheckKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class CopyKeywords(CheckKeywords):
     """What becomes of chunks that are copied."""
 

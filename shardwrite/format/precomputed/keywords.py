@@ -12,7 +12,7 @@ OF_SHARDS = ("raw", "gzip")
 ENCODINGS = (*OF_SHARDS, "compressed_segmentation", "png", "jpeg")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ScaleKeywords(Keywords):
     """Keywords that describe a new scale, with the words of the format."""
 
