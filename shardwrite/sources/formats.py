@@ -30,6 +30,8 @@ FORMATS = {
     "npy": Format("shardwrite.sources.npy"),
     "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
     "precomputed": Format("shardwrite.sources.precomputed", _ONE_OF_SEVERAL),
+    "b2nd": Format("shardwrite.sources.b2nd"),
+    "wkw": Format("shardwrite.sources.wkw", frozenset({"shape"})),
     "nifti": Format("shardwrite.sources.nifti", suffixes=(".nii", ".nii.gz")),
     # A raw file may begin with any bytes, and a compressed file shows only its compression.
     "raw": Format(
