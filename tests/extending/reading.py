@@ -56,9 +56,13 @@ def die(report):
 """
 
 
-def run(program, *arguments, code=0):
-    """What a new process prints that runs a program, in which the toys can be imported."""
-    own = filter(None, [os.environ.get("PYTHONPATH")])
+def run(program, *arguments, code=0, site=None):
+    """What a new process prints that runs a program, in which the toys can be imported.
+
+    - `site`: folder with further packages.
+    - Returns: also what it says of errors, if it is to end with a code.
+    """
+    own = filter(None, [site, os.environ.get("PYTHONPATH")])
     ended = subprocess.run(
         [*python(), "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE, *own]))},
@@ -67,4 +71,4 @@ def run(program, *arguments, code=0):
         text=True,
     )
     assert ended.returncode == code, ended.stderr
-    return ended.stdout.strip()
+    return ended.stdout.strip() + (ended.stderr if code > 0 else "")
