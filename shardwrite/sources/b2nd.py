@@ -18,8 +18,8 @@ import numpy.typing as npt
 from shardwrite.errors import CodecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
 from shardwrite.plan.limits import MAX_SHARDS
-from shardwrite.read.chunking import merge_chunks
 from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import fill_from_chunks, identify, require
 from shardwrite.sources.handles import FILES
 

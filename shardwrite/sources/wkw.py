@@ -19,8 +19,8 @@ from numcodecs.lz4 import LZ4
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.read.chunking import merge_chunks
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import check_names, digest, fill_from_chunks, identify
 from shardwrite.sources.handles import FILES
 

@@ -75,7 +75,7 @@ def test_its_format_is_found_in_parts_and_by_workers(tmp_path, site, picture, pi
     path = tmp_path / "x.zarr"
     prepare = f"""{PREPARE}
 codecs = [{{"name": "bytes", "configuration": {{"endian": "little"}}}}]
-form = resolve("shard-format", "index-first")(codecs)
+form = resolve("shard-format", "index-first")(codecs, "start")
 shardwrite.prepare(x, sys.argv[2], shardwrite.plan(x, shards=16, chunks=4, shard_format=form, **how))
 """
     part = f"""{PREPARE}
@@ -130,10 +130,3 @@ def test_a_wing_that_cannot_be_imported_is_named(tmp_path, site, picture):
     facts = site / "negatives-1.0.dist-info" / "entry_points.txt"
     facts.write_text(negatives.WING.replace("negatives:", "gone:"))
     assert "gone cannot be imported" in reading.run(COMMAND, "plan", picture, code=2, site=site)
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("a wing: a package that adds commands, formats and operations")
-    toy = reading.HERE / "negatives.py"
-    assert reading.n_lines(files) <= 700
-    reading.check_toy(toy, files)
