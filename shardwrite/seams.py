@@ -1,18 +1,33 @@
 """What wings bring, by kind and name; a wing is imported when something of it is asked for.
 
 The front (`shardwrite/__init__.py`) registers what this package has. The core asks for it by name,
-and so knows no wing. What tells that something of a wing is needed is data in the core: the name of
-a file, a key of a document, the kind of a record. So the core refuses what it cannot handle, also
-where a wing is missing.
+and so knows no wing. What is not known is looked for in the entry points of installed packages:
+those of the group ``shardwrite.wings``, such as ``"command.count" = "my_package:count"``. So each
+process finds it, also a worker and one that writes a part. These are the kinds that a package can
+add, and what lies there:
+
+- ``command``: a command of click;
+- ``source``: a `shardwrite.sources.Format`;
+- ``shard-format``: a class for :func:`shardwrite.register_shard_format`;
+- ``strategy``: a class for :func:`shardwrite.register_strategy`;
+- ``operation``: a function.
+
+What tells that something of a wing is needed is data in the core: the name of a file, a key of a
+document, the kind of a record. So the core refuses what it cannot handle, also where a wing is
+missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from shardwrite.errors import SpecError
+
+WINGS = "shardwrite.wings"
+"""Group of the entry points by which installed packages add things."""
 
 _known: dict[tuple[str, str], str] = {}
 
@@ -27,19 +42,31 @@ def registered(kind: str) -> list[str]:
     return [name for known, name in _known if known == kind]
 
 
-def resolve(kind: str, name: str) -> Any:
-    """Import what was registered.
+def installed(kind: str) -> list[str]:
+    """Names of all things of a kind that installed packages add."""
+    return [name for known, _, name in _entry_points() if known == kind]
 
-    - Raises LookupError if nothing of this kind and name was registered, or the part of the package
-      that has it cannot be imported.
+
+@cache
+def _entry_points() -> dict[tuple[str, str, str], str]:
+    from importlib.metadata import entry_points  # slow, and seldom needed
+
+    return {entry.name.partition("."): entry.value for entry in entry_points(group=WINGS)}
+
+
+def resolve(kind: str, name: str) -> Any:
+    """Import what was registered, or what an installed package adds.
+
+    - Raises LookupError if there is nothing of this kind and name, or what has it cannot be
+      imported.
     """
-    try:
-        module, attribute = _known[kind, name].split(":")
-    except KeyError:
-        raise LookupError(f"nothing of the kind {kind!r} is called {name!r}") from None
+    where = _known.get((kind, name)) or _entry_points().get((kind, ".", name))
+    if where is None:
+        raise LookupError(f"nothing of the kind {kind!r} is called {name!r}")
+    module, attribute = where.split(":")
     try:
         return getattr(import_module(module), attribute)
-    except ImportError as error:
+    except (AttributeError, ImportError) as error:
         raise LookupError(f"{module} cannot be imported ({error})") from error
 
 

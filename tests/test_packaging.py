@@ -29,6 +29,7 @@ EXTRAS = {
     "nifti": "nibabel",
     "precomputed": "PIL, simplejpeg",
     "netcdf3": "scipy",
+    "blosc2": "blosc2",
     "cf": "xarray",
     "cloud": "obstore",
     "icechunk": "icechunk",

@@ -7,14 +7,13 @@ a command is imported when the command is called, so that no other command waits
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
-
 import click
 from click.shell_completion import CompletionItem
 
 from shardwrite._version import __version__
 from shardwrite.cli.helping import write_commands
 from shardwrite.cli.terminal import Program
+from shardwrite.seams import installed, register, resolve
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
@@ -32,21 +31,21 @@ class LateCommand(click.Command):
 
     def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name)
         super().__init__(name, help=help)
-        self._path = path
-
-    def load(self) -> click.Command:
-        """Import the command, and return it."""
-        command: click.Command = resolve_name(f"shardwrite.cli.{self._path}")
-        return command
+        register("command", [(name, f"shardwrite.cli.{path}")])
 
 
 class LateProgram(Program):
     """A program that imports its commands when they are called."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See :meth:`click.Group.get_command`."""
-        command = super().get_command(ctx, cmd_name)
-        return command.load() if isinstance(command, LateCommand) else command
+        """See :meth:`click.Group.get_command`. An installed package may add the command."""
+        known = super().get_command(ctx, cmd_name)
+        if known is None and cmd_name not in installed("command"):
+            return None
+        if known is not None and not isinstance(known, LateCommand):
+            return known
+        command: click.Command = resolve("command", cmd_name)
+        return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """See :meth:`click.Group.shell_complete`; nothing is imported for it."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from shardwrite.errors import SpecError
 from shardwrite.format.order import BY_CHUNK_ID, ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
+from shardwrite.seams import installed, resolve
 
 ENTRY_POINTS = "shardwrite.strategies"
 """Group of the entry points by which installed packages make strategies known."""
@@ -26,8 +27,9 @@ def register_strategy(cls: _Class) -> _Class:
     The name can then be given as ``strategy=``. A process that continues a run, such as one that
     writes a part, finds the strategy of the plan by this name. So the class must be registered in
     each of these processes, by the import of the module that does it. An installed package can name
-    the class in an entry point of the group ``shardwrite.strategies`` instead. Entry points are
-    looked at only if a name is not known.
+    the class in an entry point of the group ``shardwrite.strategies`` instead, or as
+    ``strategy.name`` in the group ``shardwrite.wings``. Entry points are looked at only if a name
+    is not known.
 
     Parameters
     ----------
@@ -85,6 +87,8 @@ def registered(name: str) -> type[Strategy] | None:
 
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             register_strategy(entry.load())
+        if name in installed("strategy"):
+            register_strategy(resolve("strategy", name))
     return _REGISTERED.get(name)
 
 

@@ -16,6 +16,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
 from shardwrite.grid import Shape
+from shardwrite.seams import installed, needed
 
 __all__ = ["ShardFormat", "ShardingIndexed", "register_shard_format", "shard_format_named"]
 
@@ -99,7 +100,13 @@ def register_shard_format(cls: _Class) -> _Class:
 
 
 def shard_format_named(name: str) -> type[ShardFormat] | None:
-    """Class of the shard format of a codec; None if the codec is none."""
+    """Class of the shard format of a codec; None if the codec is none.
+
+    If the name is none that this package knows, installed packages are asked for it.
+    """
+    if name not in _FORMATS and name not in _CODECS and name in installed("shard-format"):
+        what = f"an array of the shard format {name!r}"
+        register_shard_format(needed("shard-format", name, what, field="codecs", value=name))
     return _FORMATS.get(name)
 
 

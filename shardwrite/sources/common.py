@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, cast
 
-from shardwrite.errors import SpecError
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.read.attributes import (
     as_attributes,
     mask_value,
@@ -20,7 +24,10 @@ from shardwrite.stores.bucket_files import FileInBucket
 
 __all__ = [
     "as_attributes",
+    "check_names",
     "choose_dataset",
+    "digest",
+    "fill_from_chunks",
     "identify",
     "identity_text",
     "mask_value",
@@ -63,6 +70,40 @@ def identity_text(name: str, where: str, **facts: object) -> str:
     """
     told = "&".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
     return f"{name}:{where} {told}"
+
+
+def digest(facts: Iterable[object]) -> str:
+    """Digest of the names of many files, or of other facts about them."""
+    text = "\0".join(map(str, facts))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def check_names(names: list[str], known: str, path: str) -> list[str]:
+    """Names of the files of a source, of which a process knows the digest and lists them again."""
+    if digest(names) != known:
+        raise StoreError("files were added or removed since the source was opened", key=path)
+    return names
+
+
+def fill_from_chunks(
+    values: npt.NDArray[Any],
+    box: Box,
+    grid: ShardGrid,
+    read: Callable[[Shape], npt.NDArray[Any] | None],
+) -> npt.NDArray[Any]:
+    """Copy a box of an array from the chunks that it touches.
+
+    - `values`: receives the elements of the box, and is returned.
+    - `grid`: grid whose shards are the chunks.
+    - `read`: returns the whole chunk at a position of the grid; None leaves values as they are.
+    """
+    for index in grid.shards_in(box):
+        chunk = read(index)
+        if chunk is not None:
+            whole = grid.shard_box(index)
+            part = box.intersect(whole)
+            values[part.shift(box.start).slices] = chunk[part.shift(whole.start).slices]
+    return values
 
 
 def open_binary(place: str | FileInBucket) -> IO[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwrite.errors import SpecError
+from shardwrite.seams import installed, needed
 
 __all__ = ["FORMATS", "Format", "register_format"]
 
@@ -30,6 +31,8 @@ FORMATS = {
     "npy": Format("shardwrite.sources.npy"),
     "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
     "precomputed": Format("shardwrite.sources.precomputed", _ONE_OF_SEVERAL),
+    "b2nd": Format("shardwrite.sources.b2nd"),
+    "wkw": Format("shardwrite.sources.wkw", frozenset({"shape"})),
     "nifti": Format("shardwrite.sources.nifti", suffixes=(".nii", ".nii.gz")),
     # A raw file may begin with any bytes, and a compressed file shows only its compression.
     "raw": Format(
@@ -55,3 +58,10 @@ def register_format(name: str, added: Format) -> None:
                 remedy="choose another name and other suffixes",
             )
     FORMATS[name] = added
+
+
+def add_installed() -> None:
+    """Add the formats of installed packages, which takes time and is seldom needed."""
+    for name in installed("source"):
+        what = f"the format {name!r} of an installed package"
+        register_format(name, needed("source", name, what, field="format", value=name))

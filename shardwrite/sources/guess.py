@@ -25,11 +25,15 @@ _MAGIC = {
     _HDF5: "hdf5",
     b"\x93NUMPY": "npy",
     b"CDF": "netcdf3",
+    b"WKW": "wkw",
+    b"\x9e\xa8b2fram": "b2nd",
     b"II*\0": "tiff",
     b"MM\0*": "tiff",
     b"II+\0": "tiff",
     b"MM\0+": "tiff",
 }
+# Files that tell what the directory is in which they lie.
+_MARKS = {INFO: "precomputed", "header.wkw": "wkw", "chunks.b2frame": "b2nd"}
 # Suffixes that decide if the content does not.
 _LIKELY = {
     ".h5": "hdf5",
@@ -40,6 +44,9 @@ _LIKELY = {
     ".tif": "tiff",
     ".tiff": "tiff",
     ".cdf": "netcdf3",
+    ".b2nd": "b2nd",
+    ".b2frame": "b2nd",
+    ".wkw": "wkw",
     ".zarr": "zarr",
     ".zip": "zarr",
 }
@@ -135,8 +142,9 @@ def _guess_directory(path: str) -> str | None:
         "/"
     ).endswith(".zarr"):
         return "zarr"
-    if os.path.isfile(os.path.join(path, INFO)):
-        return "precomputed"
+    for mark, name in _MARKS.items():
+        if os.path.isfile(os.path.join(path, mark)):
+            return name
     with os.scandir(path) as entries:
         return (
             "tiff"

@@ -23,7 +23,7 @@ from shardwrite.place.url import without_kind
 from shardwrite.read.chunking import normalize
 from shardwrite.read.volume_paths import volume_above
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.formats import FORMATS
+from shardwrite.sources.formats import FORMATS, add_installed
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
 from shardwrite.stores import check_regular, is_bucket_url, local_path
 from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
@@ -60,6 +60,8 @@ def open_source(
     """
     refuse_unknown("open_source", layout, _KEYWORDS)
     path, dataset = _split(os.fspath(path), dataset)
+    if format is not None and format not in FORMATS:
+        add_installed()
     if format is not None and format not in FORMATS:
         raise SpecError(
             "no such format",
@@ -109,6 +111,9 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     name, file = given, None
     if not is_bucket_url(path):
         name = given or guess(path) or ("zarr" if _is_in_hierarchy(path) else None)
+        if name is None:
+            add_installed()
+            name = guess(path)
     elif given is None:
         name, file = guess_in_bucket(path)
     elif given in FILES_IN_BUCKETS:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box
 from shardwrite.sources.axes import tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import identity_text, require
+from shardwrite.sources.common import check_names, digest, identity_text, require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.tiff_metadata import common_metadata, describe_series, stacked
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
@@ -47,12 +45,7 @@ class TiffStackSource(RegionSource):
         return out
 
     def _list(self) -> list[str]:
-        files = page_files(self.path)
-        if _digest(files) != self.names:
-            raise StoreError(
-                "files were added or removed since the source was opened", key=self.path
-            )
-        return files
+        return check_names(page_files(self.path), self.names, self.path)
 
 
 def page_files(path: str) -> list[str]:
@@ -72,12 +65,6 @@ def page_files(path: str) -> list[str]:
     # Names that differ only in leading zeros count as equal, so the order of the names decides.
     ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(found))
     return ordered
-
-
-def _digest(facts: Sequence[object]) -> str:
-    return hashlib.sha256(
-        "\0".join(map(str, facts)).encode("utf-8", "surrogateescape")
-    ).hexdigest()[:32]
 
 
 def _check_equal(
@@ -139,9 +126,9 @@ def open_stack(request: Request) -> Source:
         dtype=dtype,
         chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
         identity=identity_text(
-            "tiff", os.path.realpath(path), files=len(files), sha256=_digest(stats), series=number
+            "tiff", os.path.realpath(path), files=len(files), sha256=digest(stats), series=number
         ),
-        names=_digest(files),
+        names=digest(files),
         series=number,
         leading=leading,
         metadata=stacked(metadata),

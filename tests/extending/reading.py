@@ -15,30 +15,56 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
-def files_to_read(what):
-    """Files in a row of the table "To change X, read Y"."""
+def parts_to_read(what):
+    """Texts of the files in a row of the table "To change X, read Y".
+
+    Of a file behind "`A` and `B` in", these classes and functions count, and what stands above
+    the first one.
+    """
     text = (ROOT / "ARCHITECTURE.md").read_text()
     row = re.search(rf"^\| {re.escape(what)} \|(.*)\|$", text, re.MULTILINE)
     assert row is not None, what
-    named = re.findall(r"`([^`]+\.py)`", row.group(1))
-    return [next(f for f in (ROOT / "shardwrite" / n, ROOT / n) if f.exists()) for n in named]
+    parts = {}
+    for named, name in re.findall(r"((?:`\w+`(?:, | and | in ))*)`([^`]+\.py)`", row.group(1)):
+        file = next(f for f in (ROOT / "shardwrite" / name, ROOT / name) if f.exists())
+        parts[file] = _definitions(file.read_text(), re.findall(r"`(\w+)`", named))
+    return parts
 
 
-def n_lines(files):
-    return sum(len(file.read_text().splitlines()) for file in files)
+def _definitions(text, names):
+    if not names:
+        return text
+    known = {
+        node.name: node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    begins = {
+        name: min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        for name, node in known.items()
+    }
+    lines = text.splitlines()
+    found = lines[: min(begins.values()) - 1]
+    for name in names:
+        found += lines[begins[name] - 1 : known[name].end_lineno]
+    return "\n".join(found)
 
 
-def check_toy(toy, files):
-    """It is short, and takes public names only, each of which is seen in the files to read."""
+def n_lines(parts):
+    return sum(len(text.splitlines()) for text in parts.values())
+
+
+def check_toy(toy, parts):
+    """It is short, and takes public names only, each of which is seen in what one reads."""
     text = toy.read_text()
     assert len(text.splitlines()) <= 100
-    seen = "\n".join(file.read_text() for file in files)
+    seen = "\n".join(part for file, part in parts.items() if file != toy)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("shardwrite"):
             names = {alias.name for alias in node.names}
             assert names <= set(importlib.import_module(node.module).__all__)
             for name in names:
-                assert re.search(rf"\b{name}\b", seen), f"{name} is in none of {files}"
+                assert re.search(rf"\b{name}\b", seen), f"{name} is in none of {list(parts)}"
         if isinstance(node, ast.Attribute):
             assert not node.attr.startswith("_")
 
@@ -56,9 +82,13 @@ def die(report):
 """
 
 
-def run(program, *arguments, code=0):
-    """What a new process prints that runs a program, in which the toys can be imported."""
-    own = filter(None, [os.environ.get("PYTHONPATH")])
+def run(program, *arguments, code=0, site=None):
+    """What a new process prints that runs a program, in which the toys can be imported.
+
+    - `site`: folder with further packages.
+    - Returns: also what it says of errors, if it is to end with a code.
+    """
+    own = filter(None, [site, os.environ.get("PYTHONPATH")])
     ended = subprocess.run(
         [*python(), "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE, *own]))},
@@ -67,4 +97,4 @@ def run(program, *arguments, code=0):
         text=True,
     )
     assert ended.returncode == code, ended.stderr
-    return ended.stdout.strip()
+    return ended.stdout.strip() + (ended.stderr if code > 0 else "")

@@ -91,11 +91,3 @@ def test_chunks_that_cannot_be_taken_over_are_refused_before_anything_is_written
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x"]
     with dask.config.set(scheduler="sync"):
         more_operations.reshard(path, tmp_path / "y", 32)
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("another operation")
-    toy = reading.HERE / "more_operations.py"
-    assert toy in files
-    assert reading.n_lines(files) <= 600
-    reading.check_toy(toy, [file for file in files if file != toy])

@@ -173,9 +173,3 @@ def test_what_is_refused(values, paths):
     with pytest.raises(SpecError, match="it lacks"):
         shardwrite.register_shard_format(int)
     shardwrite.register_shard_format(sealed.Sealed)
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("a format of shards")
-    assert reading.n_lines(files) <= 600
-    reading.check_toy(reading.HERE / "sealed.py", files)

@@ -88,9 +88,3 @@ def test_names_are_not_taken_twice():
             register_format(name, added)
     assert FORMATS["hexes"] is known
     assert "others" not in FORMATS
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("another source of files")
-    assert reading.n_lines(files) <= 300
-    reading.check_toy(reading.HERE / "hexes.py", files)

@@ -131,9 +131,3 @@ def test_what_the_store_lacks_is_said_before_anything_is_written(values, paths, 
     x.to_sharded_zarr(database.DatabaseStore(paths[1]), name="a/x", run_dir=paths[2], **new)
     refused("ATOMIC", region=(slice(0, 64), slice(0, 64)))
     refused("EDIT", region="append", strategy=shardwrite.AppendOnly(in_place=True))
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("another store")
-    assert reading.n_lines(files) <= 500
-    reading.check_toy(reading.HERE / "database.py", files)

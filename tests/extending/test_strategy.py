@@ -3,7 +3,6 @@ a strategy of its own does."""
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -19,11 +18,9 @@ from forks import python
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import reading
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TOY = HERE / "largest_first.py"
 SOURCE = """
 import os, signal, sys
 import dask.array as da, numpy as np
@@ -154,35 +151,22 @@ def test_parts_find_it_with_its_parameters_once_its_module_is_imported(tmp_path)
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], values())
 
 
-def test_parts_find_it_by_an_entry_point(tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[shardwrite.strategies]\nlargest-first = largest_first:LargestFirst\n",
+        "[shardwrite.wings]\nstrategy.largest-first = largest_first:LargestFirst\n",
+    ],
+)
+def test_parts_find_it_by_an_entry_point(tmp_path, line):
     package = tmp_path / "site" / "largest_first-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: largest-first\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(
-        "[shardwrite.strategies]\nlargest-first = largest_first:LargestFirst\n"
-    )
+    (package / "entry_points.txt").write_text(line)
     path = tmp_path / "x.zarr"
     run(PREPARED, path, HERE)
     run(PART, path, HERE, package.parent)
     check_layout(path, 1024)
-
-
-def test_the_map_names_what_one_reads():
-    files = reading.files_to_read("a write strategy")
-    assert TOY in files
-    assert len(files) >= 3
-    assert reading.n_lines(files) <= 400
-
-
-def test_the_toy_is_short_and_takes_public_seams_only():
-    text = TOY.read_text()
-    assert len(text.splitlines()) <= 80
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("shardwrite"):
-            module = __import__(node.module, fromlist=["__all__"])
-            assert {alias.name for alias in node.names} <= set(module.__all__)
-        if isinstance(node, ast.Attribute):
-            assert not node.attr.startswith("_")
 
 
 @pytest.mark.parametrize(

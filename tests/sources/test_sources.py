@@ -169,6 +169,18 @@ def make_netcdf3(path, data):
     return path / "a.nc", {}
 
 
+def make_b2nd(path, data, **how):
+    import blosc2
+
+    whole = {"chunks": (4, 5, 3), "blocks": (3, 2, 2), "urlpath": str(path / "a.b2nd"), **how}
+    blosc2.asarray(data, **whole)
+    return path / "a.b2nd", {}
+
+
+def make_b2nd_sparse(path, data):
+    return make_b2nd(path, data, contiguous=False)
+
+
 # format, writer, type
 MAKERS = [
     ("zarr", make_zarr2, ">i4"),
@@ -189,6 +201,8 @@ MAKERS = [
     ("nifti", make_nifti, ">i2"),
     ("nifti", make_nifti_gz, ">f4"),
     ("netcdf3", make_netcdf3, ">i2"),
+    ("b2nd", make_b2nd, "float32"),
+    ("b2nd", make_b2nd_sparse, ">u2"),
 ]
 IDS = [
     f"{make.__name__[5:]}-{dtype.strip('>')}{'-big' if '>' in dtype else ''}"
@@ -689,6 +703,7 @@ def test_nifti_gz_is_one_chunk(tmp_path):
         (make_tiff_directory, "tifffile", "tiff"),
         (make_nifti, "nibabel", "nifti"),
         (make_netcdf3, "scipy", "netcdf3"),
+        (make_b2nd, "blosc2", "blosc2"),
     ],
 )
 def test_missing_library(tmp_path, monkeypatch, make, module, extra):
@@ -716,12 +731,12 @@ def test_missing_file(tmp_path):
 def test_unknown_format(tmp_path):
     (tmp_path / "a.xyz").write_bytes(b"12345")
     with pytest.raises(
-        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, nifti, raw"
+        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, b2nd, wkw, nifti, raw"
     ) as caught:
         open_source(str(tmp_path / "a.xyz"))
     assert caught.value.field == "source"
     with pytest.raises(
-        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, nifti, raw"
+        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, b2nd, wkw, nifti, raw"
     ) as caught:
         open_source(str(tmp_path / "a.xyz"), format="jpeg")
     assert (caught.value.field, caught.value.value) == ("format", "jpeg")

@@ -204,7 +204,7 @@ def test_a_service_that_is_not_there_is_told_soon():
 
 
 def test_formats_that_are_not_read_from_a_bucket():
-    for name in ("nifti", "netcdf3"):
+    for name in ("nifti", "netcdf3", "b2nd", "wkw"):
         with pytest.raises(SpecError, match=f"format {name} is not read from a bucket.*local file"):
             shardwrite.sources.open_source("s3://bucket/x.nii", format=name)
     assert is_bucket_url("gs://bucket/x.npy")

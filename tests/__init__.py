@@ -1,0 +1,1 @@
+"""The tests. wkw installs a package of this name, which would be imported in its place."""
