@@ -45,7 +45,6 @@ WINGS = {
         "hdf5/*",
         "format/hdf5_*",
         "format/joined.py",
-        "journal/adopting.py",
         "operations/adopt*",
         "operations/hdf5_*",
         "read/hdf5_*",

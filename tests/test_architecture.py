@@ -434,14 +434,6 @@ REMOVES_ITS_OWN = {
     },  # temporaries
     "stores/exclusive.py": {"link_new"},  # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
-    "journal/adopting.py": {
-        "_enter",
-        "publish",
-        "give_back",
-        "_give_back",
-        "_restore",
-        "_sweep",
-    },  # files that become shards: they are moved or linked, and come back by the listing
     "journal/begin.py": {"_create", "probe"},
     "journal/consuming.py": {
         "hide",

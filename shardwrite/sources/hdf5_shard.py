@@ -237,5 +237,5 @@ def _refused(path: str, why: str, remedy: str = "") -> SpecError:
         f"cannot become a shard as it is: {why}",
         field="files",
         value=path,
-        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
+        remedy=remedy or DECODE,
     )

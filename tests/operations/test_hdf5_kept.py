@@ -4,6 +4,8 @@ how their dataset is called."""
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from unittest import mock
 
 import dask
@@ -18,6 +20,9 @@ from shardwrite import Hdf5, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.runs.hdf5_kept import keeping_hdf5
+
+sys.path.insert(0, str(Path(__file__).parent))
+from whole_files import make_shards
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -43,7 +48,7 @@ def names(path, key="c/0/0"):
     return found
 
 
-def adopted(folder, how="move"):
+def adopted(folder):
     """An array of two files that hold another dataset and an attribute, too."""
     files = []
     for n in range(2):
@@ -52,8 +57,7 @@ def adopted(folder, how="move"):
             file.create_dataset("t", data=VALUES[:4] + 100 * n, chunks=(2, 2))
             file["time"] = np.arange(4.0)
             file.attrs["station"] = "X"
-    shardwrite.adopt(files, folder / "adopted", dataset="t", how=how)
-    return folder / "adopted"
+    return make_shards(files, folder / "adopted", dataset="t")
 
 
 def contents(path):
@@ -169,7 +173,7 @@ def test_files_with_several_datasets(tmp_path):
     with h5py.File(tmp_path / "2.h5", "w") as file:
         for name in ("t", "u"):
             file.create_dataset(name, data=VALUES[:4], chunks=(2, 2))
-    shardwrite.adopt([tmp_path / "2.h5"], tmp_path / "two", dataset="u", how="move")
+    make_shards([tmp_path / "2.h5"], tmp_path / "two", dataset="u")
     shardwrite.erase(path, CORNER, strategy="hdf5")
     assert names(path) == ["t"]
     shard = tmp_path / "two/c/0/0"
@@ -226,8 +230,6 @@ def test_the_name_on_the_command_line(tmp_path):
         file.create_dataset("t", data=VALUES, chunks=(2, 2))
     run("adopt", tmp_path / "a.h5", tmp_path / "b", "--strategy", "hdf5:q")
     assert names(tmp_path / "b") == ["q"]
-    told = run("adopt", tmp_path / "a.h5", tmp_path / "c", "--move", "--strategy", "hdf5", code=2)
-    assert "--strategy is for copies" in told
 
 
 # ---- shards that are absent
