@@ -96,6 +96,9 @@ COVERED: dict[str, str] = {
     ),
     "copy its chunks into plain shards": f"{_ADOPT}::test_remedies_of_datasets_that_are_no_shards",
     "with the version that began it": f"{_PLACES}::test_what_an_older_version_began_is_refused",
+    "another conversion of {} in its place was begun": (
+        f"{_PLACES}::test_short_calls_have_no_restart_and_name_none"
+    ),
     "in larger chunks, with shardwrite write --chunks": (
         "tests/operations/test_adopt_chunks.py::test_the_remedy_for_sparse_files"
     ),
