@@ -27,6 +27,11 @@ def registered(kind: str) -> list[str]:
     return [name for known, name in _known if known == kind]
 
 
+def where(kind: str, name: str) -> str | None:
+    """Where a thing lies, as ``module:attribute``; None if nothing of the name was registered."""
+    return _known.get((kind, name))
+
+
 def resolve(kind: str, name: str) -> Any:
     """Import what was registered.
 

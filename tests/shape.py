@@ -48,7 +48,6 @@ WINGS = {
         "operations/adopt*",
         "operations/hdf5_*",
         "read/hdf5_*",
-        "runs/hdf5_kept.py",
         "sources/hdf5_joined.py",
         "sources/hdf5_shard.py",
     ],

@@ -22,8 +22,8 @@ import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
+from shardwrite.format.attributes import changed_meaning
 from shardwrite.format.document import ArrayOptions
-from shardwrite.format.joined import changed_meaning
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.new import ROW_MAJOR, row_major

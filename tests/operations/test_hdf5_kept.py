@@ -19,7 +19,7 @@ import shardwrite
 from shardwrite import Hdf5, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
 from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.runs.hdf5_kept import keeping_hdf5
+from shardwrite.runs.old_shards import keeping
 
 sys.path.insert(0, str(Path(__file__).parent))
 from whole_files import make_shards
@@ -405,8 +405,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
         with dask.config.set(scheduler="sync"), pytest.raises(StopError):
             CONSUMING[conversion](path, tmp_path / "new", progress=stop, **how)
         assert not (path / "a/c/0/0" if group else path / "c/0/0").exists()
-    kept = "shardwrite.operations.hdf5_sources.keeping_hdf5"
-    with mock.patch(kept, wraps=keeping_hdf5) as looks:
+    with mock.patch("shardwrite.operations.converting.keeping", wraps=keeping) as looks:
         CONSUMING[conversion](path, tmp_path / "new", **how)
     assert looks.call_count == (0 if is_amid else 2 if group else 1)
     assert not path.exists()
@@ -435,7 +434,9 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
     """It named the dataset `data`, and wrote no name beside the digest."""
     path = written(tmp_path / "a")
     with (
-        mock.patch("shardwrite.operations.consume.with_name", lambda source, options, _: options),
+        mock.patch(
+            "shardwrite.operations.consume.keeping_names", lambda source, options, _: options
+        ),
         dask.config.set(scheduler="sync"),
         pytest.raises(StopError),
     ):
