@@ -32,6 +32,12 @@ _register("document", [("v2", "shardwrite.format.v2:translated")])
 _register("place", [("file", "shardwrite.sources.opening:place_of")])
 _register("abandon", [("in place", "shardwrite.operations.in_place:abandon_in_place")])
 _register("job", [("slurm", "shardwrite.journal.jobs:note_job")])
+_register("strategy", [("hdf5", "shardwrite.format.hdf5_strategy:Hdf5")])
+_register("framing", [("hdf5", "shardwrite.read.hdf5_shards:Hdf5Framing")])
+_register("old shard", [("hdf5", "shardwrite.read.hdf5_shards:strategy_of")])
+_register("deep check", [("hdf5", "shardwrite.read.hdf5_shards:why_unreadable")])
+_register("file as a store", [("hdf5", "shardwrite.sources.hdf5_store:Hdf5Store")])
+_register("new index", [("hdf5", "shardwrite.operations.hdf5_salvage:index_again")])
 
 if TYPE_CHECKING:
     from shardwrite.format.hdf5_strategy import Hdf5

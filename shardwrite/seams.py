@@ -47,6 +47,11 @@ def installed(kind: str) -> list[str]:
     return [name for known, _, name in _entry_points() if known == kind]
 
 
+def where(kind: str, name: str) -> str | None:
+    """Where a thing lies, as ``module:attribute``; None if nothing of the name was registered."""
+    return _known.get((kind, name))
+
+
 @cache
 def _entry_points() -> dict[tuple[str, str, str], str]:
     from importlib.metadata import entry_points  # slow, and seldom needed
@@ -60,10 +65,10 @@ def resolve(kind: str, name: str) -> Any:
     - Raises LookupError if there is nothing of this kind and name, or what has it cannot be
       imported.
     """
-    where = _known.get((kind, name)) or _entry_points().get((kind, ".", name))
-    if where is None:
+    place = _known.get((kind, name)) or _entry_points().get((kind, ".", name))
+    if place is None:
         raise LookupError(f"nothing of the kind {kind!r} is called {name!r}")
-    module, attribute = where.split(":")
+    module, attribute = place.split(":")
     try:
         return getattr(import_module(module), attribute)
     except (AttributeError, ImportError) as error:

@@ -98,8 +98,9 @@ COVERED: dict[str, str] = {
         "tests/sources/test_packed.py::test_a_file_that_is_packed_otherwise_goes_nowhere"
     ),
     "copy its chunks into plain shards": f"{_ADOPT}::test_remedies_of_datasets_that_are_no_shards",
-    "{}. Make the same call again to finish it, or give it up with abandon": (
-        f"{_PLACES}::test_an_adoption_of_other_files_is_given_up_before"
+    "with the version that began it": f"{_PLACES}::test_what_an_older_version_began_is_refused",
+    "another conversion of {} in its place was begun": (
+        f"{_PLACES}::test_short_calls_have_no_restart_and_name_none"
     ),
     "in larger chunks, with shardwrite write --chunks": (
         "tests/operations/test_adopt_chunks.py::test_the_remedy_for_sparse_files"
@@ -135,20 +136,9 @@ COVERED: dict[str, str] = {
     "give another key, or remove that scale yourself": (
         f"{_VOLUMES}::test_other_volumes_are_left_alone"
     ),
-    "give --move or --link, not both": f"{_ADOPT}::test_the_command",
-    "Give the adoption up with abandon": f"{_ADOPT}::test_what_another_program_changes_is_noticed",
-    "Move it away, and call abandon again": (
-        f"{_ADOPT}::test_what_another_program_changes_is_noticed"
-    ),
-    "the adoption has begun: make the same call again": (
-        f"{_ADOPT}::test_what_another_program_changes_is_noticed"
-    ),
-    "files are being adopted as": f"{_ADOPT}::test_what_another_program_changes_is_noticed",
-    "copy its chunks instead": f"{_ADOPT}::test_copies_leave_the_files_as_they_are",
     "give the name of the dataset that all files have": (
         f"{_ADOPT}::test_files_and_places_that_are_refused"
     ),
-    "--strategy is for copies": f"{_HDF5}::test_the_name_on_the_command_line",
     "With --in-place, the new data take the name of SRC": (
         "tests/cli/test_convert_commands.py::test_in_place"
     ),

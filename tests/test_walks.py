@@ -108,12 +108,13 @@ WALKS = {
         as_hdf5,
         {
             "format/hdf5_strategy.py": "Hdf5.__post_init__",
-            "format/hdf5_file.py": "for_new_array",
+            "format/hdf5_file.py": "describe",
             "format/hdf5.py": "filters_of",
             "runs/needs.py": "check_needs",
-            "hdf5/batches.py": "Hdf5Completion.complete",
-            "hdf5/patterns.py": "lay_out_all",
-            "write/emitter.py": "Emitter.put",
+            "read/hdf5_shards.py": "Hdf5Framing.check_library",
+            "write/emitter.py": "Emitter.stream",
+            "hdf5/layout.py": "lay_out_file",
+            "place/framed.py": "PieceRoom.fill",
         },
     ),
     "`durability=`": (

@@ -41,17 +41,11 @@ from shardwrite.runs.outcome import handling_signals
     help="Number of files along each axis, such as 2,3, in place of --axis. The last axis runs "
     "fastest.",
 )
-@click.option("--move", is_flag=True, help="Move the files into ARRAY, and copy nothing.")
-@click.option(
-    "--link",
-    is_flag=True,
-    help="Give the files a second name in ARRAY, and copy nothing. They change under both names.",
-)
 @click.option(
     "--strategy",
     "way",  # the setting `strategy` is not its default
     shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-    help="How the shards of copies are written: fixed-order, append-only, C, F, morton, hdf5 or "
+    help="How the shards are written: fixed-order, append-only, C, F, morton, hdf5 or "
     "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
 )
 @restart_option
@@ -66,8 +60,6 @@ def adopt(
     dataset: str | None,
     axis: int | None,
     grid: int | tuple[int, ...] | None,
-    move: bool,
-    link: bool,
     way: str | None,
     restart: bool,
     dry_run: bool,
@@ -76,35 +68,27 @@ def adopt(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Make ARRAY of HDF5 or NetCDF-4 files, of which each becomes a shard.
+    """Make ARRAY of HDF5 or NetCDF-4 files, with a shard for each file.
 
-    FILE... are in their order along an axis, or in row-major order of a grid. Nothing is decoded.
-    By default, the files stay as they are, and their chunks are copied. With --move or --link, each
-    file gets an index of Zarr, and stays a valid HDF5 file.
+    FILE... are in their order along an axis, or in row-major order of a grid. Their chunks are
+    copied, and nothing is decoded. The files stay as they are.
 
-    If the command was interrupted, run it again: it continues where it stopped. `shardwrite abandon
-    ARRAY` restores the files instead, as long as ARRAY has not appeared.
+    If the command was interrupted, run it again: it continues where it stopped.
     """
     if os.path.isfile(array):
         raise click.UsageError(
             f"ARRAY comes last, and {array} is a file: give the path of the new array behind the "
             "files"
         )
-    if move and link:
-        raise click.UsageError("give --move or --link, not both")
-    if way is not None and (move or link):
-        raise click.UsageError("--strategy is for copies, without --move and --link")
-    how = "move" if move else "link" if link else "copy"
     counts = (grid,) if isinstance(grid, int) else grid
-    given: dict[str, Any] = {"dataset": dataset, "axis": axis, "grid": counts, "how": how}
+    given: dict[str, Any] = {"dataset": dataset, "axis": axis, "grid": counts}
     with contextlib.ExitStack() as stack:
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
             done = preview_adopt(paths, array, strategy=way, **given)
         else:
-            shows = not as_json and how == "copy"
             done = shardwrite.adopt(
-                paths, array, progress=shows, strategy=way, restart=restart, **given
+                paths, array, progress=not as_json, strategy=way, restart=restart, **given
             )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

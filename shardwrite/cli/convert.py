@@ -33,7 +33,7 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.operations.conversion_keywords import ConvertKeywords
-from shardwrite.operations.previews import preview_loss
+from shardwrite.operations.convert import preview_loss
 from shardwrite.runs.outcome import handling_signals
 
 

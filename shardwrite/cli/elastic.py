@@ -14,8 +14,8 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.operations.conversion import Conversion
+from shardwrite.operations.convert import preview_loss
 from shardwrite.operations.keywords import PlanArguments
-from shardwrite.operations.previews import preview_loss
 from shardwrite.options import names
 from shardwrite.place.scratch import target_via
 from shardwrite.place.target import resolve_new, resolve_target

@@ -84,7 +84,7 @@ for _command in (
     LateCommand(
         "adopt",
         "adopt:adopt",
-        help="Make ARRAY of HDF5 or NetCDF-4 files, of which each becomes a shard.",
+        help="Make ARRAY of HDF5 or NetCDF-4 files, with a shard for each file.",
     ),
     LateCommand(
         "census",

@@ -254,13 +254,13 @@ def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 
     Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
-    command again. This also gives up a conversion in place, of an array or a group, an adoption of
-    HDF5 files, and a scale of a Neuroglancer volume that is not finished.
+    command again. This also gives up a conversion in place, of an array or a group, and a scale of
+    a Neuroglancer volume that is not finished.
     """
     found = preview_abandon(array, name=name) if dry_run else None
     if found.in_place if found else abandon_in_place(resolve_place(array, name)):
         told = "would be given up, or finished if it is nearly done" if dry_run else "was given up"
-        echo("[]" if as_json else f"the conversion or adoption {told}")
+        echo("[]" if as_json else f"the conversion {told}")
         return
     if found.is_scale if found else abandon_scale(resolve_target(array, name), None):
         told = "would be given up" if dry_run else "was given up"

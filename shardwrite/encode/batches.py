@@ -13,7 +13,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,56 +40,11 @@ Tables = npt.NDArray[np.uint64]
 class EncodedShard:
     """A whole encoded shard."""
 
-    # Encoded inner chunks in the order of the file, and what may stand between them; no buffers if
-    # the shard is empty
+    # Encoded inner chunks in the order of the file; none if the shard is empty
     buffers: Sequence[Buffer]
     seal: Seal  # bytes before and after these buffers
     nbytes: int  # size of the file, in bytes
     n_chunks: int  # number of inner chunks that hold data
-
-
-class Completion(Protocol):
-    """Makes whole shards from encoded inner chunks.
-
-    - `around_nbytes`: memory that a shard takes beside its inner chunks, at most, in bytes.
-    """
-
-    around_nbytes: int
-
-    def complete(
-        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
-    ) -> list[EncodedShard]:
-        """Complete n shards.
-
-        - `tables`: uint64, shape (n, chunks per shard, 2). The table of each shard, with its inner
-          chunks end to end. It may be changed.
-        - `buffers`: encoded inner chunks of each shard, in the order of the file.
-        """
-
-
-class _EndToEnd:
-    """Shards whose inner chunks lie end to end, with an index before or behind them."""
-
-    around_nbytes = 0
-
-    def __init__(self, metadata: ArrayMetadata) -> None:
-        self._metadata = metadata
-
-    def complete(
-        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
-    ) -> list[EncodedShard]:
-        """See :meth:`Completion.complete`."""
-        metadata = self._metadata
-        if metadata.placed is None:
-            seals = metadata.index_codec.seals(tables)
-        else:
-            made = zip(places, tables, strict=True)
-            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
-        sizes = tables[:, :, 1].sum(axis=1, where=tables[:, :, 1] != EMPTY).tolist()
-        return [
-            EncodedShard(own, seal, size + len(seal.prefix) + len(seal.suffix), len(own))
-            for own, seal, size in zip(buffers, seals, sizes, strict=True)
-        ]
 
 
 class ShardBatches:
@@ -99,7 +53,6 @@ class ShardBatches:
     An encoded shard is valid until another batch is encoded.
 
     - `skip`: positions of shards in the group that are not needed. The pieces need not cover them.
-    - `completion`: makes the whole shards. By default, their inner chunks lie end to end.
     """
 
     def __init__(
@@ -109,20 +62,16 @@ class ShardBatches:
         pieces: Pieces,
         options: EncodeOptions,
         skip: Collection[Shape] = (),
-        completion: Completion | None = None,
     ) -> None:
         self._metadata, self._group, self._pieces = metadata, group, pieces
         self._options, self._skip = options, skip
-        self._completion = completion or _EndToEnd(metadata)
         shards = metadata.grid.shards
         first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        # What stands around the inner chunks has room of its own, so that batches are not smaller.
         per_batch = min(
             options.batch_nbytes // max(1, _nbytes_of(metadata)),
-            options.batch_nbytes // max(1, self._completion.around_nbytes),
             MOST_IN_BATCH // metadata.grid.n_chunks_per_shard,
         )
         self._batch_of: dict[Shape, Box] = {}
@@ -219,7 +168,23 @@ class ShardBatches:
         tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
         places = list(itertools.product(*map(range, batch.start, batch.stop)))
         own = [buffers[start:stop] for start, stop in itertools.pairwise(edges.tolist())]
-        return dict(zip(places, self._completion.complete(places, tables, own), strict=True))
+        return dict(zip(places, self._completed(places, tables, own), strict=True))
+
+    def _completed(
+        self, places: Sequence[Shape], tables: Tables, buffers: Sequence[Sequence[Buffer]]
+    ) -> list[EncodedShard]:
+        """Whole shards, whose inner chunks lie end to end."""
+        metadata = self._metadata
+        if metadata.placed is None:
+            seals = metadata.index_codec.seals(tables)
+        else:
+            made = zip(places, tables, strict=True)
+            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
+        sizes = tables[:, :, 1].sum(axis=1, where=tables[:, :, 1] != EMPTY).tolist()
+        return [
+            EncodedShard(own, seal, size + len(seal.prefix) + len(seal.suffix), len(own))
+            for own, seal, size in zip(buffers, seals, sizes, strict=True)
+        ]
 
 
 def _nbytes_of(metadata: ArrayMetadata) -> int:

@@ -11,15 +11,17 @@ import numpy as np
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
+from shardwrite.format.frame import Framing
 from shardwrite.format.order import permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.format.registry import register_strategy
+from shardwrite.format.signatures import HDF5
 from shardwrite.grid import Shape
+from shardwrite.seams import resolve
 
 DEFAULT_DATASET = "data"
 """Name of the dataset in the shards of a new array, if none is given."""
 
-_LABEL = re.compile(r"hdf5 \((.+)\)", re.DOTALL)
 _MAX_NAME = 1024
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # no name in UTF-8 holds these
 
@@ -111,6 +113,16 @@ class Hdf5:
         """See :meth:`Strategy.from_dict`."""
         return cls(**parameters)
 
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The strategy that ``hdf5:`` and a text name; the text is the name of the dataset."""
+        return cls(dataset=text)
+
+    def framing(self) -> Framing:
+        """What a shard holds as a file of HDF5, beside its inner chunks."""
+        made: Framing = resolve("framing", self.name)(self)
+        return made
+
     def sequence(
         self,
         chunks_per_shard: Shape,
@@ -126,11 +138,11 @@ class Hdf5:
         base: int,
         fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
     ) -> Placement:
-        """See :meth:`Strategy.lay_out`; HDF5 decides later on the offsets of the inner chunks."""
+        """See :meth:`Strategy.lay_out`; the frame decides later on the offsets."""
         return place(nbytes, sequence, base)
 
     def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; True, as room can be left for what HDF5 adds."""
+        """See :meth:`Strategy.streams`; True, as room is left for what HDF5 adds."""
         return True
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
@@ -149,5 +161,5 @@ def dataset_of(label: str | None) -> str | None:
     >>> dataset_of("hdf5 (raw/data)"), dataset_of("fixed-order (C)")
     ('raw/data', None)
     """
-    found = _LABEL.fullmatch(label or "")
+    found = HDF5.label.fullmatch(label or "")
     return None if found is None else found[1]

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 from shardwrite.errors import SpecError
 from shardwrite.format.order import BY_CHUNK_ID, ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
-from shardwrite.seams import installed, resolve
+from shardwrite.seams import installed, resolve, where
+from shardwrite.seams import registered as registered_in
 
 ENTRY_POINTS = "shardwrite.strategies"
 """Group of the entry points by which installed packages make strategies known."""
@@ -80,8 +81,10 @@ def register_strategy(cls: _Class) -> _Class:
 def registered(name: str) -> type[Strategy] | None:
     """Class that is registered under a name; None if there is none.
 
-    If the name is not known, the entry points of installed packages are asked for it.
+    If the name is not known, wings and the entry points of installed packages are asked for it.
     """
+    if name not in _REGISTERED and where("strategy", name) is not None:
+        register_strategy(resolve("strategy", name))
     if name not in _REGISTERED:
         from importlib.metadata import entry_points  # slow, and seldom needed
 
@@ -97,7 +100,7 @@ def registered_names() -> list[str]:
 
     The strategy that belongs to a shard format is not among them.
     """
-    return sorted(name for name in _REGISTERED if name != BY_CHUNK_ID)
+    return sorted({*_REGISTERED, *registered_in("strategy")} - {BY_CHUNK_ID})
 
 
 def check_strategy(value: object) -> Strategy:
@@ -140,6 +143,9 @@ def _is_own(name: str, cls: type[Any]) -> bool:
 
     A cell of a notebook that runs again, or a module that is reloaded, makes its class anew.
     """
+    place = where("strategy", name)
+    if place is not None:
+        return place == f"{cls.__module__}:{cls.__qualname__}"
     known = _REGISTERED.get(name)
     return known is None or (known.__module__, known.__qualname__) == (
         cls.__module__,

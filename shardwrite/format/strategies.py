@@ -11,7 +11,6 @@ import numpy as np
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
-from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.order import ORDER_ALIASES, canonical_order, permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.format.registry import (
@@ -23,7 +22,7 @@ from shardwrite.format.registry import (
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
-__all__ = ["AppendOnly", "FixedOrder", "Hdf5", "Strategy", "as_strategy", "labelled"]
+__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
 
 
 @register_strategy
@@ -353,7 +352,8 @@ def labelled(label: str) -> Strategy:
 def as_strategy(value: object) -> Strategy:
     """Strategy for a user's argument: an instance, a strategy's name, or an order's name.
 
-    The name ``hdf5:raw/data`` also says how the dataset is called.
+    After a colon follows a text that the strategy understands: ``hdf5:raw/data`` says how the
+    dataset is called.
 
     Examples
     --------
@@ -365,11 +365,10 @@ def as_strategy(value: object) -> Strategy:
     if isinstance(value, str):
         if value in ORDER_ALIASES:
             return FixedOrder(value)
-        name, colon, dataset = value.partition(":")
-        if colon and name == Hdf5.name:
-            return Hdf5(dataset=dataset)
+        name, colon, text = value.partition(":")
         try:
             found = registered(value)
+            from_text: Any = getattr(registered(name), "from_text", None) if colon else None
         except (AttributeError, ImportError) as error:
             raise SpecError(
                 f"the strategy cannot be loaded ({error})",
@@ -379,6 +378,8 @@ def as_strategy(value: object) -> Strategy:
             ) from error
         if found is not None:
             return check_strategy(found())
+        if from_text is not None:
+            return check_strategy(from_text(text))
     elif not isinstance(value, type) and hasattr(value, "lay_out"):
         return check_strategy(value)
     raise SpecError(

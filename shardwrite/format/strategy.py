@@ -4,6 +4,9 @@ A strategy places encoded inner chunks in a shard. It returns numbers, never byt
 ranks and, from the encoded sizes, offsets. It is chosen for each run and never enters the metadata
 (sharding codec specification, "Binary shard format").
 
+Where shards are files of another format, too, the strategy also has a method ``framing``, which
+gives a `format.frame.Framing`.
+
 To add one, write a class with the members of `Strategy`. An instance can be given as ``strategy=``.
 With `shardwrite.register_strategy`, the class is also known by its name, which a run needs that is
 continued by other processes.

@@ -1,4 +1,4 @@
-"""Layout of a shard that is a file of HDF5, made by the library of HDF5.
+"""Frames of shards that are files of HDF5, made by the library of HDF5.
 
 The library writes a file into a recorder, which keeps what lies around the chunks, and only the
 places of the chunks themselves. Only sizes of the encoded inner chunks are needed for that, so no
@@ -10,14 +10,20 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hdf5_file import SIGNATURE, Hdf5File
-from shardwrite.format.hdf5_pattern import END, END_AT, NODE, FileLayout
+from shardwrite.format.frame import Layout, Piece
+from shardwrite.format.hdf5_file import END_OF_FILE, Hdf5File
 from shardwrite.format.placement import Ranks
+from shardwrite.format.signatures import HDF5
 from shardwrite.grid import Shape
 
 # versions of the format: those that all readers since HDF5 1.8 know
@@ -27,6 +33,39 @@ _registered: list[Any] = []
 # first bytes of what stands for a chunk, by which it is told from the library's own data
 _MARK = bytes.fromhex("c5b1709e4dfa2836")
 _MARK_NBYTES = len(_MARK)
+_ADDRESS = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5Frame:
+    """Frame of one shard; see `format.frame.Frame`."""
+
+    file: Hdf5File  # what the shard holds
+    extent: Shape  # shape of its dataset
+
+    @property
+    def keeps(self) -> npt.NDArray[np.bool_]:
+        """See `Frame`; those that have elements in the dataset."""
+        return self.file.is_inside(self.extent)
+
+    def reserve(self) -> Sequence[tuple[int, int]]:
+        """See `Frame`."""
+        return _rooms(self.file, self.extent)
+
+    def close(self, nbytes: Ranks) -> Layout:
+        """See `Frame`."""
+        return _laid_out(self.file, self.extent, nbytes.astype(np.int64, copy=False).tobytes())
+
+
+@lru_cache(maxsize=16)
+def _rooms(file: Hdf5File, extent: Shape) -> Sequence[tuple[int, int]]:
+    full = lay_out_file(file, extent, np.where(file.is_inside(extent), 1, -1))
+    return [(piece.n_before, len(piece.data)) for piece in full.pieces]
+
+
+@lru_cache(maxsize=4)  # chunks that are not compressed have the same sizes in all files
+def _laid_out(file: Hdf5File, extent: Shape, nbytes: bytes) -> Layout:
+    return lay_out_file(file, extent, np.frombuffer(nbytes, np.int64))
 
 
 class _Recorder:
@@ -106,7 +145,7 @@ def require_h5py() -> Any:
     return h5py
 
 
-def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
+def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> Layout:
     """Have the library of HDF5 lay out a file.
 
     - `nbytes`: int64, shape (n,). Encoded size of each inner chunk by rank, in bytes; negative
@@ -136,25 +175,17 @@ def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
         recorder.expected = memoryview(b"")
         del dataset, write
     if places and min(places) < 0:
-        raise surprise("does not write a chunk at once")
+        raise _surprise("does not write a chunk at once")
     offsets = np.zeros(len(nbytes), dtype=np.int64)
     offsets[ranks] = places
     sequence = ranks[np.argsort(offsets[ranks], kind="stable")]
-    starts, pieces = _around(recorder, offsets[sequence], nbytes[sequence])
+    pieces = _around(recorder, offsets[sequence], nbytes[sequence])
+    head = pieces[0].data
     if not file.block_nbytes:
-        _raise_end(pieces[0], recorder.nbytes, file.index_nbytes)
-    elif bytes(pieces[0][file.block_nbytes :][: len(SIGNATURE)]) != SIGNATURE:
-        raise surprise("leaves no user block")
-    breaks = [number for number, piece in enumerate(pieces) if piece]
-    return FileLayout(
-        sequence=sequence,
-        offsets=offsets,
-        around=[pieces[number] for number in breaks],
-        breaks=breaks,
-        begins=[starts[number] for number in breaks],
-        nodes=sorted({at for at, data in recorder.pieces if data.startswith(NODE)}),
-        nbytes=recorder.nbytes,
-    )
+        _raise_end(head, recorder.nbytes, file.index_nbytes)
+    elif bytes(head[file.block_nbytes :][: len(HDF5.magic)]) != HDF5.magic:
+        raise _surprise("leaves no user block")
+    return Layout(sequence, offsets, pieces, recorder.nbytes)
 
 
 def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
@@ -181,34 +212,35 @@ def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
     )
 
 
-def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> tuple[list[int], list[bytearray]]:
-    """What the library has written before each chunk, and behind the last one, and where."""
+def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> list[Piece]:
+    """What the library has written before each chunk, and behind the last one."""
     starts = [0, *(begins + sizes).tolist()]
     stops = [*begins.tolist(), recorder.nbytes]
     if any(start > stop for start, stop in zip(starts, stops, strict=True)):
-        raise surprise("writes chunks over each other")
+        raise _surprise("writes chunks over each other")
     found = [bytearray(stop - start) for start, stop in zip(starts, stops, strict=True)]
     for at, data in recorder.pieces:
         gap = bisect.bisect_right(starts, at) - 1
         # A chunk of no bytes makes an empty gap, which has nothing to hold.
         if at + len(data) > stops[gap]:
-            raise surprise("writes over a chunk")
+            raise _surprise("writes over a chunk")
         found[gap][at - starts[gap] : at - starts[gap] + len(data)] = data
-    return starts, found
+    return [Piece(n, starts[n], data) for n, data in enumerate(found) if data]
 
 
-def _raise_end(head: bytearray, nbytes: int, index_nbytes: int) -> None:
+def _raise_end(head: Any, nbytes: int, index_nbytes: int) -> None:
     """Raise the end-of-file address of a superblock by the size of the index that follows.
 
     A program that opens the file for writing, and changes nothing, then leaves the index there.
     """
-    is_known = head[: len(SIGNATURE)] == SIGNATURE and head[len(SIGNATURE)] == 0
-    if not is_known or END.unpack_from(head, END_AT) != (nbytes,):
-        raise surprise("writes another superblock")
-    END.pack_into(head, END_AT, nbytes + index_nbytes)
+    at = END_OF_FILE[0]
+    is_known = head[: len(HDF5.magic)] == HDF5.magic and head[len(HDF5.magic)] == 0
+    if not is_known or _ADDRESS.unpack_from(head, at) != (nbytes,):
+        raise _surprise("writes another superblock")
+    _ADDRESS.pack_into(head, at, nbytes + index_nbytes)
 
 
-def surprise(what: str) -> StoreError:
+def _surprise(what: str) -> StoreError:
     """The error where the library of HDF5 does something else than it is known to do."""
     return StoreError(
         f"this version of the library of HDF5 {what}; install another version of h5py",

@@ -4,7 +4,6 @@ The plan, the journals and the leases lie in ``<array>.shardwrite/`` and are rem
 ends. The receipt lies in the array and stays.
 """
 
-from shardwrite.journal.adopting import ADOPTS, AdoptedFile, Adoption, Listing, Range
 from shardwrite.journal.begin import (
     begin_run,
     differences,
@@ -102,9 +101,6 @@ from shardwrite.journal.writer import (
 )
 
 __all__ = [
-    "ADOPTS",
-    "AdoptedFile",
-    "Adoption",
     "Beginning",
     "Beside",
     "BucketFence",
@@ -121,10 +117,8 @@ __all__ = [
     "JournalWriter",
     "Lease",
     "Ledger",
-    "Listing",
     "OldBytes",
     "Process",
-    "Range",
     "Receipt",
     "Replay",
     "RunDirectory",

@@ -16,19 +16,17 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, StoreError
-from shardwrite.format.hdf5_file import describe
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import place
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, unravel
-from shardwrite.hdf5.files import extent_of, write_parts
-from shardwrite.hdf5.layout import require_h5py
-from shardwrite.hdf5.patterns import lay_out
 from shardwrite.journal.undo import Change, OldBytes, change_in_place, shard_claim
-from shardwrite.read.hdf5_names import dataset_names
-from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
+from shardwrite.place.framed import write_framed
+from shardwrite.read.signatures import signature_of
 from shardwrite.read.stored_shard import ExistingShard, open_shard
+from shardwrite.seams import resolve
 from shardwrite.stores import NO_ROOM, Bounded, Capability, ObjectWriter, Proof, Store, needing
 
 
@@ -75,6 +73,7 @@ def clear_beyond(
                 continue  # verify tells of it
             if new is None:
                 continue
+            frame = _frame_of(shard, index)
             attempt = f"{scope}.{uuid.uuid4().hex}"
             try:
                 with (
@@ -92,14 +91,10 @@ def clear_beyond(
                     writer = transaction.create(shard.key)
                     if Capability.CONDITIONAL in store.capabilities:
                         writer.expect(shard.reader.version)
-                    _write(shard, writer, extent_of(metadata, index), *new)
+                    _write(shard, writer, frame, *new)
                     writer.finish(shard.check_current)
             except StoreError as error:
-                if (
-                    error.errno not in NO_ROOM
-                    or not rights.in_place
-                    or _dataset_in(shard) is not None
-                ):
+                if error.errno not in NO_ROOM or not rights.in_place or frame is not None:
                     raise
                 change, version = _cleared_in_place(shard, *new), shard.reader.version
                 with shard_claim(str(rights.proof.run_path), shard.key) as claim:
@@ -151,11 +146,11 @@ def _without_outside(
 def _write(
     shard: ExistingShard,
     writer: ObjectWriter,
-    extent: Shape,
+    frame: Frame | None,
     nbytes: npt.NDArray[np.int64],
     changed: dict[int, Buffer],
 ) -> None:
-    """Write a shard anew. It stays a file of HDF5 if it is one, with a dataset of a shape."""
+    """Write a shard anew, within its frame if it has one."""
 
     def write_chunks(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
         for rank in ranks.tolist():
@@ -165,13 +160,12 @@ def _write(
                 data = shard.source.read(old, size)
             writer.write([data])
 
-    name = _dataset_in(shard)
-    if name is None:
+    if frame is None:
         _write_plain(shard, writer, nbytes, write_chunks)
         return
-    layout = lay_out(describe(shard.metadata, Hdf5(dataset=name)), extent, nbytes)
+    layout = frame.close(nbytes)
     index = ShardIndex.build(layout.offsets, nbytes)
-    write_parts(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
+    write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
 
 
 def _write_plain(
@@ -214,14 +208,10 @@ def _cleared_in_place(
     return Change(shard.key, old_nbytes, writes, saved, spans)
 
 
-def _dataset_in(shard: ExistingShard) -> str | None:
-    """Name of the dataset in a shard that is a file of HDF5; None if it is a plain shard.
-
-    A file that the library cannot read is a plain shard, too.
-    """
-    metadata = shard.metadata
-    if not fits_hdf5(metadata) or not is_hdf5(metadata, shard.reader):
+def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
+    """Frame of a shard that is a file of another format, too; None if it is a plain one."""
+    signature = signature_of(shard.metadata, shard.reader)
+    if signature is None:
         return None
-    require_h5py()
-    names = dataset_names(shard.reader, metadata.grid, shard.index)
-    return names[0] if names else None
+    strategy: Strategy | None = resolve("old shard", signature.strategy)(shard)
+    return None if strategy is None else frame_at(strategy, shard.metadata, index)

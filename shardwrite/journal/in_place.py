@@ -75,6 +75,7 @@ from shardwrite.stores.files import check_movable
 
 _WORK = "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
+_ADOPTS = "adopts"  # key in the layout of what an older version did with files of HDF5
 _MAX_TRIES = 8
 _STATE_NBYTES = 512
 """More than the longest path of run state has, beside the path of its array."""
@@ -344,20 +345,21 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
                 _link_record(path, layout)
             break
     record = _parsed(path, read_file(home / RECORD) or b"")
+    if record.layout.get(_ADOPTS) in ("move", "link"):
+        raise JournalError(
+            f"{home} is of an older version, which moved or linked files of HDF5 into {path} and "
+            "was interrupted. Finish that, or give it up with abandon, with the version that began "
+            "it",
+            path=str(home),
+        )
     if layout is not None and dict(record.layout) != dict(layout):
-        from shardwrite.journal.adopting import ADOPTS  # for adopted files
 
         names = {*record.layout, *layout}
         others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
-        begun = (
-            f"an adoption of other files as {path}, or in another way, was begun and has not ended"
-            if ADOPTS in record.layout
-            else f"another conversion of {path} in its place was begun and has not ended; it makes "
-            f"something else of {', '.join(repr(name or '/') for name in others[:3])}"
-        )
         raise JournalError(
-            f"{begun}. Make the same call again to finish it, or give it up with abandon "
-            "(shardwrite abandon)",
+            f"another conversion of {path} in its place was begun and has not ended; it makes "
+            f"something else of {', '.join(repr(name or '/') for name in others[:3])}. Make the "
+            "same call again to finish it, or give it up with abandon (shardwrite abandon)",
             path=str(home),
             differences=others,
         )

@@ -1,7 +1,7 @@
 """Unfinished work of wings beside an array, which the core knows by names of files alone.
 
 ``<leaf>.conversion.shardwrite/record.json``
-    The tree of that name is converted, consumed or filled with adopted files. Nothing else writes
+    The tree of that name is converted or consumed. Nothing else writes
     to it; see :mod:`shardwrite.journal.in_place`.
 ``consumes.json`` in the directory of a run
     The shards of the run hold what was removed elsewhere. They are not taken away; see
@@ -33,7 +33,7 @@ def refuse_in_place(path: Path) -> None:
         if tree.name and is_there(conversion_beside(tree) / RECORD):
             raise JournalError(
                 f"{tree} is being converted in its place, and nothing else may write to it. Make "
-                "the same call again to finish that (shardwrite shard, unshard, reshard or adopt), "
+                "the same call again to finish that (shardwrite shard, unshard or reshard), "
                 "or give it up with abandon (shardwrite abandon), which leaves the old data",
                 path=str(conversion_beside(tree)),
             )

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence, Set
-from dataclasses import replace
+import stat
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from shardwrite.engines import active_engine
+from shardwrite.engines import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
+from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.joined import Joined, join
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import as_strategy
 from shardwrite.grid import Shape
 from shardwrite.operations.adopted import Adopted
-from shardwrite.operations.adopting import Call, adopt_files, look
-from shardwrite.operations.adopting_copies import Copying, copy_files, look_for_copies
 from shardwrite.operations.converting import Progress
-from shardwrite.place.target import resolve_target
-from shardwrite.stores import is_there, local_path
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target, resolve_target
+from shardwrite.plan import PlanOptions
+from shardwrite.plan.limits import check_indexes
+from shardwrite.read.stored_array import stored_at
+from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.progress import reporting
+from shardwrite.sources.hdf5_joined import JoinedStore
+from shardwrite.sources.hdf5_shard import DECODE, GIVE_FILES, NO_FILE, refusing
+from shardwrite.sources.hdf5_store import as_array
+from shardwrite.stores import as_store_error, is_there, local_path
 
 AnyPath = str | os.PathLike[str]
+
+_ELSEWHERE = "give another path, or remove it yourself"
 
 
 @public
@@ -32,17 +50,15 @@ def adopt(
     dataset: str | None = None,
     axis: int | None = None,
     grid: Sequence[int] | None = None,
-    how: str = "copy",
     strategy: Any = None,
     durability: str | None = None,
     restart: bool = False,
     memory_limit: int | str | None = None,
     progress: Progress = False,
 ) -> Adopted:
-    """Make one array of existing HDF5 or NetCDF-4 files, of which each becomes a shard.
+    """Make one array of existing HDF5 or NetCDF-4 files, with a shard for each file.
 
-    With ``how="move"`` or ``how="link"``, no chunk is copied. Each file gets an index of Zarr, and
-    stays a valid HDF5 file. Nothing is decoded.
+    The encoded chunks are copied, and nothing is decoded. The files stay as they are.
 
     Parameters
     ----------
@@ -52,8 +68,7 @@ def adopt(
         file, all have the same length. Along an axis with several, all but the last have the same
         length, a multiple of the length of a chunk. The last may be shorter.
     array : str, path, or store or node of zarr-python
-        Where the new array goes. With ``how="move"`` or ``how="link"`` it must be a directory in
-        the file system of the files.
+        Where the new array goes.
     dataset : str, optional
         Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
     axis : int, optional
@@ -62,18 +77,11 @@ def adopt(
     grid : sequence of int, optional
         The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``, the
         first three files lie side by side along axis 1, and the next three follow along axis 0.
-    how : {"copy", "move", "link"}
-        ``"copy"`` leaves the files as they are, and writes new shards with their encoded chunks.
-        ``"move"`` moves the files into the array. ``"link"`` gives each file a second name there,
-        and the file is changed under both names.
     strategy : Strategy or str, optional
-        How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`, with the
-        name that the dataset has in `files`. Only for ``how="copy"``.
-    restart : bool
-        Give up what an interrupted call has begun, and start over. Files that it has moved or
-        changed are restored first.
-    durability, memory_limit, progress
-        See :func:`to_sharded_zarr`. Only for ``how="copy"``; otherwise all is durable.
+        How the shards are written, by default as HDF5 files, by :class:`Hdf5`, with the name that
+        the dataset has in `files`.
+    durability, restart, memory_limit, progress
+        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -82,12 +90,10 @@ def adopt(
 
     Notes
     -----
-    The call can be interrupted at any time. The same call finishes it. Until then,
-    :func:`abandon` of `array` restores the bytes, sizes and times of all files that were moved or
-    linked, and puts them back. The array appears when all files are in it.
+    The call can be interrupted at any time. The same call finishes it.
 
-    Files that were moved or linked are read-only afterwards, because a program that changes such a
-    file would make its index wrong.
+    Shards that are HDF5 files are read-only, because a program that changes such a file would make
+    its index wrong.
 
     Raises
     ------
@@ -95,7 +101,7 @@ def adopt(
         Before anything is changed, if a file cannot become a shard, the files do not fit each
         other, or something stands in the place of the array.
     PlanError
-        If no plan for copies, or not the index of a file, fits into the memory.
+        If no plan fits into the memory.
     JournalError
         If another process is at it, or something else was begun there.
     CorruptShardError
@@ -113,28 +119,22 @@ def adopt(
     ...     with h5py.File(f"{path}/{day}.h5", "w") as file:
     ...         _ = file.create_dataset("data", data=[[day] * 4] * 2, chunks=(1, 4))
     >>> files = [f"{path}/{day}.h5" for day in range(3)]
-    >>> shardwrite.adopt(files, path + "/days.zarr", how="move").shape
+    >>> shardwrite.adopt(files, path + "/days.zarr").shape
     (6, 4)
     >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
     [0, 0, 1, 1, 2, 2]
     """
-    call = _call_of(files, dataset, _arrangement(axis, grid), how)
-    if how != "copy":
-        for field, value in (
-            ("strategy", strategy),
-            ("durability", durability),
-            ("memory_limit", memory_limit),
-        ):
-            if value is not None:
-                raise SpecError(
-                    "is only for chunks that are copied",
-                    field=field,
-                    value=value,
-                    remedy=f'leave it out, or give how="copy" in place of how="{how}"',
-                )
-        return adopt_files(call, resolve_target(array, None), restart=restart)
-    copying = Copying(strategy, durability, memory_limit, progress, restart=restart)
-    return copy_files(call, resolve_target(array, None), copying, active_engine())
+    found = _look(_call_of(files, dataset, _arrangement(axis, grid)))
+    target, engine = resolve_target(array, None), active_engine()
+    made = found.converting(strategy, memory_limit, target, engine)
+    run = for_new_array(
+        RunOptions(durability=durability, restart=restart, remedy_if_there=_ELSEWHERE)
+    )
+    with reporting(progress, made.plan.raw_nbytes) as on_report:
+        (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
+    is_skipped = not result.seconds  # the run had ended before
+    planned = found.planned(target.label, made.metadata.index_codec.location)
+    return replace(planned, is_plan=False, is_skipped=is_skipped)
 
 
 def preview_adopt(
@@ -144,17 +144,128 @@ def preview_adopt(
     dataset: str | None,
     axis: int | None,
     grid: Sequence[int] | None,
-    how: str,
     strategy: Any = None,
 ) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
-    call = _call_of(files, dataset, _arrangement(axis, grid), how)
+    found = _look(_call_of(files, dataset, _arrangement(axis, grid)))
     target = resolve_target(array, None)
-    if how == "copy":
-        found = look_for_copies(call)
-        made = found.converting(strategy, None, target, active_engine())
-        return found.told(target.label, made.metadata.index_codec.location)
-    return replace(look(call, target).told(target.label, how), is_plan=True)
+    made = found.converting(strategy, None, target, active_engine())
+    return found.planned(target.label, made.metadata.index_codec.location)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    files: tuple[str, ...]  # absolute paths of the files, in their order
+    dataset: str | None  # name of the dataset in each file
+    # The axis along which the files follow one another, or the number of files along each axis
+    arrangement: int | Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files that were looked at, and whose chunks can be copied."""
+
+    joined: Joined  # the array that they make
+    store: JoinedStore  # their chunks
+    dataset: str  # name of the dataset
+    n_files: int  # number of the files, and their size in bytes
+    nbytes: int
+
+    def planned(self, path: str, index_location: str) -> Adopted:
+        """What would be done."""
+        grid = self.joined.whole.grid
+        return Adopted(
+            path=path,
+            dataset=self.dataset,
+            shape=grid.shape,
+            shards=self.joined.shards,
+            chunks=grid.chunks,
+            index_location=index_location,
+            n_shards=self.n_files,
+            nbytes=self.nbytes,
+            left_out=self.joined.left_out,
+            is_plan=True,
+        )
+
+    def converting(
+        self, strategy: Any, memory_limit: int | str | None, target: Target, engine: Engine
+    ) -> Converting:
+        """Plan the copies."""
+        if strategy is None:
+            _check_fits(self.joined.sharded("end"), self.dataset)
+        chosen = Hdf5() if strategy is None else as_strategy(strategy)
+        if isinstance(chosen, Hdf5) and chosen.dataset is None:
+            chosen = replace(chosen, dataset=self.dataset)
+        options = PlanOptions(strategy=chosen, memory_limit=memory_limit)
+        layout = ConversionOptions(shards=self.joined.chunks_per_part)
+        source = stored_at(InStore(self.store))
+        return convert_array(source, engine, layout, options, target.store)
+
+
+def _look(call: _Call) -> _Files:
+    """Look at all files, before anything is written."""
+    _refuse_patterns(call)
+    files, names, sizes = [], [], []
+
+    def each() -> Iterator[tuple[str, ArrayMetadata]]:
+        for path in call.files:
+            with as_store_error(path, "cannot look at"):
+                is_file = stat.S_ISREG(os.stat(path).st_mode)
+            if not is_file:
+                raise _refused(path, NO_FILE, GIVE_FILES)
+            files.append(JoinedStore.file_of(path))
+            with refusing(path, _refused):
+                found = as_array(path, call.dataset or "")
+            if found.codecs.why_not:
+                raise _refused(path, f"it has {found.codecs.why_not}")
+            names.append(found.source.dataset)
+            if names[-1] != names[0]:
+                raise _refused(
+                    path,
+                    f"its dataset is {names[-1]!r}, and that of the first is {names[0]!r}",
+                    "give the name of the dataset that all files have (--dataset)",
+                )
+            sizes.append(files[-1][1][1])
+            yield path, found.metadata
+
+    joined = join(each(), len(call.files), call.arrangement)
+    check_indexes(joined.sharded("end").grid, call.files, sum(sizes))
+    store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
+    return _Files(joined, store, names[0], len(files), sum(sizes))
+
+
+def _refuse_patterns(call: _Call) -> None:
+    """Refuse names with which a shell would find files, if there is no file of that name."""
+    pattern = next((name for name in call.files if "*" in name and not is_there(name)), None)
+    if pattern is not None:
+        raise SpecError(
+            "no such file, and a pattern is not expanded here",
+            field="files",
+            value=pattern,
+            remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
+        )
+
+
+def _check_fits(metadata: ArrayMetadata, dataset: str) -> None:
+    """Refuse an array whose shards :class:`Hdf5` could not write, and say what can be done."""
+    try:
+        describe(metadata, Hdf5(dataset=dataset))
+    except SpecError as error:
+        raise SpecError(
+            f"shards that are HDF5 files cannot have it ({error.message})",
+            field=error.fields["field"],
+            value=error.fields["value"],
+            remedy='copy its chunks into plain shards, with strategy="fixed-order"',
+        ) from error
+
+
+def _refused(path: str, why: str, remedy: str = DECODE) -> SpecError:
+    return SpecError(
+        f"its chunks cannot be copied: {why}",
+        field="files",
+        value=path,
+        remedy=remedy,
+    )
 
 
 def _arrangement(axis: Any, grid: Any) -> int | Shape:
@@ -188,11 +299,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Call:
-    if how not in ("copy", "move", "link"):
-        raise SpecError(
-            "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
-        )
+def _call_of(files: Any, dataset: Any, arrangement: int | Shape) -> _Call:
     if dataset is not None and not _is_name(dataset):
         remedy = 'give a name such as "data" or "raw/data"'
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
@@ -204,7 +311,7 @@ def _call_of(files: Any, dataset: Any, arrangement: int | Shape, how: str) -> Ca
             value=arrangement,
             remedy="give as many files as the grid has places, or another grid",
         )
-    return Call(paths, dataset, arrangement, how)
+    return _Call(paths, dataset, arrangement)
 
 
 def _paths_of(files: Any) -> tuple[str, ...]:

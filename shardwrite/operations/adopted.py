@@ -10,23 +10,15 @@ from shardwrite.errors import printable
 from shardwrite.grid import ceil_div
 from shardwrite.results import Facts, Result, counted, human
 
-_HOW = {
-    "move": "moved into the array",
-    "link": "linked into the array",
-    "copy": "left as they are; their chunks are copied",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted(Result):
-    """Files that have become the shards of an array. :func:`shardwrite.adopt` returns it.
+    """Files of which the shards of an array were made. :func:`shardwrite.adopt` returns it.
 
     Attributes
     ----------
     path : str
         Path of the array.
-    how : {"move", "link", "copy"}
-        What became of the files.
     dataset : str
         Name of the dataset in each file.
     shape, shards, chunks : tuple of int
@@ -36,7 +28,7 @@ class Adopted(Result):
     n_shards : int
         Number of files.
     nbytes : int
-        Size of all shards, in bytes; of the files, if `is_plan` or their chunks are copied.
+        Size of all files, in bytes.
     left_out : tuple of str
         Names of attributes that are left out, because they differ from file to file.
     is_plan : bool
@@ -46,7 +38,6 @@ class Adopted(Result):
     """
 
     path: str
-    how: str
     dataset: str
     shape: tuple[int, ...]
     shards: tuple[int, ...]
@@ -81,7 +72,7 @@ class Adopted(Result):
         where = f", in a grid of {' x '.join(map(str, counts))}" if is_grid else ""
         rows = [
             ("array", f"{self.path}, {self.shape}"),
-            ("files", f"{self.n_shards:,}{where}, {human(self.nbytes)}, {_HOW[self.how]}"),
+            ("files", f"{self.n_shards:,}{where}, {human(self.nbytes)}, left as they are"),
             ("shards", f"{self.shards}, index at the {self.index_location}"),
             ("inner chunks", f"{self.chunks}, of the dataset {self.dataset!r}"),
         ]
@@ -90,9 +81,7 @@ class Adopted(Result):
         return rows
 
     def __repr__(self) -> str:
-        return (
-            f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}, how={self.how!r}>"
-        )
+        return f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}>"
 
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""

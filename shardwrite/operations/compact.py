@@ -23,13 +23,13 @@ from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
-from shardwrite.read.hdf5_shards import is_hdf5_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.read.signatures import signature_at
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.hdf5_kept import shards_at_ends
 from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.old_shards import shards_at_ends
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
@@ -255,10 +255,11 @@ def looked_at(
     ranks = map(int, np.flatnonzero(wasteful))
     among = (unravel(rank, metadata.grid.counts) for rank in ranks)
     for at in itertools.chain(shards_at_ends(metadata.grid), among):
-        if is_hdf5_at(metadata, target.store, at):
+        signature = signature_at(metadata, target.store, at)
+        if signature is not None:
             raise SpecError(
-                f"the shard {metadata.shard_key(at)!r} is also a file of HDF5. Bytes that are not "
-                "chunks are the rest of that file, and no waste",
+                f"the shard {metadata.shard_key(at)!r} is also a {signature.title}. Bytes that are "
+                "not chunks are the rest of that file, and no waste",
                 field="store",
                 value=target.label,
                 remedy="leave the array as it is: each update writes such a file anew. For an "

@@ -26,8 +26,7 @@ from shardwrite.operations.consuming import (
     refused,
 )
 from shardwrite.operations.conversion import ConvertedArray
-from shardwrite.operations.converting import Call, One, refuse_loss_of
-from shardwrite.operations.hdf5_sources import with_name
+from shardwrite.operations.converting import Call, One, keeping_names, refuse_loss_of
 from shardwrite.operations.in_place import INTO, taken_over
 from shardwrite.operations.unfinished import refuse_runs
 from shardwrite.place.base import Place
@@ -47,7 +46,7 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
 
     def plan(source: StoredArray, into: Store) -> Converting:
         begun = layout_of(consumed_path(place, call)).get("")
-        options = with_name(source, call.options, begun)
+        options = keeping_names(source, call.options, begun)
         made = convert_array(source, engine, call.wanted.options, options, into)
         check_copied(One("", made))
         refuse_loss_of([source], call)

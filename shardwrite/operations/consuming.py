@@ -14,8 +14,7 @@ from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import has_consolidated, holding, read_receipt, tidy
 from shardwrite.journal.consuming import Consumption
 from shardwrite.operations.conversion import ConvertedArray
-from shardwrite.operations.converting import Call, One
-from shardwrite.operations.hdf5_sources import named
+from shardwrite.operations.converting import Call, One, labelled
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
@@ -113,10 +112,10 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
 
 
 def digest_of(made: Converting, call: Call) -> str:
-    """Digest of what the array becomes, and the name of a dataset; see `named`."""
+    """Digest of what the array becomes, and the label of a strategy; see `labelled`."""
     facts = [made.metadata.document, call.wanted.options.drop_empty]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return named(digest, call.options.strategy, made.plan.strategy)
+    return labelled(digest, call.options.strategy, made.plan.strategy)
 
 
 def consume_one(

@@ -6,6 +6,7 @@ Encoded inner chunks are copied where they can be, and no chunk is decoded for t
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
@@ -16,9 +17,10 @@ from shardwrite.operations.conversion_keywords import (
     ShardArguments,
     UnshardArguments,
 )
-from shardwrite.operations.converting import call_of, plan_all, planned
+from shardwrite.operations.converting import call_of, plan_all, planned, refuse_loss
 from shardwrite.operations.whole_trees import convert_tree, short_form
 from shardwrite.options import taken_from
+from shardwrite.plan import PlanOptions
 from shardwrite.sources.volume_arrays import open_tree
 from shardwrite.stores.inside import InsideStore
 
@@ -189,3 +191,15 @@ def plan_reshard(given: PlanReshardArguments) -> ConversionPlan:
         left_out=tree.left_out,
         is_one_file=isinstance(tree.place.store, InsideStore),
     )
+
+
+def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: bool) -> None:
+    """Refuse a conversion that would lose files of another format; see `refuse_loss`."""
+    if all(one.how == "skipped" for one in made.arrays):
+        return
+    names = {one.name for one in made.arrays}
+    tree = open_tree(src, lambda name: name in names)
+    sources = [source for _, source in tree.arrays]
+    is_sharded = any(one.shards is not None for one in made.arrays)
+    options = PlanOptions(strategy=strategy)
+    refuse_loss(sources, options, is_sharded=is_sharded, is_consumed=is_consumed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,25 +13,36 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
-from shardwrite.grid import ShardGrid
+from shardwrite.format.frame import framing_of
+from shardwrite.format.signatures import Signature, signatures_in
+from shardwrite.format.strategy import Strategy
+from shardwrite.grid import Shape, ShardGrid
+from shardwrite.journal import receipt_at
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.conversion_keywords import IN_PLACE, ReshardArguments
-from shardwrite.operations.hdf5_sources import refuse_loss, with_name
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
 from shardwrite.options import taken_from
 from shardwrite.place.target import refuse_names, resolve_place, resolve_target
 from shardwrite.plan import PlanOptions
+from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.read.signatures import signature_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.survey import survey
+from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
 from shardwrite.runs.growing import settled_shards
 from shardwrite.runs.job import Job
+from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
+
+_N_THREADS = 16
+_AT_A_TIME = 1024
+_N_DIGITS = 64  # of a digest
 
 Progress = bool | Callable[[GroupReport], None]
 
@@ -201,7 +214,7 @@ def plan_all(
         try:
             options = call.options
             if call.removes_source:
-                options = with_name(source, options, (begun or {}).get(name))
+                options = keeping_names(source, options, (begun or {}).get(name))
             made.append(One(name, convert_array(source, engine, what, options, into), kept))
         except ShardwriteError as error:
             if name:
@@ -241,10 +254,72 @@ def planned(one: One, engine: Engine) -> PlannedArray:
 
 
 def refuse_loss_of(sources: Sequence[StoredArray], call: Call) -> None:
-    """Refuse a call after which files of HDF5 are gone that are shards; see `refuse_loss`."""
+    """Refuse a call that loses files of another format; see `refuse_loss`."""
     if call.removes_source and not call.drop_hdf5:
         is_sharded = call.wanted.options.shards is not None
         refuse_loss(sources, call.options, is_sharded=is_sharded, is_consumed=call.consume)
+
+
+def refuse_loss(
+    sources: Sequence[StoredArray], options: PlanOptions, *, is_sharded: bool, is_consumed: bool
+) -> None:
+    """Refuse a conversion after which shards are gone that are files of another format, too."""
+    for source in sources:
+        found = _first_file(source.array)
+        if found is None or found[1].strategy == options.strategy.name:
+            continue
+        index, signature = found
+        elsewhere = "leave consume out" if is_consumed else "give another place for the new array"
+        kept = (
+            f', or call reshard with strategy="{signature.strategy}" for new files that hold only '
+            "this dataset"
+        )
+        raise SpecError(
+            f"the shard {source.array.metadata.shard_key(index)!r} of {source.label} is also a "
+            f"{signature.title}, and nothing in it but the array would be kept",
+            field="drop_hdf5",
+            value=False,
+            remedy=f"{elsewhere}, which leaves the files as they are{kept if is_sharded else ''}. "
+            "To give them up, give drop_hdf5=True",
+        )
+
+
+def _first_file(array: ShardedArray) -> tuple[Shape, Signature] | None:
+    """Position and signature of the first shard that is a file of another format, if any is."""
+    metadata = array.metadata
+    if not signatures_in(metadata):
+        return None
+    ranks = np.flatnonzero(ranks_there(array))
+    look = partial(signature_at, metadata, array.store)
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for start in range(0, len(ranks), _AT_A_TIME):
+            at = np.unravel_index(ranks[start : start + _AT_A_TIME], metadata.grid.counts)
+            indices = [tuple(index) for index in np.stack(at, axis=1).tolist()]
+            for index, signature in zip(indices, pool.map(look, indices), strict=True):
+                if signature is not None:
+                    return index, signature
+    return None
+
+
+def keeping_names(source: StoredArray, options: PlanOptions, begun: str | None) -> PlanOptions:
+    """Options of a conversion, of which the strategy keeps what the files have that it replaces.
+
+    - `begun`: what `labelled` gave when the same conversion was begun. Files of the array may be
+      gone since.
+    """
+    framing, metadata = framing_of(options.strategy), source.array.metadata
+    if framing is None or not signatures_in(metadata):
+        return options
+    if begun is not None:
+        return replace(options, strategy=framing.labelled(begun[_N_DIGITS:]))
+    known = OldShards(metadata, source.array.store, receipt_at(source.place))
+    strategy = keeping(known, options.strategy, shards_at_ends(metadata.grid), drops=True)
+    return replace(options, strategy=strategy)
+
+
+def labelled(digest: str, asked: Strategy, kept: Strategy) -> str:
+    """A digest of a conversion, with the label of its strategy if the files have decided it."""
+    return f"{digest}{kept.label}" if framing_of(asked) and asked != kept else digest
 
 
 HAS_LAYOUT = "it has this layout already"

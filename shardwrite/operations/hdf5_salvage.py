@@ -2,64 +2,37 @@
 
 A program that stores something in such a file moves its end, and may move chunks. Then the index
 of Zarr is in the wrong place, or wrong. To cut the file off would destroy it for HDF5, which knows
-where its chunks are. So the file stays whole, and gets a new index as an adopted file does.
+where its chunks are. So the file stays whole, and gets a new index.
 """
 
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+import struct
 from pathlib import Path
 
 import numpy as np
 
-from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges
 from shardwrite.encode.scan import decodes, shard_up_to
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape
+from shardwrite.operations.salvage import NewIndex
 from shardwrite.read.hdf5_names import dataset_names
-from shardwrite.read.hdf5_shards import why_unreadable
-from shardwrite.runs.hdf5_kept import KnownShards
+from shardwrite.read.hdf5_shards import end_of_file, names_told, why_unreadable
+from shardwrite.runs.old_shards import OldShards
 from shardwrite.sources.hdf5_shard import DatasetFile, look_into
-from shardwrite.stores import COPIED_NBYTES, ObjectWriter, Store, mode_of
+from shardwrite.stores import Store, mode_of
 
 _NO_SHARD = "cannot become a shard as it is: "
-
-
-@dataclass(frozen=True, slots=True)
-class Reindexed:
-    """A file of HDF5 with a new index, as an object to read."""
-
-    source: Ranges  # the file as it is
-    nbytes: int  # size of the file with the new index
-    dataset: str  # name of the dataset that the index is of
-    # Offsets and bytes that differ, ascending. The last ones may follow the end of the file.
-    changes: tuple[tuple[int, bytes], ...]
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """See :meth:`shardwrite.encode.reader.Ranges.read`."""
-        end = offset + nbytes
-        found = bytearray(nbytes)
-        old = max(0, min(end, self.source.nbytes) - offset)
-        if old:
-            found[:old] = self.source.read(offset, old)
-        for at, data in self.changes:
-            first, last = max(at, offset), min(at + len(data), end)
-            if first < last:
-                found[first - offset : last - offset] = data[first - at : last - at]
-        return found
-
-    def write(self, writer: ObjectWriter) -> None:
-        """Append the whole of it to a new object."""
-        for start in range(0, self.nbytes, COPIED_NBYTES):
-            writer.write([self.read(start, min(COPIED_NBYTES, self.nbytes - start))])
+_SUPERBLOCK_NBYTES = 64
+_LAST_WITHOUT_CHECKSUM = 1  # version of the superblock
 
 
 def index_again(
-    metadata: ArrayMetadata, store: Store, index: Shape, source: Ranges, known: KnownShards
-) -> Reindexed | str | None:
+    metadata: ArrayMetadata, store: Store, index: Shape, source: Ranges, known: OldShards
+) -> NewIndex | str | None:
     """Make the index of a shard that is a file of HDF5 again.
 
     - `source`: the shard, which starts as a file of HDF5.
@@ -70,7 +43,7 @@ def index_again(
     path = None if root is None else Path(root, key)
     is_file = path is not None and stat.S_ISREG(mode_of(path))
     whole = tuple(i + first for i, first in zip(index, metadata.first_shard, strict=True))
-    names = known.told_at(whole) or dataset_names(source, metadata.grid, None)
+    names = names_told(known, whole) or dataset_names(source, metadata.grid, None)
     found, why = list[DatasetFile](), "HDF5 finds no dataset in it that fits the array"
     for name in names:
         try:
@@ -106,7 +79,7 @@ def _bits(metadata: ArrayMetadata) -> bytes:
     return np.asarray(metadata.fill_value, metadata.dtype).tobytes()
 
 
-def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> Reindexed | str | None:
+def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> NewIndex | str | None:
     """The file with the index that its dataset tells; see `index_again`."""
     if found.nbytes != source.nbytes:
         return "another program changes it at this moment"
@@ -117,15 +90,19 @@ def _made(metadata: ArrayMetadata, source: Ranges, found: DatasetFile) -> Reinde
         return None
     seal, n = codec.seal(new), source.nbytes
     if codec.location == "start":
-        if len(seal.prefix) > found.superblock.base:
+        if len(seal.prefix) > found.block_nbytes:
             return "its user block has no room for the index"
-        made = Reindexed(source, n, found.dataset, ((0, bytes(seal.prefix)),))
+        made = NewIndex(source, n, found.dataset, ((0, bytes(seal.prefix)),))
     elif found.why_not_end:
         return f"nothing may follow its end: {found.why_not_end}"
     else:
-        suffix = bytes(seal.suffix)
-        at, _, block = found.superblock.raised(n + len(suffix))
-        made = Reindexed(source, n + len(suffix), found.dataset, ((at, block), (n, suffix)))
+        suffix, base = bytes(seal.suffix), found.block_nbytes
+        at, _, version = end_of_file(bytes(source.read(base, min(_SUPERBLOCK_NBYTES, n - base))))
+        if version > _LAST_WITHOUT_CHECKSUM:
+            return f"nothing may follow its end: its superblock has version {version}"
+        end = struct.pack("<Q", n + len(suffix))
+        changes = ((base + at, end), (n, suffix))
+        made = NewIndex(source, n + len(suffix), found.dataset, changes)
     shard = shard_up_to(metadata, made, made.nbytes)
     if shard is None or not decodes(shard):
         return "its chunks do not decode"

@@ -37,8 +37,6 @@ from shardwrite.format.node import (
 )
 from shardwrite.format.precomputed.stored import why_kept
 from shardwrite.journal import (
-    ADOPTS,
-    Adoption,
     check_groups_above,
     consolidate,
     replace_document,
@@ -96,33 +94,17 @@ def finish_in_place(place: Place) -> bool:
                 "as nothing of it was removed",
                 path=str(work.work),
             )
-        if ADOPTS in work.layout:
-            raise JournalError(
-                f"files are being adopted as {path}. Make that call again to finish it (shardwrite "
-                "adopt), or give it up with abandon (shardwrite abandon), which restores the files",
-                path=str(work.work),
-            )
         if work.is_new:
             _finish(work)
             return True
     return False
 
 
-def finish_adoption(work: InPlace, state: Adoption) -> None:
-    """Publish an array whose shards are files that were adopted, once all of them are in it."""
-    if not state.is_published:
-        _withdraw(work)  # a group may list an array that is gone
-    state.publish()
-    _enter(work)
-    work.finish()
-
-
 def abandon_in_place(place: Place) -> bool:
     """Give up a conversion in place that was interrupted; the old tree stays.
 
     After the exchange of names, the conversion is finished instead. A conversion that consumes the
-    tree is given up if nothing of it was removed, and then the tree is whole. If files are being
-    adopted, they are restored and put back, unless the array has its name already.
+    tree is given up if nothing of it was removed, and then the tree is whole.
     """
     path = place.tree_path
     if path is None or not find_in_place(path):
@@ -131,13 +113,6 @@ def abandon_in_place(place: Place) -> bool:
         if INTO in work.layout:
             give_back(work)
             work.give_up()
-        elif ADOPTS in work.layout:
-            state = Adoption(path, work.work)
-            if state.is_published:
-                finish_adoption(work, state)
-            else:
-                state.give_back()
-                work.give_up()
         elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
         else:  # also if another tree lies there now, which stays

@@ -11,19 +11,16 @@ from shardwrite.errors import IncompleteError
 from shardwrite.journal import RunDirectory, fetched, find_run, is_complete, unfinished
 from shardwrite.journal.in_place import find_in_place
 from shardwrite.operations.compact import Compaction, looked_at, unused
-from shardwrite.operations.conversion import ConversionPlan
-from shardwrite.operations.hdf5_sources import refuse_loss
 from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.scattered import is_abandonable
 from shardwrite.operations.scattered_parts import ScatteredRun, Share
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import Plan, PlanOptions, check_part
+from shardwrite.plan import Plan, check_part
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
-from shardwrite.sources.volume_arrays import open_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +39,6 @@ def preview_erase(
     nothing, where = nothing_in(store, region, name)
     how = {"strategy": strategy, "drop_hdf5": drop_hdf5}
     return plan_region(nothing, store, where, name=name, casting="no", **how)
-
-
-def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: bool) -> None:
-    """Refuse a conversion after which files of HDF5 are gone that are shards of its source."""
-    if all(one.how == "skipped" for one in made.arrays):
-        return
-    names = {one.name for one in made.arrays}
-    tree = open_tree(src, lambda name: name in names)
-    sources = [source for _, source in tree.arrays]
-    is_sharded = any(one.shards is not None for one in made.arrays)
-    options = PlanOptions(strategy=strategy)
-    refuse_loss(sources, options, is_sharded=is_sharded, is_consumed=is_consumed)
 
 
 def preview_compact(store: Any, *, name: str | None, above: float) -> Compaction:

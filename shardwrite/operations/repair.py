@@ -33,9 +33,9 @@ from shardwrite.config.values import value_of
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError
-from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.signatures import signatures_in
 from shardwrite.format.strategies import as_strategy
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape, ravel
@@ -68,17 +68,16 @@ from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
-from shardwrite.read.hdf5_shards import fits_hdf5
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.versions import object_versions
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.given import check_meaning, take, take_written
-from shardwrite.runs.hdf5_kept import KnownShards, keeping_hdf5, shards_at_ends
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
+from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
@@ -235,7 +234,7 @@ def repair(
         if x is not None:  # before anything is moved
             asked = None if is_usual else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
-            usual = _keeping_hdf5(target, array, asked, bad, drops=drop_hdf5) or usual
+            usual = _keeping_kinds(target, array, asked, bad, drops=drop_hdf5) or usual
         if salvage or scan:
             torn = find_torn(
                 array, target, [problem.index for problem in before.problems], ledger, scan=scan
@@ -297,7 +296,7 @@ class _How:
     stores_empty: bool
 
 
-def _keeping_hdf5(
+def _keeping_kinds(
     target: Target,
     array: ShardedArray,
     asked: Strategy | None,
@@ -305,23 +304,25 @@ def _keeping_hdf5(
     *,
     drops: bool,
 ) -> Strategy | None:
-    """The strategy by which bad shards are written again, so that files of HDF5 stay such files.
+    """The strategy by which bad shards are written again, so that each stays the kind it is.
 
     - `asked`: the strategy that the user has given. By default, the shards tell.
-    - `drops`: whether files of HDF5 may be dropped.
-    - Returns: None if the user has given none, and no file of HDF5 is among the shards.
+    - `drops`: whether files of another format may be dropped.
+    - Returns: None if the user has given none, and all shards are plain ones.
     """
     metadata = array.metadata
-    if not bad or not fits_hdf5(metadata):
+    if not bad or not signatures_in(metadata):
         return asked
-    known = KnownShards.of(target, metadata)
+    known = OldShards.of(target, metadata)
     looked_at = [*bad, *shards_at_ends(metadata.grid)]
     if asked is None:
-        if drops or not any(known.is_hdf5(index) for index in looked_at):
+        kinds = () if drops else filter(None, map(known.kind_of, looked_at))
+        kind = next(iter(kinds), None)
+        if kind is None:
             return None
-        asked = Hdf5()
+        asked = as_strategy(kind.strategy)
         check_updatable(target.store, asked)
-    return keeping_hdf5(known, asked, looked_at, drops=drops)
+    return keeping(known, asked, looked_at, drops=drops)
 
 
 def _write_again(

@@ -5,8 +5,8 @@ therefore be undone: the shard is cut to the size that a journal recorded. Witho
 file is searched backwards for an index with a correct checksum. Such a search does not tell how old
 the state is that it finds.
 
-A shard that is a file of HDF5 is not cut, since HDF5 could not read it afterwards. It gets a new
-index instead (:mod:`shardwrite.operations.hdf5_salvage`), or stays as it is.
+A shard that is a file of another format, too, is not cut, since programs of that format could not
+read it afterwards. It gets a new index instead, or stays as it is.
 
 A salvage commits like every other change: it holds a lease, keeps a journal, and checks its token
 before each rename.
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges, ShardReader
 from shardwrite.encode.scan import scan_for_end, shard_up_to
 from shardwrite.errors import (
@@ -37,6 +38,7 @@ from shardwrite.errors import (
     StoreError,
 )
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.signatures import Signature
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.journal import (
@@ -54,16 +56,18 @@ from shardwrite.journal import (
     recover_changes,
     taking_part,
 )
-from shardwrite.operations.hdf5_salvage import Reindexed, index_again
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.hdf5_shards import fits_hdf5, is_hdf5
-from shardwrite.runs.hdf5_kept import KnownShards
+from shardwrite.read.signatures import signature_of
+from shardwrite.runs.old_shards import OldShards
 from shardwrite.runs.receipts import updated_receipt
+from shardwrite.seams import resolve
 from shardwrite.stores import (
+    COPIED_NBYTES,
     ObjectReader,
+    ObjectWriter,
     Protectable,
     Store,
     Transaction,
@@ -75,10 +79,39 @@ from shardwrite.write.context import WriteSpec, Written
 
 _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
-_BY_HDF5 = "which another program may have changed; all else in the file is as it was"
+_BY_DATASET = "which another program may have changed; all else in the file is as it was"
 _CHANGED = "another program has changed it since the run wrote it"
 _FROM_SOURCE = "Repair it with the source (--source)"
 _BY_THE_RUN = "Run the command that writes the array again with recheck=True (--recheck)"
+
+
+@dataclass(frozen=True, slots=True)
+class NewIndex:
+    """A shard that is a file of another format, with a new index, as an object to read."""
+
+    source: Ranges  # the file as it is
+    nbytes: int  # size of the file with the new index
+    dataset: str  # name of the dataset that the index is of
+    # Offsets and bytes that differ, ascending. The last ones may follow the end of the file.
+    changes: tuple[tuple[int, bytes], ...]
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See :meth:`shardwrite.encode.reader.Ranges.read`."""
+        end = offset + nbytes
+        found = bytearray(nbytes)
+        old = max(0, min(end, self.source.nbytes) - offset)
+        if old:
+            found[:old] = self.source.read(offset, old)
+        for at, data in self.changes:
+            first, last = max(at, offset), min(at + len(data), end)
+            if first < last:
+                found[first - offset : last - offset] = data[first - at : last - at]
+        return found
+
+    def write(self, writer: ObjectWriter) -> None:
+        """Append the whole of it to a new object."""
+        for start in range(0, self.nbytes, COPIED_NBYTES):
+            writer.write([self.read(start, min(COPIED_NBYTES, self.nbytes - start))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +119,7 @@ class Torn:
     """Bad shards, as `find_torn` has found them."""
 
     shards: tuple[Shape, ...] = ()  # positions of the shards that can be cut, or get a new index
-    # One text for each file of HDF5 that must stay as it is, which says why
+    # One text for each file of another format that must stay as it is, which says why
     left: tuple[str, ...] = ()
 
 
@@ -105,22 +138,22 @@ def find_torn(
     """
     if ledger is None and not scan:
         return Torn()
-    known = KnownShards.of(target, array.metadata)
+    known = OldShards.of(target, array.metadata)
     shards, left = list[Shape](), list[str]()
     for index in bad:
         key = array.metadata.shard_key(index)
         found = _mended(array, target, index, ledger, known)
         if isinstance(found, str):
             how = _FROM_SOURCE if ledger is None else _BY_THE_RUN
-            left.append(f"{key} is a file of HDF5, and stays as it is: {found}. {how}")
+            left.append(f"{key} {found}. {how}")
         elif found is not None:
             shards.append(index)
     return Torn(tuple(shards), tuple(left))
 
 
 def _mended(
-    array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None, known: KnownShards
-) -> int | Reindexed | str | None:
+    array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None, known: OldShards
+) -> int | NewIndex | str | None:
     key = array.metadata.shard_key(index)
     if not target.place.has_object(key):
         return None
@@ -136,20 +169,26 @@ def _whole_state(
     store: Store,
     reader: ObjectReader,
     index: Shape,
-    facts: tuple[Ledger | None, KnownShards],
-) -> int | Reindexed | str | None:
+    facts: tuple[Ledger | None, OldShards],
+) -> int | NewIndex | str | None:
     """How a torn shard becomes whole: the size to which it is cut, or the file with a new index.
 
-    A text says why a file of HDF5 cannot become whole. None if the shard is not torn, or there is
-    no whole state of it.
+    A text says why a file of another format cannot become whole. None if the shard is not torn, or
+    there is no whole state of it.
     """
     ledger, known = facts
-    is_file = fits_hdf5(metadata) and is_hdf5(metadata, reader)
-    if is_file and ledger is None:
-        return index_again(metadata, store, index, reader, known)
+    signature = signature_of(metadata, reader)
+    if signature is not None and ledger is None:
+        index_again = resolve("new index", signature.strategy)
+        made: NewIndex | str | None = index_again(metadata, store, index, reader, known)
+        return _left(signature, made) if isinstance(made, str) else made
     size = _whole_size(metadata, reader, index, ledger)
     # The file is another one than the journal knows, and what it knows is not there any more.
-    return _CHANGED if is_file and size is not None else size
+    return size if signature is None or size is None else _left(signature, _CHANGED)
+
+
+def _left(signature: Signature, why: str) -> str:
+    return f"is a {signature.title}, and stays as it is: {why}"
 
 
 def _whole_size(
@@ -188,7 +227,7 @@ def salvage_shards(
     """
     if making is not None:
         with taking_part(making.path, driver := _name()):
-            known = KnownShards.of(target, metadata)
+            known = OldShards.of(target, metadata)
             salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger, known)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
@@ -196,7 +235,7 @@ def salvage_shards(
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
         with _ended_or(directory), taking_part(directory.path, driver := _name()):
-            known = KnownShards.of(target, metadata)
+            known = OldShards.of(target, metadata)
             salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
             list_before(directory, part, _box_of(part), target.durability(), driver)
@@ -301,7 +340,7 @@ class _Salvage:
     spec: WriteSpec
     # Contents of the journal of the run that makes the array; None without such a run
     known: Ledger | None
-    kinds: KnownShards  # what is known of all shards of the array
+    kinds: OldShards  # what is known of all shards of the array
     ledger: Ledger = field(init=False)  # state of the shards after the salvage
 
     def __post_init__(self) -> None:
@@ -337,15 +376,15 @@ class _Salvage:
             if state is None:
                 return self._whole(index, key, reader)
             if isinstance(state, str):
-                raise CorruptShardError(f"cannot be salvaged any more: {state}").located(key=key)
+                raise CorruptShardError(f"cannot be salvaged any more: it {state}").located(key=key)
             copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
-            if isinstance(state, Reindexed):
+            if isinstance(state, NewIndex):
                 state.write(writer)
                 if isinstance(writer, Protectable):
                     writer.protect(True)
                 facts = _facts_of(metadata, key, state, state.nbytes)
-                how = f"a new index was made from the dataset {state.dataset!r}, {_BY_HDF5}"
+                how = f"a new index was made from the dataset {state.dataset!r}, {_BY_DATASET}"
                 text = f"{key}: {how}; the file before is {copy}"
             else:
                 copy_bytes(reader, writer, state)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwrite.errors import PlanError
-from shardwrite.format.hdf5_file import check_fits_hdf5
+from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import own_strategy
 from shardwrite.grid import Box, boundaries
@@ -54,7 +54,7 @@ def make_plan(
     """
     own = own_strategy(metadata.shard_format)
     options = options if own is None else replace(options, strategy=own)
-    check_fits_hdf5(metadata, options.strategy)
+    check_fits(options.strategy, metadata)
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import PlanError
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
-from shardwrite.format.hdf5_file import check_fits_hdf5
+from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
@@ -207,11 +207,11 @@ class PlanFacts:
         """Bytes of a shard that a task holds.
 
         A fused task that does not stream holds the encoded inner chunks up to a limit, above which
-        they go to a file. All tasks hold what stands around the inner chunks in a file of HDF5, and
-        the process holds patterns of it. They also hold the indexes of a shard of a volume.
+        they go to a file. All tasks hold what a frame has around the inner chunks, or the indexes
+        of a shard of a volume.
         """
-        file = check_fits_hdf5(self.metadata, self.strategy)
-        around = self._sealing_nbytes if file is None else file.around_nbytes(BATCH_NBYTES)
+        framing = framing_of(self.strategy)
+        around = self._sealing_nbytes if framing is None else framing.around_nbytes(self.metadata)
         if not self.partition.is_fused or self._streams:
             return around
         written = self.metadata.grid.whole if self._touched is None else self._touched

@@ -1,75 +1,154 @@
-"""Recognition of shards that are files of HDF5, which other strategies must not change.
-
-Strategies are not stored with an array. So an update looks at the shard itself before it changes
-it.
-"""
+"""Shards that are files of HDF5: which dataset is the array's, and what programs make of them."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges, ShardReader
-from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.hdf5_file import LOOKED_AT, SIGNATURE, describe, signature_places
-from shardwrite.format.hdf5_groups import first_chunk
-from shardwrite.format.hdf5_strategy import Hdf5
-from shardwrite.format.hdf5_superblock import LONGEST, parse_superblock
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.frame import Frame, OldShard, OldShards
+from shardwrite.format.hdf5_file import END_OF_FILE, describe
+from shardwrite.format.hdf5_strategy import DEFAULT_DATASET, Hdf5, dataset_of
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.signatures import HDF5
 from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Shape, ravel
+from shardwrite.grid import Shape
+from shardwrite.hdf5.layout import Hdf5Frame, require_h5py
 from shardwrite.read.hdf5_names import dataset_names, has_library
-from shardwrite.stores import Store
+from shardwrite.read.signatures import magic_at
+from shardwrite.read.stored_shard import ExistingShard
 
-HOW_TO_CHANGE = (
-    'give strategy="hdf5", which keeps such files. For plain shards, give drop_hdf5=True to '
-    "write_region, erase or repair, with a strategy that writes whole shards, such as "
-    '"fixed-order"'
-)
-"""What can be done where a strategy would make plain shards of files of HDF5."""
-
-_FIRST_NBYTES = LOOKED_AT + len(SIGNATURE)
+_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}},)
+_MAX_NAMES = 10
+_ADDRESS = struct.Struct("<Q")
 
 
-def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
-    """Whether an object of an array starts as a file of HDF5, after a user block or without one."""
-    return _signature_at(metadata, Begun(source)) is not None
+@dataclass(frozen=True, slots=True)
+class Hdf5Framing:
+    """Frames of the shards that `Hdf5` writes; see `format.frame.Framing`."""
+
+    strategy: Hdf5
+
+    def choose(self, compressors: Any, index_location: str | None) -> tuple[Any, str | None]:
+        """See `Framing`: without the checksum crc32c, which HDF5 does not know.
+
+        Nor does a compressor that is given by its name bring that checksum.
+        """
+        if isinstance(compressors, str) and compressors != "keep":
+            compressors = _COMPRESSORS if compressors == "auto" else [compressors]
+        return compressors, self.strategy.index if index_location is None else index_location
+
+    def check_library(self) -> None:
+        """See `Framing`."""
+        require_h5py()
+
+    def check_fits(self, metadata: ArrayMetadata) -> None:
+        """See `Framing`."""
+        describe(metadata, self.strategy)
+
+    def around_nbytes(self, metadata: ArrayMetadata) -> int:
+        """See `Framing`."""
+        return 4 * describe(metadata, self.strategy).most_overhead_nbytes
+
+    def frame(self, metadata: ArrayMetadata, index: Shape) -> Frame:
+        """See `Framing`; the dataset has the shape of the shard, clipped at the array's end."""
+        grid = metadata.grid
+        extent = grid.shard_box(index).intersect(grid.whole).shape
+        return Hdf5Frame(describe(metadata, self.strategy), extent)
+
+    def may_replace(self, metadata: ArrayMetadata, key: str, old: OldShard) -> None:
+        """See `Framing`; the dataset keeps its name."""
+        name = self.strategy.name_in_file
+        names = names_in(metadata, key, old, [name], is_enough=True)
+        if names and name not in names:
+            raise self._other_name(names, f"in the shard {key!r}")
+
+    def for_update(self, shards: OldShards, indices: Iterable[Shape], *, drops: bool) -> Strategy:
+        """See `Framing`; the dataset gets the name that it has in the files."""
+        strategy = self.strategy
+        if not fits_hdf5(shards.metadata) or (strategy.dataset is not None and drops):
+            return strategy
+        noted, chosen, where = next(iter(_noted(shards)), None), None, ""
+        for index in indices:
+            names = names_at(shards, index, strategy.dataset)
+            key = shards.metadata.shard_key(index)
+            here = f"in the shard {key!r}"
+            if names is None:
+                names, here = names_told(shards, index), "in the shards of the array"
+            if not names:
+                continue
+            if strategy.dataset is not None:
+                if strategy.dataset not in names:
+                    raise self._other_name(names, here)
+                continue
+            if len(names) > 1 and noted not in names:
+                raise SpecError(
+                    f"the shard {key!r} has several datasets: {', '.join(map(repr, names))}",
+                    field="strategy.dataset",
+                    value=None,
+                    remedy="give the name of the array's dataset, as in strategy="
+                    f'"hdf5:{names[0]}"',
+                )
+            name = noted if noted in names else names[0]
+            if chosen not in (None, name):
+                raise SpecError(
+                    f"the dataset is {chosen!r} {where}, and {name!r} {here}",
+                    field="strategy.dataset",
+                    value=None,
+                    remedy="give one of the names, as in strategy="
+                    f'"hdf5:{chosen}", with drop_hdf5=True',
+                )
+            chosen, where = name, here
+        if strategy.dataset is not None:
+            return strategy
+        return replace(strategy, dataset=chosen or noted or DEFAULT_DATASET)
+
+    def labelled(self, label: str) -> Strategy:
+        """See `Framing`."""
+        strategy = self.strategy
+        return strategy if strategy.dataset else replace(strategy, dataset=dataset_of(label))
+
+    def _other_name(self, names: Sequence[str], where: str) -> SpecError:
+        """The error about a strategy that would give a dataset another name."""
+        return SpecError(
+            f"the dataset {where} is {' or '.join(map(repr, names))}, and would become "
+            f"{self.strategy.name_in_file!r}",
+            field="strategy.dataset",
+            value=self.strategy.dataset,
+            remedy='give strategy="hdf5", which keeps the name. To write files with another name '
+            "in place of these, also give drop_hdf5=True to write_region, erase or repair",
+        )
 
 
-def look(metadata: ArrayMetadata, key: str, source: Ranges, name: str | None) -> tuple[bool, bool]:
-    """Look at an object of an array, without the library of HDF5.
-
-    - Returns: whether the dataset of this name surely has the chunks of the shard. Where this is
-      False, the library must tell.
-    """
-    start = Begun(source)
-    at = _signature_at(metadata, start)
-    if at is None or name is None:
-        return at is not None, False
-    grid = metadata.grid
-    chunk = first_chunk(start.read, at, name, grid.chunks)
-    index = None if chunk is None else index_of(metadata, key, source)
-    if chunk is None or index is None:
-        return True, False
-    place = tuple(p // c for p, c in zip(chunk.position, grid.chunks, strict=True))
-    if any(i >= n for i, n in zip(place, grid.chunks_per_shard, strict=True)):
-        return True, False
-    # Two datasets of a file have no chunk at the same place.
-    offset, nbytes = index.table[ravel(place, grid.chunks_per_shard)].tolist()
-    return True, (offset, nbytes) == (chunk.offset, chunk.nbytes)
-
-
-def index_of(metadata: ArrayMetadata, key: str, source: Ranges) -> ShardIndex | None:
-    """Index of a shard; None if it is damaged."""
+@lru_cache(maxsize=32)
+def fits_hdf5(metadata: ArrayMetadata) -> bool:
+    """Whether shards of an array can be files of HDF5."""
     try:
-        return ShardReader(metadata, key, source).index
-    except CorruptShardError:
+        describe(metadata, Hdf5())
+    except SpecError:
+        return False
+    return True
+
+
+def strategy_of(shard: ExistingShard) -> Hdf5 | None:
+    """Strategy that writes a shard again as it is; None if HDF5 could not have written it.
+
+    A file that the library cannot read is a plain shard, too.
+    """
+    metadata = shard.metadata
+    if not fits_hdf5(metadata):
         return None
+    require_h5py()
+    names = dataset_names(shard.reader, metadata.grid, shard.index)
+    return Hdf5(dataset=names[0]) if names else None
 
 
 def names_in(
@@ -85,146 +164,94 @@ def names_in(
     - `source`: the same, a file of HDF5. If its index is damaged, the chunks of the dataset need
       only have the right shape.
     """
-    index = index_of(metadata, key, source)
+    try:
+        index = ShardReader(metadata, key, source).index
+    except CorruptShardError:
+        index = None
     return dataset_names(source, metadata.grid, index, among, is_enough=is_enough)
 
 
-class Begun:
-    """An object whose first bytes were read at once; see `Ranges`.
+def names_at(shards: OldShards, index: Shape, wanted: str | None = None) -> list[str] | None:
+    """Names of the dataset in a shard, `wanted` first; empty if it is no file of HDF5.
 
-    - `first`: its first bytes. By default they are read, as many as are looked at in most files.
+    None if the shard is not there, or cannot be read as such a file.
     """
+    metadata = shards.metadata
 
-    def __init__(self, source: Ranges, first: Buffer | None = None) -> None:
-        self.nbytes, self._source = source.nbytes, source
-        if first is None:
-            first = source.read(0, min(_FIRST_NBYTES, source.nbytes))
-        self._first = memoryview(first).cast("B")
+    def look(reader: OldShard) -> list[str] | None:
+        if magic_at(HDF5, metadata, reader) is None:
+            return []
+        among = [wanted, *_noted(shards)]
+        return names_in(metadata, metadata.shard_key(index), reader, among) or None
 
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """See `Ranges`."""
-        if offset + nbytes <= len(self._first):
-            return bytes(self._first[offset : offset + nbytes])
-        left = min(nbytes, self.nbytes - offset)
-        return self._source.read(offset, left) if left > 0 else b""
+    return shards.look(index, look)
 
 
-def _signature_at(metadata: ArrayMetadata, start: Begun) -> int | None:
-    """Where the signature of HDF5 stands in an object; None if it is no such file."""
-    for at in signature_places(metadata):
-        if at + len(SIGNATURE) > start.nbytes:
-            return None
-        if start.read(at, len(SIGNATURE)) == SIGNATURE:
-            return at
-    return None
+def names_told(shards: OldShards, index: Shape) -> list[str]:
+    """Names of the dataset that a shard should have; empty if it should be a plain shard.
+
+    The last update of the shard tells, or what made the array. If the receipt tells nothing, it is
+    one of the shards beside it.
+    """
+    label = shards.label_at(index)
+    if label is not None:
+        name = dataset_of(label)
+        return [] if name is None else [name]
+    for beside in shards.beside(index):
+        names = names_at(shards, beside)
+        if names is not None:
+            return names
+    return []
+
+
+def _noted(shards: OldShards) -> list[str]:
+    """Names of datasets in the receipt, the last one first."""
+    names = (name for name in map(dataset_of, shards.labels) if name is not None)
+    return list(itertools.islice(dict.fromkeys(names), _MAX_NAMES))
+
+
+def end_of_file(data: bytes) -> tuple[int, int, int]:
+    """Where the end-of-file address stands in a superblock, the address, and the version.
+
+    - `data`: bytes of the file from the signature on.
+    - Raises ValueError if the superblock is damaged.
+    """
+    version = data[len(HDF5.magic)]
+    at = END_OF_FILE.get(version)
+    if at is None:
+        raise ValueError(f"a superblock of version {version}, which is not known here")
+    if len(data) < at + _ADDRESS.size:
+        raise ValueError("there is no whole superblock")
+    return at, _ADDRESS.unpack_from(data, at)[0], version
 
 
 def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -> str:
     """Why programs of HDF5 would refuse or spoil a shard that is such a file, or read other chunks.
 
-    The superblock is looked at without the library of HDF5. If the library is installed, it opens
-    the file.
+    The end of the file is looked at without the library of HDF5. If the library is installed, it
+    opens the file.
 
     - Returns: empty if nothing is wrong, or if the object is no file of HDF5.
     """
-    if not fits_hdf5(metadata):
-        return ""
-    start = Begun(source)
-    at = _signature_at(metadata, start)
+    at = magic_at(HDF5, metadata, source) if fits_hdf5(metadata) else None
     table = index.table[~index.is_empty].astype(np.int64)
     if at is None or ((table[:, 0] <= at) & (at < table.sum(axis=1))).any():
         return ""  # in a plain shard, these may be the values of an inner chunk
+    nbytes = min(source.nbytes - at, max(END_OF_FILE.values()) + _ADDRESS.size)
     try:
-        block = parse_superblock(bytes(start.read(at, LONGEST)), at)
-    except ValueError as error:
+        _, end, _ = end_of_file(bytes(source.read(at, nbytes)))
+    except (IndexError, ValueError) as error:
         return f"the file of HDF5 is damaged: {error}"
-    if block.is_open:
+    if end > source.nbytes:
         return (
-            "the file of HDF5 is marked as open: a program writes to it, or was killed while it did"
-        )
-    if block.end > source.nbytes:
-        return (
-            f"the file of HDF5 is cut off: it has {source.nbytes} bytes, and {block.end} by its "
+            f"the file of HDF5 is cut off: it has {source.nbytes} bytes, and {end} by its "
             "superblock"
         )
-    if block.end < source.nbytes and metadata.index_codec.location == "end":
+    if end < source.nbytes and metadata.index_codec.location == "end":
         return (
-            f"the file of HDF5 ends at byte {block.end} by its superblock, and has "
-            f"{source.nbytes} bytes: a program that opens it for writing would cut off the index"
+            f"the file of HDF5 ends at byte {end} by its superblock, and has {source.nbytes} "
+            "bytes: a program that opens it for writing would cut off the index"
         )
     if has_library() and not dataset_names(source, metadata.grid, index):
         return "programs of HDF5 find no dataset in the file whose chunks lie where the index says"
     return ""
-
-
-def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: Ranges) -> None:
-    """Refuse to change a shard that is a file of HDF5 by a strategy that makes something else."""
-    if not fits_hdf5(metadata):
-        return
-    name = strategy.name_in_file if isinstance(strategy, Hdf5) else None
-    is_file, has_name = look(metadata, key, source, name)
-    if not is_file or has_name:
-        return
-    if not isinstance(strategy, Hdf5):
-        raise SpecError(
-            f"the shard {key!r} is also a file of HDF5, and would not be one afterwards",
-            field="strategy",
-            value=strategy.label,
-            remedy=HOW_TO_CHANGE,
-        )
-    names = names_in(metadata, key, source, [name], is_enough=True)
-    if names and name not in names:
-        raise other_name(strategy, names, f"in the shard {key!r}")
-
-
-def other_name(strategy: Hdf5, names: Sequence[str], where: str) -> SpecError:
-    """The error about a strategy that would give a dataset another name."""
-    return SpecError(
-        f"the dataset {where} is {' or '.join(map(repr, names))}, and would become "
-        f"{strategy.name_in_file!r}",
-        field="strategy.dataset",
-        value=strategy.dataset,
-        remedy='give strategy="hdf5", which keeps the name. To write files with another name in '
-        "place of these, also give drop_hdf5=True to write_region, erase or repair",
-    )
-
-
-def refuse_hdf5_among(
-    metadata: ArrayMetadata, strategy: Strategy, store: Store, indices: Iterable[Shape]
-) -> None:
-    """Refuse to change shards of which one is a file of HDF5; see `refuse_hdf5`.
-
-    A shard that cannot be read may be replaced, since no program could read it as such a file. No
-    shard is looked at if HDF5 has no counterpart of the array.
-    """
-    if not fits_hdf5(metadata):
-        return
-    for index in indices:
-        key = metadata.shard_key(index)
-        with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
-            reader = store.open(key)
-            if reader is not None:
-                stack.push(reader)
-                refuse_hdf5(metadata, strategy, key, reader)
-
-
-def is_hdf5_at(metadata: ArrayMetadata, store: Store, index: Shape) -> bool:
-    """Whether the shard at a position of the shard grid is a file of HDF5; see `refuse_hdf5`."""
-    if not fits_hdf5(metadata):
-        return False
-    with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
-        reader = store.open(metadata.shard_key(index))
-        if reader is not None:
-            stack.push(reader)
-            return is_hdf5(metadata, reader)
-    return False
-
-
-@lru_cache(maxsize=32)
-def fits_hdf5(metadata: ArrayMetadata) -> bool:
-    """Whether shards of an array can be files of HDF5."""
-    try:
-        describe(metadata, Hdf5())
-    except SpecError:
-        return False
-    return True

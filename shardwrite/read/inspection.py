@@ -16,7 +16,8 @@ from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.hdf5_shards import why_unreadable
+from shardwrite.read.signatures import signature_of
+from shardwrite.seams import resolve
 from shardwrite.stores import Capability, require
 
 ORDERS = ("any", "C", "F", "morton", "other")
@@ -109,8 +110,8 @@ def _order_of(
 def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
     """Check one shard, and return facts about it.
 
-    - `deep`: decode every inner chunk as well. Of a shard that is a file of HDF5, also look whether
-      programs of HDF5 can open it.
+    - `deep`: decode every inner chunk as well. Of a shard that is a file of another format, also
+      look whether programs of that format can open it.
     - Returns: the facts; None if the shard has no object.
     - Raises CorruptShardError if the shard is damaged.
     """
@@ -124,9 +125,12 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         if deep:
             for rank in shard.present():
                 shard.chunk(rank)
-            why = why_unreadable(metadata, reader, shard.index)
-            if why:
-                raise CorruptShardError(why).located(key=key)
+            signature = signature_of(metadata, reader)
+            if signature is not None:
+                why_unreadable = resolve("deep check", signature.strategy)
+                why = why_unreadable(metadata, reader, shard.index)
+                if why:
+                    raise CorruptShardError(why).located(key=key)
         table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
         return ShardFacts(

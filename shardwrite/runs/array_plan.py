@@ -21,8 +21,9 @@ from shardwrite.engines import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.hdf5_file import for_new_array
+from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategy import Strategy
 from shardwrite.plan import (
     Partition,
     Plan,
@@ -90,7 +91,7 @@ def new_metadata(
 ) -> tuple[ArrayMetadata, Sequence[str]]:
     """Metadata of a new array, and explanations of the shapes that were chosen."""
     itemsize, given = x.dtype.itemsize or 1, array
-    array = for_new_array(with_configured(array), strategy)
+    array = _framed(with_configured(array), strategy)
     with naming_settings(given, array):
         shards, chunks, notes = resolve_shapes(
             x.shape, itemsize, array.shards, array.chunks, x.chunks
@@ -98,6 +99,21 @@ def new_metadata(
         check_new(x.shape, itemsize, shards, chunks)
         sharded = None if array.shards is None else shards
         return make_metadata(x.shape, x.dtype, sharded, chunks, array), notes
+
+
+def _framed(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
+    """Keywords of a new array, of which those that are left to choose fit frames of its shards.
+
+    An array of 2022 keeps its own default of compressors.
+    """
+    framing = framing_of(strategy)
+    if framing is None:
+        return array
+    location = None if array.index_location == "end" else array.index_location
+    compressors, location = framing.choose(array.compressors, location)
+    if array.format is None:
+        array = replace(array, compressors=compressors)
+    return array if location is None else replace(array, index_location=location)
 
 
 def with_configured(array: ArrayOptions) -> ArrayOptions:

@@ -10,7 +10,7 @@ from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
-from shardwrite.format.hdf5_file import for_conversion
+from shardwrite.format.frame import framing_of
 from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
@@ -113,7 +113,10 @@ def convert_array(
     told = source.told
     if told.why_decoded and wanted.compressors == "keep":
         wanted = replace(wanted, compressors="auto")
-    compressors, at = for_conversion(wanted.compressors, wanted.index_location, options.strategy)
+    compressors, at = wanted.compressors, wanted.index_location
+    framing = framing_of(options.strategy)
+    if framing is not None:
+        compressors, at = framing.choose(compressors, at)
     wanted = replace(wanted, compressors=compressors, index_location=at)
     metadata, notes = _layout(source, wanted)
     check_new(old.grid.shape, old.itemsize, metadata.grid.shards, metadata.grid.chunks)

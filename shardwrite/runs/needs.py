@@ -7,12 +7,11 @@ from dataclasses import replace
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.bounds import plain_nbytes_of
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
-from shardwrite.hdf5.layout import require_h5py
 from shardwrite.place.target import Target
-from shardwrite.read.hdf5_shards import refuse_hdf5_among
+from shardwrite.read.signatures import refuse_change_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Staged, Store, Unguarded, require
@@ -81,17 +80,18 @@ def check_unshared(target: Target) -> None:
 
 
 def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> None:
-    """Refuse to change files of HDF5 by another strategy, as far as the first and last shard tell.
+    """Refuse to change files of another format, as far as the first and the last shard tell.
 
     Tasks look at every shard before they change it. This tells earlier, so that nothing is begun.
     """
     grid = metadata.grid
     if grid.n_shards:
         ends = {(0,) * grid.ndim, tuple(n - 1 for n in grid.counts)}
-        refuse_hdf5_among(metadata, strategy, store, sorted(ends))
+        refuse_change_among(metadata, strategy, store, sorted(ends))
 
 
 def _check_library(strategy: Strategy) -> None:
     """Refuse a strategy whose library is not installed."""
-    if isinstance(strategy, Hdf5):
-        require_h5py()
+    framing = framing_of(strategy)
+    if framing is not None:
+        framing.check_library()

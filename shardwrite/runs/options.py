@@ -29,7 +29,7 @@ class RunOptions(RunKeywords):
     mode: str = "w-"
     # Whether ``zarr.json`` appears when the array is whole, or at the start of the run
     publish: str = "last"
-    drop_hdf5: bool = False  # shards that are files of HDF5 may become plain shards
+    drop_hdf5: bool = False  # shards that are files of another format may become plain shards
     # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE
 

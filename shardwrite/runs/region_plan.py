@@ -12,7 +12,7 @@ import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
-from shardwrite.format.hdf5_file import check_fits_hdf5
+from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
@@ -24,8 +24,8 @@ from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
 from shardwrite.runs.fitting import fitted, scalar
 from shardwrite.runs.given import Given, check_meaning, take
-from shardwrite.runs.hdf5_kept import for_update
 from shardwrite.runs.needs import check_updatable
+from shardwrite.runs.old_shards import for_update
 
 APPEND = "append"
 
@@ -51,7 +51,7 @@ def region_plan(
     """Plan how `x` would be written into a region of an existing array.
 
     - `x`: the source; see `take`. A scalar is repeated in the whole region.
-    - `drop_hdf5`: whether shards that are files of HDF5 may become plain shards.
+    - `drop_hdf5`: whether shards that are files of another format may become plain shards.
     - Raises PlanError if the plan exceeds the memory or the number of tasks.
     """
     metadata = parse_metadata(open_at(target.place).metadata.text, writing=True)
@@ -129,7 +129,7 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
             value=metadata.document["codecs"][0]["name"],
             remedy="write the volume again, under another key",
         )
-    check_fits_hdf5(metadata, strategy)
+    check_fits(strategy, metadata)
     if not metadata.is_sharded and not strategy.replaces:
         raise SpecError(
             "changes shards, and the array has none: its chunks are replaced one by one",

@@ -1,4 +1,4 @@
-"""Datasets whose files can become shards as they are: where chunks lie, and what may change."""
+"""Datasets whose files can be shards as they are: where chunks lie, and what may change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import numpy as np
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hdf5_file import signature_places
-from shardwrite.format.hdf5_superblock import LONGEST, Superblock, parse_superblock
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ravel, unravel
@@ -23,7 +21,7 @@ from shardwrite.sources import hdf5
 from shardwrite.sources.common import open_binary, place_text, require
 from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
-from shardwrite.stores import as_store_error, open_plain, pread_all
+from shardwrite.stores import as_store_error
 from shardwrite.stores.bucket_files import FileInBucket
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
@@ -36,22 +34,16 @@ _OF_NETCDF3 = b"CDF"  # first bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class DatasetFile:
-    """A file, and the dataset in it whose chunks become those of a shard."""
+    """A file, and the dataset in it whose chunks are those of a shard."""
 
     path: str  # the file
     dataset: str  # name of the dataset
     # Metadata of the array without shards that has the chunks of the dataset
     metadata: ArrayMetadata
     nbytes: int  # size of the file
+    block_nbytes: int  # size of its user block
     why_not_end: str  # why nothing may follow the end of the file; empty if something may
-    is_block_empty: bool  # whether all bytes of the user block are zero
     table: ChunkTable  # places of the chunks
-    superblock: Superblock  # the superblock of the file
-
-    @property
-    def room_nbytes(self) -> int:
-        """Size in bytes of the user block; 0 if something stands in it."""
-        return self.superblock.base if self.is_block_empty else 0
 
     def index_of(self, array: ArrayMetadata) -> ShardIndex:
         """Index of the shard that the file becomes.
@@ -96,7 +88,7 @@ class _Object(FileInBucket):
 
 
 def look_into(path: str, dataset: str | None, source: Ranges | None = None) -> DatasetFile:
-    """Look at a dataset of a file, which is to become a shard as it is.
+    """Look at a dataset of a file, which is to be a shard as it is.
 
     - `dataset`: name of the dataset. It may be left out if the file has only one.
     - `source`: the file, if it is an object of a store. Then `path` is the name by which errors
@@ -128,40 +120,18 @@ def _look_into(place: str | FileInBucket, dataset: str | None) -> DatasetFile:
             raise _refused(path, f"{name!r} is a link into another file")
         why_not_end = _why_not_end(file, path)
         base = int(file.userblock_size)
-    if base > signature_places(found.metadata)[-1]:
-        raise _refused(path, f"it has a user block of {base:,} bytes, and 8192 are the most")
     with as_store_error(path, "cannot read"):
-        nbytes, data = _begin_of(place, base + LONGEST)
-    block = data[:base]
-    try:
-        superblock = parse_superblock(data[base:], base)
-    except ValueError as error:
-        raise _refused(path, str(error)) from error
-    if superblock.is_open or superblock.end > nbytes:
-        raise _refused(path, "a program is writing to it, or was killed while it did")
+        nbytes = place.nbytes if isinstance(place, FileInBucket) else os.stat(place).st_size
     _check_apart(path, found.table, nbytes)
     return DatasetFile(
         path,
         name,
         found.metadata,
         nbytes,
+        base,
         why_not_end,
-        not any(block),
         found.table,
-        superblock,
     )
-
-
-def _begin_of(place: str | FileInBucket, nbytes: int) -> tuple[int, bytes]:
-    """Size of a file, and its first bytes, as many as it has."""
-    if isinstance(place, FileInBucket):
-        return place.nbytes, place.read(0, min(nbytes, place.nbytes))
-    fd = open_plain(place)
-    try:
-        size = os.fstat(fd).st_size
-        return size, pread_all(fd, 0, min(nbytes, size))
-    finally:
-        os.close(fd)
 
 
 def _as_array_of(place: str | FileInBucket, dataset: str | None) -> DatasetArray:
@@ -237,5 +207,5 @@ def _refused(path: str, why: str, remedy: str = "") -> SpecError:
         f"cannot become a shard as it is: {why}",
         field="files",
         value=path,
-        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
+        remedy=remedy or DECODE,
     )

@@ -12,8 +12,8 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
 from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.place.url import without_kind
+from shardwrite.seams import resolve
 from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
-from shardwrite.sources.hdf5_store import Hdf5Store
 from shardwrite.sources.zip_store import ZippedStore
 from shardwrite.stores import as_store_error, is_bucket_url, local_path
 from shardwrite.stores.descriptors import opened
@@ -42,7 +42,7 @@ def place_of(source: Any) -> Place:
             return resolve_place(path, name or None, is_read=True)
         if kind != "hdf5":
             raise _refused(path, kind)
-        store = Hdf5Store(file)
+        store = resolve("file as a store", "hdf5")(file)
     else:
         store = _store_of(path)
         if isinstance(store, ZippedStore) and hierarchy_of(store):
@@ -73,7 +73,8 @@ def _split(source: Any) -> tuple[str | None, str]:
 def _store_of(path: str) -> InsideStore:
     kind = guess(path)
     if kind == "hdf5":
-        return Hdf5Store(path)
+        opened: InsideStore = resolve("file as a store", "hdf5")(path)
+        return opened
     if kind in (None, "zarr") and _begins_as_zip(path):
         return ZippedStore(path)
     raise _refused(path, kind)

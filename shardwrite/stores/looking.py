@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from shardwrite.config.table import READ_LIMIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.descriptors import opened
 from shardwrite.stores.reading import as_store_error, no_file, open_plain
 
 PATH_MAX = 4096
@@ -50,22 +49,6 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:
     """Mode bits (file type and permissions) of a path; 0 if nothing exists there."""
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
-
-
-def mount_of(path: AnyPath) -> tuple[int, bytes]:
-    """Device number of the file system of a path, and which of its mounts the path lies in.
-
-    Entries cannot be moved from one mount to another, even if the same directory is mounted twice.
-    Linux tells the mount, and other systems do not.
-    """
-    with as_store_error(os.fspath(path), "cannot look at"):
-        fd = opened(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
-        try:
-            device = os.fstat(fd).st_dev
-            facts = read_file(f"/proc/self/fdinfo/{fd}") or b""
-        finally:
-            os.close(fd)
-    return device, next((line for line in facts.splitlines() if line.startswith(b"mnt_id:")), b"")
 
 
 def owner_of(path: AnyPath) -> str:

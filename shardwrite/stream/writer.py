@@ -34,8 +34,8 @@ from shardwrite.read.array import open_at
 from shardwrite.results import rounded
 from shardwrite.runs.fitting import scalar
 from shardwrite.runs.given import check_meaning, known_of_xarray
-from shardwrite.runs.hdf5_kept import KeptShards, for_update
 from shardwrite.runs.needs import check_unshared, check_updatable
+from shardwrite.runs.old_shards import KeptShards, for_update
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast

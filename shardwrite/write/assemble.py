@@ -10,12 +10,12 @@ import numpy as np
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import framing_of
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, OldBytes, change_in_place
-from shardwrite.read.hdf5_shards import refuse_hdf5
+from shardwrite.read.signatures import refuse_change
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import Linkable, ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
@@ -170,9 +170,9 @@ def revise(
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
     # Nothing is written if the update only leaves inner chunks empty that are empty already. But
-    # the dataset in a file of HDF5 grows with the array.
+    # the frame of a shard at the end grows with the array.
     is_changed = (chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))
-    if not is_changed.any() and not isinstance(spec.strategy, Hdf5):
+    if not is_changed.any() and framing_of(spec.strategy) is None:
         return Written(stored.total_nbytes, old.index.checksum, old.index.n_present)
     sequence = spec.strategy.sequence(
         metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
@@ -225,7 +225,7 @@ def _change(
     spec, old, claim = emitter.spec, there.old, there.claim
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
-    refuse_hdf5(spec.metadata, spec.strategy, old.key, old.reader)
+    refuse_change(spec.metadata, spec.strategy, old.key, old.reader)
     ranks, old_nbytes = revision.sequence.tolist(), old.reader.nbytes
     was_there = ~old.index.is_empty
     ends = revision.offsets + np.maximum(revision.nbytes, 0)

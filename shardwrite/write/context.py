@@ -15,7 +15,7 @@ import numpy as np
 from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import CorruptShardError
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
@@ -65,7 +65,7 @@ class WriteSpec:
     like: ShardedArray | None = None
     # See `is_kept` of `EncodeOptions`; it comes before `like`
     kept: Callable[[Box], bool] | None = None
-    drops_hdf5: bool = False  # whether shards that are files of HDF5 may become plain shards
+    drops_hdf5: bool = False  # whether files of another format may become plain shards
     # Settings of the process that makes the tasks, which hold on workers, too
     decided: Decided = field(default_factory=decide)
     # The way to the lease of the run, if the state of the run lies in the bucket
@@ -127,9 +127,9 @@ class WriteSpec:
     def streams(self) -> bool:
         """Whether whole shards can be written while they are encoded.
 
-        A file of HDF5 can be if bytes that were written before can be filled in.
+        Those with a frame can be if bytes that were written before can be filled in.
         """
-        if isinstance(self.strategy, Hdf5) and not self._can_fill_in:
+        if framing_of(self.strategy) is not None and not self._can_fill_in:
             return False
         return self.strategy.streams(self.fixed_nbytes)
 

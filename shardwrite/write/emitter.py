@@ -1,7 +1,7 @@
 """Emitter: writes each whole shard into a store as a prefix, the inner chunks, and a suffix.
 
-All shards that are not changed in place are written here. Where shards are files of HDF5, their
-inner chunks lie where the library of HDF5 would place them. The index tells where each inner chunk
+All shards that are not changed in place are written here. Where the strategy gives a frame, inner
+chunks lie where the frame places them. The index tells where each inner chunk
 lies, so it is complete only when all of them are encoded. There are five ways to write a shard:
 
 - `put` writes a shard that is encoded already.
@@ -31,21 +31,17 @@ from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
-from shardwrite.format.hdf5_file import Hdf5File, describe
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.hdf5.files import can_protect, extent_of, pieces_of, protect, write_parts
-from shardwrite.hdf5.patterns import lay_out, lay_out_full
-from shardwrite.hdf5.room import Room
-from shardwrite.read.hdf5_shards import (
+from shardwrite.place.framed import PieceRoom, can_protect, protect, write_framed
+from shardwrite.read.signatures import (
     Begun,
-    fits_hdf5,
-    is_hdf5,
-    is_hdf5_at,
-    refuse_hdf5,
-    refuse_hdf5_among,
+    refuse_change,
+    refuse_change_among,
+    signature_at,
+    signature_of,
 )
 from shardwrite.stores import (
     COPIED_NBYTES,
@@ -69,7 +65,7 @@ class Emitter:
 
     All methods return facts about the shard, and raise StoreError if the storage refuses, and
     RunEndedError if the run has ended or was taken over. They raise SpecError if the old object is
-    a file of HDF5 and the new one would not be one.
+    a file of another format, too, and the new one would not be one.
     """
 
     spec: WriteSpec  # facts about the run
@@ -96,8 +92,6 @@ class Emitter:
             return self.nothing()
         writer = self._create()
         writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
-        if isinstance(self.spec.strategy, Hdf5):
-            protect(writer)
         checksum = shard.seal.index.checksum
         self._publish(writer, checksum)
         return Written(shard.nbytes, checksum, shard.n_chunks)
@@ -108,8 +102,9 @@ class Emitter:
         - `batches`: batches of encoded inner chunks. Their `ranks` are ranks in the shard, in the
           order in which the strategy streams.
         """
-        if isinstance(self.spec.strategy, Hdf5):
-            return self._stream_hdf5(self.spec.strategy, batches)
+        frame = self._frame
+        if frame is not None:
+            return self._stream_framed(frame, batches)
         base = end = self._codec.base_nbytes
         offsets, nbytes = np.zeros(self._n_chunks, np.int64), np.full(self._n_chunks, -1, np.int64)
         writer, seal = None, None
@@ -147,8 +142,9 @@ class Emitter:
           where it is empty.
         - `shared`: inner chunks that have the bytes of others. They are empty in `nbytes`.
         """
-        if isinstance(self.spec.strategy, Hdf5):
-            return self._place_in_hdf5(self.spec.strategy, nbytes, write, shared)
+        frame = self._frame
+        if frame is not None:
+            return self._place_framed(frame, nbytes, write, shared)
         sequence, base = placement.sequence, self._codec.base_nbytes
         begins, end = placement.offsets[sequence], base + placement.data_nbytes
         free = np.append(begins, end) - np.concatenate([[base], begins + nbytes[sequence]])
@@ -179,36 +175,39 @@ class Emitter:
             writer.write([seal.suffix])
         return self._finished(writer, seal, end)
 
-    def _place_in_hdf5(
-        self, strategy: Hdf5, nbytes: Ranks, write: WriteChunks, shared: Shared | None
-    ) -> Written:
-        """Write inner chunks to where the library of HDF5 places them, and all that is around them.
+    @property
+    def _frame(self) -> Frame | None:
+        """What the shard holds beside its inner chunks and its index; None if nothing."""
+        return frame_at(self.spec.strategy, self.spec.metadata, self.index)
 
-        Inner chunks beyond the end of the array are left out. Those that share bytes get their own.
+    def _place_framed(
+        self, frame: Frame, nbytes: Ranks, write: WriteChunks, shared: Shared | None
+    ) -> Written:
+        """Write inner chunks to where the frame places them, and all that is around them.
+
+        Those that the frame does not keep are left out. Those that share bytes get their own.
         """
-        file, extent = self._file(strategy)
         origin = np.arange(len(nbytes), dtype=np.int64)
         if shared is not None:
             nbytes, origin = shared.entered(nbytes), shared.entered(origin)
-        nbytes = np.where(file.is_inside(extent), nbytes, -1)
+        nbytes = np.where(frame.keeps, nbytes, -1)
         if not (nbytes >= 0).any():
             return self.nothing()
-        layout = lay_out(file, extent, nbytes)
+        layout = frame.close(nbytes)
         seal = self._seal(layout.offsets, nbytes)
         writer = self._create()
-        write_parts(writer, layout, seal, write, origin)
-        return self._finished(writer, seal, layout.nbytes)
+        write_framed(writer, layout, seal, write, origin)
+        return self._finished(writer, seal, layout.total)
 
-    def _stream_hdf5(self, strategy: Hdf5, batches: Iterable[EncodedBatch]) -> Written:
+    def _stream_framed(self, frame: Frame, batches: Iterable[EncodedBatch]) -> Written:
         """Leave room for what is around the inner chunks, and fill it in last.
 
-        Inner chunks beyond the end of the array are left out.
+        Inner chunks that the frame does not keep are left out.
         """
-        file, extent = self._file(strategy)
-        is_inside, room = file.is_inside(extent), Room(lay_out_full(file, extent))
-        nbytes, writer = np.full(len(is_inside), -1, np.int64), None
+        keeps, room = frame.keeps, PieceRoom(frame)
+        nbytes, writer = np.full(len(keeps), -1, np.int64), None
         for whole in batches:
-            batch = _only(whole, is_inside[whole.ranks])
+            batch = _only(whole, keeps[whole.ranks])
             if not len(batch.ranks):
                 continue
             if writer is None:
@@ -217,18 +216,10 @@ class Emitter:
             writer.write(room.around(batch))
         if writer is None:
             return self.nothing()
-        layout = lay_out(file, extent, nbytes)
+        layout = frame.close(nbytes)
         seal = self._seal(layout.offsets, nbytes)
-        room.fill(writer, layout, pieces_of(layout, seal))
-        if seal.suffix:
-            writer.write([seal.suffix])
-        protect(writer)
-        return self._finished(writer, seal, layout.nbytes)
-
-    def _file(self, strategy: Hdf5) -> tuple[Hdf5File, Shape]:
-        """What the shard holds as a file of HDF5, and the shape of its dataset."""
-        metadata = self.spec.metadata
-        return describe(metadata, strategy), extent_of(metadata, self.index)
+        room.fill(writer, layout, seal)
+        return self._finished(writer, seal, layout.total)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
         """Copy the part of an object that a revision keeps, and append new inner chunks.
@@ -260,13 +251,13 @@ class Emitter:
         return written
 
     def whole(self, reader: ObjectReader, table: ShardIndex) -> Written:
-        """Copy an object of another array. A file of HDF5 is protected, as new ones are."""
+        """Copy an object of another array. One that is a file of another format is protected."""
         writer = self._create()
         nbytes = min(COPIED_NBYTES, reader.nbytes)
         first = reader.read(0, nbytes)
         writer.write([first])
         metadata, begun = self.spec.metadata, Begun(reader, first)
-        if can_protect(type(writer)) and fits_hdf5(metadata) and is_hdf5(metadata, begun):
+        if can_protect(type(writer)) and signature_of(metadata, begun) is not None:
             protect(writer)
         del first, begun  # as much memory as one further piece takes
         copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
@@ -287,16 +278,16 @@ class Emitter:
         return self.spec.metadata.shard_key(self.index)
 
     def _check_kind(self) -> None:
-        """Refuse to replace a file of HDF5 by something else."""
+        """Refuse to replace a file of another format by something else."""
         spec = self.spec
         if not spec.exists or self.replaced == (None,):
             return
         if spec.drops_hdf5 and spec.strategy.replaces:
             return
         if self.old is None:
-            refuse_hdf5_among(spec.metadata, spec.strategy, spec.store, [self.index])
+            refuse_change_among(spec.metadata, spec.strategy, spec.store, [self.index])
         else:
-            refuse_hdf5(spec.metadata, spec.strategy, self._key, self.old)
+            refuse_change(spec.metadata, spec.strategy, self._key, self.old)
 
     def _create(self) -> ObjectWriter:
         self._check_kind()
@@ -306,7 +297,8 @@ class Emitter:
             cast("Described", writer).describe("run", spec.digest)
         if spec.drops_hdf5 and spec.exists and isinstance(writer, Protectable):
             # The file that goes has no permission to write, and its successor needs one.
-            writer.protect(False if is_hdf5_at(spec.metadata, spec.store, self.index) else None)
+            signature = signature_at(spec.metadata, spec.store, self.index)
+            writer.protect(None if signature is None else False)
         if self.replaced is not None and Capability.CONDITIONAL in self.spec.store.capabilities:
             writer.expect(*self.replaced)
         return writer

@@ -29,9 +29,8 @@ from shardwrite.encode.unit import (
     units_of,
 )
 from shardwrite.errors import CorruptShardError, ShardwriteError, SourceError
-from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.frame import framing_of
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.hdf5.batches import Hdf5Completion
 from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
@@ -120,6 +119,7 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
             not bad
             and spec.covers_all(source.box)
             and spec.streams
+            and framing_of(spec.strategy) is None
             and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes)
         ):
             return _write_small_shards(spec, source, pieces)
@@ -166,7 +166,6 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
             pieces,
             spec.encoding(spec.strategy.streaming_order),
             source.skip,
-            Hdf5Completion(metadata, spec.strategy) if isinstance(spec.strategy, Hdf5) else None,
         )
 
         def encode(index: Shape) -> None:

@@ -117,7 +117,7 @@ CASES = {
     "shard": (["plain.zarr", "new.zarr", "--shards", 2], 0, ""),
     "unshard": (["a.zarr", "new.zarr"], 0, ""),
     "reshard": (["a.zarr", "new.zarr", "--shards", 4], 0, ""),
-    "adopt": (["0.h5", "1.h5", "new.zarr", "--move"], 0, "to adopt"),
+    "adopt": (["0.h5", "1.h5", "new.zarr"], 0, "to adopt"),
     "upload": (["a.zarr", "memory://a.zarr"], 0, "PUT"),
     "download": (["a.zarr", "new.zarr"], 0, "copied as they are"),
     "precomputed": (

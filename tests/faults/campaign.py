@@ -182,8 +182,8 @@ def of_bucket_kills(found) -> Numbers:
     return Numbers(runs=runs, **{name: total[name] for name in names})
 
 
-def of_adoptions(found) -> Numbers:
-    """Of `adoption_cuts.py` and `id_shard_cuts.py`: acknowledged is what was there before."""
+def of_id_shards(found) -> Numbers:
+    """Of `id_shard_cuts.py`: acknowledged is what was there before."""
     total = found["summary"]
     numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "left", "troubles")}
     return Numbers(runs=total["cases"], **numbers)
@@ -378,17 +378,14 @@ def rows() -> Iterator[Row]:
     }.items():
         what = f"an array {what} is made or changed"
         yield from _of_every_effect(what, f"formats.py --format {kind} --fault {{fault}}")
-    adopted, by_id = "HDF5 files are adopted (moved or linked)", "chunks by id are changed"
-    for script, fault, what in (
-        ("adoption_cuts.py", "kill", f"SIGKILL before an effect while {adopted}"),
-        ("adoption_cuts.py", "cut", f"power cut while {adopted}, ext4"),
-        ("adoption_cuts.py", "lossy", f"write-back fails while {adopted}, ext4"),
-        ("id_shard_cuts.py", "kill", f"SIGKILL before an effect while {by_id}"),
-        ("id_shard_cuts.py", "fail", f"an effect fails once while {by_id}"),
-        ("id_shard_cuts.py", "cut", f"power cut while {by_id}, ext4"),
+    by_id = "chunks by id are changed"
+    for fault, what in (
+        ("kill", f"SIGKILL before an effect while {by_id}"),
+        ("fail", f"an effect fails once while {by_id}"),
+        ("cut", f"power cut while {by_id}, ext4"),
     ):
-        command = f"{script} --fault {fault} --cases {{n}} --seed {{seed}}"
-        yield Row(what, 100, 50, command, of_adoptions)
+        command = f"id_shard_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
+        yield Row(what, 100, 50, command, of_id_shards)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
     yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
     name = "frozen before an effect while a hierarchy is consumed, taken over, thawed"

@@ -33,14 +33,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dask
+import h5py
 import numpy as np
 from obstore.store import MemoryStore
 
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import adoption_cuts
-import adoptions
 import ends
 import id_shard_cuts
 import judging
@@ -161,17 +160,27 @@ def of_volume(**how: bool) -> Other:
 
 
 def of_adoption() -> Other:
-    """HDF5 files become shards."""
+    """An array is made of an HDF5 file, whose chunks are copied."""
+
+    def make(home: Path) -> None:
+        home.mkdir(exist_ok=True)
+        with h5py.File(home / "old.h5", "w") as file:
+            file.create_dataset("x", data=ends.NEW, chunks=(5, 5), compression="gzip")
 
     def check_between(home: Path) -> None:
-        assert not adoption_cuts.n_lost(home / "files"), "files are lost"
+        with h5py.File(home / "old.h5") as file:
+            np.testing.assert_array_equal(file["x"][...], ends.NEW)
+
+    def check(home: Path) -> None:
+        check_between(home)
+        np.testing.assert_array_equal(shardwrite.open_sharded(home / "x")[:, :], ends.NEW)
 
     return Other(
-        make=lambda home: adoptions.make(home / "files", block=0),
-        act=lambda home: adoptions.adopt(home / "files", "move"),
+        make=make,
+        act=lambda home: shardwrite.adopt([home / "old.h5"], home / "x"),
         check_between=check_between,
-        check=lambda home: adoptions.check_adopted(home / "files", "move"),
-        abandon=lambda home: give_up(home / "files/x"),
+        check=check,
+        abandon=lambda home: give_up(home / "x"),
     )
 
 

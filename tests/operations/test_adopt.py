@@ -1,4 +1,5 @@
-"""Files of HDF5 that become shards: what readers find, what is refused, and what stays as it was."""
+"""Files of HDF5 of which an array is made: what readers find, what is refused, and that the files
+stay as they are."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import Hdf5, JournalError, ShardwriteError, SpecError
+from shardwrite import Hdf5, ShardwriteError, SpecError
 from shardwrite.cli import main
 
 h5py = pytest.importorskip("h5py")
@@ -70,33 +71,30 @@ LONG = pytest.mark.long
 
 @pytest.mark.compat
 @pytest.mark.parametrize(
-    ("how", "libver", "block", "place"),
+    ("libver", "block"),
     [
-        ("move", "earliest", 0, "end"),
-        ("link", "v108", 512, "start"),
-        ("link", "v110", 0, "end"),
-        pytest.param("move", "earliest", 512, "start", marks=LONG),
-        pytest.param("move", "v108", 0, "end", marks=LONG),
-        pytest.param("link", "v110", 1024, "start", marks=LONG),
+        ("earliest", 0),
+        ("v108", 512),
+        ("v110", 0),
+        pytest.param("earliest", 512, marks=LONG),
+        pytest.param("v108", 0, marks=LONG),
+        pytest.param("v110", 16384, marks=LONG),
     ],
 )
-def test_no_chunk_is_copied(tmp_path, how, libver, block, place):
-    """By every version of the superblock; the files are the same inodes, with all else in them."""
+def test_chunks_are_copied(tmp_path, libver, block):
+    """From files of every version of the superblock, which stay as they are."""
     filters = {"compression": "gzip", "shuffle": True, "fletcher32": libver == "v108"}
     files = make(tmp_path / "f", libver=libver, block=block, **filters)
-    inodes = [os.stat(file).st_ino for file in files]
-    done = adopt(files, tmp_path / "x", how=how)
-    assert (done.index_location, done.n_shards, done.left_out) == (place, 3, ("number",))
+    before = digests(files)
+    done = adopt(files, tmp_path / "x")
+    assert (done.index_location, done.n_shards, done.left_out) == ("end", 3, ("number",))
     check(tmp_path / "x")
     for number, (start, stop) in enumerate(itertools.pairwise(EDGES)):
-        shard = tmp_path / f"x/c/{number}/0/0"
-        assert os.stat(shard).st_ino == inodes[number]
-        with h5py.File(shard) as file:
+        with h5py.File(tmp_path / f"x/c/{number}/0/0") as file:
             np.testing.assert_array_equal(file["a/data"][...], X[start:stop])
-            assert file["other"][()] == b"kept"
-    assert [os.path.exists(file) for file in files] == [how == "link"] * 3
+    assert digests(files) == before
     assert zarr.open_array(tmp_path / "x", mode="r").attrs.asdict() == {"units": "K"}
-    again = adopt(files, tmp_path / "x", how=how)
+    again = adopt(files, tmp_path / "x")
     assert again.is_skipped
     assert again.shape == done.shape
 
@@ -117,7 +115,7 @@ def test_each_filter_along_another_axis(tmp_path, filters):
     with h5py.File(files[0], "w") as file:
         file.create_dataset("a/data", (10, 7, 4), "f4", fillvalue=-1, **more).attrs["units"] = "K"
     x[:, :, :4] = -1
-    adopt(files, tmp_path / "x", axis=2, how="move")
+    adopt(files, tmp_path / "x", axis=2)
     check(tmp_path / "x", x)
     how = Hdf5(dataset="a/data")
     shardwrite.write_region(5, tmp_path / "x", (0, 0, slice(6, 9)), strategy=how)
@@ -138,14 +136,14 @@ def test_netcdf_files_with_an_unlimited_dimension(tmp_path):
             data = file.createVariable("t", "i2", ("time", "y"), chunksizes=(2, 5), zlib=True)
             data.scale_factor = 0.5
             data[:] = (np.arange(20).reshape(4, 5) + 20 * number) * 0.5
-    done = adopt(files, tmp_path / "x", dataset="t", how="move")
+    done = adopt(files, tmp_path / "x", dataset="t")
     assert done.shape == (8, 5)
     check(tmp_path / "x", np.arange(40).reshape(8, 5))
     found = zarr.open_array(tmp_path / "x", mode="r")
     assert found.metadata.dimension_names == ("time", "y")
     assert found.attrs["scale_factor"] == 0.5
     with netcdf.Dataset(tmp_path / "x/c/1/0") as file:
-        assert file["t"][0, 0] == 10
+        assert file["t"][0, 0] == 20  # attributes are in `zarr.json` only
 
 
 def test_copies_leave_the_files_as_they_are(tmp_path):
@@ -155,8 +153,6 @@ def test_copies_leave_the_files_as_they_are(tmp_path):
         raw = np.ascontiguousarray(X[4:6, :3, :4]).tobytes()
         file["a/data"].id.write_direct_chunk((0, 0, 0), raw, filter_mask=3)
     before = digests(files)
-    with pytest.raises(SpecError, match="filters were left out for 1 of its chunks"):
-        adopt(files, tmp_path / "x", how="link")
     assert not adopt(files, tmp_path / "x").is_skipped
     check(tmp_path / "x")
     assert adopt(files, tmp_path / "x").is_skipped
@@ -214,30 +210,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_changed(tmp_path, chang
     with h5py.File(files[1], "r+") as file:
         change(file)
     before = digests(files)
-    for how in ("move", "link", "copy"):
-        with pytest.raises(SpecError, match=message):
-            adopt(files, tmp_path / "x", how=how)
+    with pytest.raises(SpecError, match=message):
+        adopt(files, tmp_path / "x")
     assert digests(files) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
-
-
-def test_large_user_blocks_are_for_copies(tmp_path):
-    files = make(tmp_path / "f", block=16384)
-    before = digests(files)
-    for how in ("move", "link"):
-        with pytest.raises(SpecError, match="a user block of 16,384 bytes, and 8192 are the most"):
-            adopt(files, tmp_path / "x", how=how)
-    adopt(files, tmp_path / "x")
-    check(tmp_path / "x")
-    assert digests(files) == before
-
-
-def test_files_with_several_names_are_refused(tmp_path):
-    files = make(tmp_path / "f")
-    os.link(files[1], tmp_path / "other.h5")
-    with pytest.raises(SpecError, match="and would change under each of them"):
-        adopt(files, tmp_path / "x", how="move")
-    adopt(files, tmp_path / "x")
 
 
 def test_files_and_places_that_are_refused(tmp_path):
@@ -247,23 +223,14 @@ def test_files_and_places_that_are_refused(tmp_path):
 
     def refused(message, given=files, where=tmp_path / "x", error=SpecError, **keywords):
         with pytest.raises(error, match=message):
-            adopt(given, where, **{"how": "move", **keywords})
+            adopt(given, where, **keywords)
 
-    refused("the same file", [files[0], files[0]])
-    refused("symbolic link; give the file", [link_to(files[0], home / "link.h5")])
-    for how in ("move", "link", "copy"):
-        refused("no regular file; give files by their names", [str(home)], how=how)
+    refused("no regular file; give files by their names", [str(home)])
     refused("no file is given", [])
     refused("a pattern is not expanded", str(home / "*.h5"))
     refused("no axis", axis=3)
-    refused("no such choice", how="steal")
-    refused("only for chunks that are copied", durability="none")
-    refused("only with directories", where=zarr.storage.MemoryStore())
     (home / "text.h5").write_text("no HDF5" * 100)
     refused("HDF5|hdf5", [str(home / "text.h5")])
-    with h5py.File(home / "pages.h5", "w", fs_strategy="page", libver="v110") as file:
-        file.create_dataset("data", data=X, chunks=CHUNKS)
-    refused("consists of pages", [str(home / "pages.h5")], dataset=None)
     with h5py.File(home / "two.h5", "w") as file:
         for name in "ab":
             file.create_dataset(name, data=X, chunks=CHUNKS)
@@ -276,12 +243,7 @@ def test_files_and_places_that_are_refused(tmp_path):
     refused("files=.* read as HDF5|superblock", [str(home / "torn.h5")])
     shardwrite.create(tmp_path / "there", (4,), "u1", shards=4, chunks=2)
     refused("an array exists there", where=tmp_path / "there")
-    if os.path.isdir("/dev/shm") and os.stat("/dev/shm").st_dev != os.stat(tmp_path).st_dev:
-        refused("another file system", where=Path("/dev/shm/no-such-array.zarr"))
     assert digests(files) == before
-    adopt(files, tmp_path / "x", how="link")
-    refused("lies in the array", [str(tmp_path / "x/c/0/0/0")], tmp_path / "y")
-    assert digests(files) != before
 
 
 def make_one(file, name):
@@ -290,85 +252,33 @@ def make_one(file, name):
     return str(file)
 
 
-def link_to(file, link):
-    link.symlink_to(file)
-    return str(link)
-
-
-def test_a_block_with_something_in_it_is_left_alone(tmp_path):
-    files = make(tmp_path / "f", block=512)
-    with open(files[2], "r+b") as file:
-        file.write(b"mine")
-    assert adopt(files, tmp_path / "x", how="move").index_location == "end"
-    assert (tmp_path / "x/c/2/0/0").read_bytes().startswith(b"mine\0")
-    check(tmp_path / "x")
-
-
-def test_what_another_program_changes_is_noticed(tmp_path, monkeypatch):
-    """Nothing is lost: the adoption stops, and giving it up leaves that file as it is."""
-    files = make(tmp_path / "f")
-    before = digests(files)
-    take = shardwrite.journal.Adoption.take
-
-    def taken(self, number, change):
-        if number == 2:
-            with h5py.File(files[2], "r+") as file:
-                file["more"] = 1
-        take(self, number, change)
-
-    monkeypatch.setattr(shardwrite.journal.Adoption, "take", taken)
-    with pytest.raises(shardwrite.StoreError, match=r"another program has changed .*2.h5") as found:
-        adopt(files, tmp_path / "x", how="move")
-    assert "same call again" in str(found.value.__notes__)
-    monkeypatch.undo()
-    changed = Path(files[2]).read_bytes()
-    with pytest.raises(JournalError, match="adopt"):
-        shardwrite.create(tmp_path / "x", (4,), "u1", shards=4, chunks=2)
-    with pytest.raises(JournalError, match="an adoption of other files"):
-        adopt(files[:1], tmp_path / "x", how="move")
-    with pytest.raises(JournalError, match=r"files are being adopted as"):
-        shardwrite.shard(tmp_path / "x", shards=2)
-    Path(files[0]).write_text("new")
-    with pytest.raises(JournalError, match="Move it away, and call abandon again"):
-        shardwrite.abandon(tmp_path / "x")
-    os.rename(files[0], tmp_path / "f/elsewhere")
-    assert shardwrite.abandon(tmp_path / "x") == []
-    assert digests(files[:2]) == {file: before[file] for file in files[:2]}
-    assert Path(files[2]).read_bytes() == changed
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
-
-
 @pytest.mark.compat
 def test_the_command(tmp_path):
     files = make(tmp_path / "f")
     before = digests(files)
     runner, path = CliRunner(), str(tmp_path / "x")
     given = ["adopt", *files, path, "--dataset", "a/data", "--json"]
-    planned = json.loads(runner.invoke(main, [*given, "--move", "--dry-run"]).stdout)
+    planned = json.loads(runner.invoke(main, [*given, "--dry-run"]).stdout)
     assert planned["is_plan"]
     assert planned["shape"] == list(X.shape)
     assert digests(files) == before
     assert not os.path.exists(path)
-    assert runner.invoke(main, [*given, "--move", "--link"]).exit_code == 2
-    done = runner.invoke(main, [*given, "--move"])
+    done = runner.invoke(main, given)
     assert not done.exit_code, done.output
-    assert json.loads(done.stdout) == planned | {
-        "is_plan": False,
-        "nbytes": sum(p.stat().st_size for p in (tmp_path / "x/c").rglob("0") if p.is_file()),
-    }
+    assert json.loads(done.stdout) == planned | {"is_plan": False}
+    assert digests(files) == before
     check(tmp_path / "x")
 
 
-@pytest.mark.parametrize("how", ["copy", "move"])
 @pytest.mark.parametrize("name", ["link", "alias/data", "a//./data/"])
-def test_a_dataset_may_have_other_names(tmp_path, how, name):
+def test_a_dataset_may_have_other_names(tmp_path, name):
     """Links and second names lead to the chunks, and copies of them are not fill values."""
     files = make(tmp_path / "f")
     for path in files:
         with h5py.File(path, "a") as file:
             file["link"] = h5py.SoftLink("/a/data")
             file["alias"] = file["a"]
-    shardwrite.adopt(files, tmp_path / "x", dataset=name, how=how)
+    shardwrite.adopt(files, tmp_path / "x", dataset=name)
     check(tmp_path / "x")
 
 
@@ -400,10 +310,8 @@ def test_damaged_files_are_refused_by_one_error(tmp_path, which):
     before = digests(files)
     name = "data" if which == "type" else "a/data"
     given = files[1:2] if which == "type" else files
-    for how in ("move", "copy"):
-        with pytest.raises(SpecError) as caught:
-            shardwrite.adopt(given, tmp_path / "x", dataset=name, how=how)
-        assert 'how="copy"' not in str(caught.value)
+    with pytest.raises(SpecError):
+        shardwrite.adopt(given, tmp_path / "x", dataset=name)
     with pytest.raises(ShardwriteError):
         shardwrite.shard(files[1], tmp_path / "y", shards=2)
     assert digests(files) == before
@@ -415,9 +323,8 @@ def test_remedies_of_datasets_that_are_no_shards(tmp_path):
     x = np.zeros((10, 7, 9), [("a", "i4"), ("b", "f8")])
     x["a"] = np.arange(x.size).reshape(x.shape)
     files = make(tmp_path / "f", x=x, fillvalue=None)
-    for how in ("move", "copy"):
-        with pytest.raises(SpecError, match='strategy="fixed-order"'):
-            adopt(files, tmp_path / "x", how=how)
+    with pytest.raises(SpecError, match='strategy="fixed-order"'):
+        adopt(files, tmp_path / "x")
     done = CliRunner().invoke(
         main, ["adopt", *files, str(tmp_path / "x"), "--dataset", "a/data", "--dry-run"]
     )
@@ -427,41 +334,17 @@ def test_remedies_of_datasets_that_are_no_shards(tmp_path):
     contiguous = tmp_path / "z.h5"
     with h5py.File(contiguous, "w") as file:
         file["a/data"] = X
-    for how in ("move", "copy"):
-        with pytest.raises(SpecError, match=r"contiguous layout.*shardwrite write"):
-            adopt([contiguous], tmp_path / "z", how=how)
+    with pytest.raises(SpecError, match=r"contiguous layout.*shardwrite write"):
+        adopt([contiguous], tmp_path / "z")
     with pytest.raises(SpecError, match="no name of a dataset"):
         adopt(files, tmp_path / "z", dataset=5)
 
 
-@pytest.mark.parametrize("how", ["copy", "move"])
-def test_an_array_that_stands_there_is_not_replaced(tmp_path, how):
+def test_an_array_that_stands_there_is_not_replaced(tmp_path):
     """The remedy is none that `adopt` lacks, such as a mode."""
     files = make(tmp_path / "f")
     zarr.create_array(tmp_path / "x", shape=(3,), dtype="u1")
     with pytest.raises(SpecError, match=r"an array exists there.*; give another path") as caught:
-        adopt(files, tmp_path / "x", how=how)
+        adopt(files, tmp_path / "x")
     assert "mode=" not in str(caught.value)
     assert zarr.open_array(tmp_path / "x", mode="r").shape == (3,)
-
-
-@pytest.mark.parametrize("how", ["link", "move"])
-def test_a_file_is_a_shard_of_one_array(tmp_path, how):
-    """A second index would hide the first one, and a move would take the file away."""
-    files = make(tmp_path / "f")
-    for path in files:
-        with h5py.File(path, "a") as file:
-            file.create_dataset("a/minus", data=-file["a/data"][...], chunks=CHUNKS, fillvalue=-1)
-    adopt(files, tmp_path / "x", how="link")
-    with pytest.raises(SpecError, match=r"2 names.*how=\"copy\""):
-        shardwrite.adopt(files, tmp_path / "y", dataset="a/minus", how=how)
-    shardwrite.adopt(files, tmp_path / "y", dataset="a/minus")
-    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[...], -X)
-    for path in files:
-        Path(path).unlink()
-    (tmp_path / "shards").symlink_to(tmp_path / "x/c")
-    there = [str(tmp_path / f"shards/{number}/0/0") for number in range(3)]
-    with pytest.raises(SpecError, match="lies in the array"):
-        adopt(there, tmp_path / "z", how=how)
-    check(tmp_path / "x")
-    assert shardwrite.verify(tmp_path / "x").is_good

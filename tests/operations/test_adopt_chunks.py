@@ -10,9 +10,8 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-import shardwrite.operations.adopting as adopting
 import shardwrite.sources.hdf5_chunks as hdf5_chunks
-from shardwrite import PlanError, SpecError
+from shardwrite import SpecError
 from shardwrite.cli import main
 from shardwrite.format.hdf5 import filters_of
 from shardwrite.plan import limits
@@ -27,14 +26,13 @@ def sparse(file: Path, n: int) -> Path:
     return file
 
 
-@pytest.mark.parametrize("how", ["copy", "move", "link"])
-def test_indexes_that_are_far_larger_than_the_files_are_refused(tmp_path, how):
+def test_indexes_that_are_far_larger_than_the_files_are_refused(tmp_path):
     """At once, and without the memory for such an index."""
     file = sparse(tmp_path / "a.h5", 5 * 10**7)
     before = file.read_bytes()
     assert len(before) < 10_000
     with pytest.raises(SpecError, match=r"50,000,000 chunks.* would take 800,000,000 bytes"):
-        shardwrite.adopt(file, tmp_path / "x", how=how)
+        shardwrite.adopt(file, tmp_path / "x")
     assert [path.name for path in tmp_path.iterdir()] == ["a.h5"]
     assert file.read_bytes() == before
 
@@ -43,24 +41,13 @@ def test_the_remedy_for_sparse_files(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_FREE_INDEX_NBYTES", 2**10)
     file = sparse(tmp_path / "a.h5", 2000)
     with pytest.raises(SpecError, match=r"in larger chunks, with shardwrite write --chunks"):
-        shardwrite.adopt(file, tmp_path / "x", how="move")
+        shardwrite.adopt(file, tmp_path / "x")
     arguments = ["write", f"{file}::v", str(tmp_path / "x"), "--chunks", "500", "--shards", "2000"]
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert np.flatnonzero(shardwrite.open_sharded(tmp_path / "x")[...]).tolist() == [0]
     monkeypatch.undo()
-    shardwrite.adopt(file, tmp_path / "y", how="move")  # a small index is no matter
-
-
-@pytest.mark.parametrize("how", ["move", "link"])
-def test_an_index_that_does_not_fit_into_memory(tmp_path, monkeypatch, how):
-    file = sparse(tmp_path / "a.h5", 2000)
-    monkeypatch.setattr(adopting, "memory_limit_nbytes", lambda: 64 * 1999)
-    with pytest.raises(PlanError, match="takes 128,000 bytes, and this process may use 127,936"):
-        shardwrite.adopt(file, tmp_path / "x", how=how)
-    monkeypatch.setattr(adopting, "memory_limit_nbytes", lambda: 64 * 2000)
-    shardwrite.adopt(file, tmp_path / "x", how=how)
-    assert zarr.open_array(tmp_path / "x", mode="r")[:2].tolist() == [1, 0]
+    shardwrite.adopt(file, tmp_path / "y")  # a small index is no matter
 
 
 def edges(file: Path, values: np.ndarray, *, leaves_edges_raw: bool = False, **filters) -> Path:
@@ -98,10 +85,9 @@ GRID = np.arange(25, dtype="i4").reshape(5, 5) * 1000003
 
 @pytest.mark.parametrize("filters", [{"shuffle": True}, {"shuffle": True, "gzip": True}])
 @pytest.mark.parametrize("values", [GRID, GRID * 0 + 1, GRID * 0], ids=["all", "ones", "zeros"])
-@pytest.mark.parametrize("how", ["move", "copy"])
-def test_chunks_at_the_edge_of_as_many_bytes_as_their_values(tmp_path, filters, values, how):
+def test_chunks_at_the_edge_of_as_many_bytes_as_their_values(tmp_path, filters, values):
     file = edges(tmp_path / "a.h5", values, **filters)
-    shardwrite.adopt(file, tmp_path / "x", how=how)
+    shardwrite.adopt(file, tmp_path / "x")
     readers(tmp_path / "x", values)
 
 
@@ -112,20 +98,18 @@ def test_compressed_chunks_that_are_as_large_by_chance(tmp_path):
         found = opened["v"].id
         chunks = [found.get_chunk_info(n) for n in range(found.get_num_chunks())]
     assert {chunk.size == 16 for chunk in chunks if chunk.chunk_offset[1] == 2} == {True, False}
-    shardwrite.adopt(file, tmp_path / "x", how="move")
+    shardwrite.adopt(file, tmp_path / "x")
     readers(tmp_path / "x", values)
     only = edges(tmp_path / "b.h5", values[:2], gzip=True)  # no other chunk at the edge tells
-    shardwrite.adopt(only, tmp_path / "y", how="move")
+    shardwrite.adopt(only, tmp_path / "y")
     readers(tmp_path / "y", values[:2])
 
 
 @pytest.mark.parametrize("filters", [{"shuffle": True}, {"gzip": True}])
 @pytest.mark.parametrize("values", [GRID, GRID * 0 + 1], ids=["all", "ones"])
-def test_chunks_at_the_edge_without_filters_are_copied_only(tmp_path, filters, values):
+def test_chunks_at_the_edge_without_filters(tmp_path, filters, values):
     file = edges(tmp_path / "a.h5", values, leaves_edges_raw=True, **filters)
-    with pytest.raises(SpecError, match="filters were left out for 5 of its chunks"):
-        shardwrite.adopt(file, tmp_path / "x", how="move")
-    shardwrite.adopt(file, tmp_path / "x", how="copy")
+    shardwrite.adopt(file, tmp_path / "x")
     readers(tmp_path / "x", values)
 
 
@@ -141,16 +125,15 @@ def readers(path: Path, values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("kind", ["i1", "i2", "f4", "c8"])
 @pytest.mark.parametrize("chunks", [(4, 5), (3, 5)])
-@pytest.mark.parametrize("how", ["copy", "move", "link"])
-def test_a_checksum_before_the_shuffle(tmp_path, kind, chunks, how):
+def test_a_checksum_before_the_shuffle(tmp_path, kind, chunks):
     """This is the order in which netCDF4 sets these filters."""
     values = (np.arange(40).reshape(8, 5) % 97).astype(kind)
     file = ordered(tmp_path / "a.h5", values, chunks)
     if kind == "c8":
         with pytest.raises(SpecError, match="shuffle after fletcher32"):
-            shardwrite.adopt(file, tmp_path / "x", how=how)
+            shardwrite.adopt(file, tmp_path / "x")
         return
-    shardwrite.adopt(file, tmp_path / "x", how=how)
+    shardwrite.adopt(file, tmp_path / "x")
     readers(tmp_path / "x", values)
     shardwrite.write_region(5, tmp_path / "x", (slice(0, 2), slice(0, 3)), strategy="hdf5")
     values[:2, :3] = 5
@@ -189,8 +172,7 @@ def test_a_shuffle_of_other_bytes_than_in_hdf5_is_refused(codecs, itemsize):
         filters_of(made, itemsize, 64)
 
 
-@pytest.mark.parametrize("how", ["copy", "move"])
-def test_a_library_that_does_not_count_the_user_block(tmp_path, monkeypatch, how):
+def test_a_library_that_does_not_count_the_user_block(tmp_path, monkeypatch):
     """Nearly all is zero, also what stands before the first chunk."""
     values = np.zeros((64, 64), "i4")
     values[40, 40] = 4
@@ -204,5 +186,5 @@ def test_a_library_that_does_not_count_the_user_block(tmp_path, monkeypatch, how
         return found
 
     monkeypatch.setattr(hdf5_chunks, "stored_chunks", without_block)
-    shardwrite.adopt(tmp_path / "a.h5", tmp_path / "x", how=how)
+    shardwrite.adopt(tmp_path / "a.h5", tmp_path / "x")
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], values)

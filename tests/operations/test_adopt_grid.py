@@ -1,4 +1,4 @@
-"""Files of HDF5 that form a grid along several axes, and become the shards of one array."""
+"""Files of HDF5 that form a grid along several axes, of which one array is made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import SpecError, StoreError
+from shardwrite import SpecError
 from shardwrite.cli import main
-from shardwrite.journal import Adoption
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -70,44 +69,15 @@ def check(path: Path) -> None:
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("how", ["move", "copy", pytest.param("link", marks=pytest.mark.long)])
-def test_files_in_a_grid(tmp_path, how):
+def test_files_in_a_grid(tmp_path):
     files = make(tmp_path / "f")
-    before, inodes = digests(files), [os.stat(file).st_ino for file in files]
-    done = shardwrite.adopt(files, tmp_path / "x", grid=GRID, how=how)
+    before = digests(files)
+    done = shardwrite.adopt(files, tmp_path / "x", grid=GRID)
     assert (done.shape, done.shards, done.n_shards) == (X.shape, (6, 4, 3), 6)
     assert "6, in a grid of 1 x 2 x 3" in str(done)
     check(tmp_path / "x")
-    shards = [os.stat(tmp_path / "x/c" / "/".join(map(str, at))).st_ino for at, _ in places()]
-    assert (shards == inodes) == (how != "copy")
-    assert [os.path.exists(file) for file in files] == [how != "move"] * 6
-    if how == "copy":
-        assert digests(files) == before
-    assert shardwrite.adopt(files, tmp_path / "x", grid=GRID, how=how).is_skipped
-
-
-@pytest.mark.parametrize("how", ["move", pytest.param("link", marks=pytest.mark.long)])
-def test_an_interrupted_grid_is_finished_or_given_up(tmp_path, monkeypatch, how):
-    files = make(tmp_path / "f")
-    before, take = digests(files), Adoption.take
-
-    def failing(self, number, change):
-        if number == 4:
-            raise StoreError("the disk fails", key="", errno=5)
-        take(self, number, change)
-
-    for is_given_up in (True, False):
-        with monkeypatch.context() as patched:
-            patched.setattr(Adoption, "take", failing)
-            with pytest.raises(StoreError, match="the disk fails"):
-                shardwrite.adopt(files, tmp_path / "x", grid=GRID, how=how)
-        assert not (tmp_path / "x").exists()
-        if is_given_up:
-            shardwrite.abandon(tmp_path / "x")
-            assert digests(files) == before
-            assert [path.name for path in tmp_path.iterdir()] == ["f"]
-    shardwrite.adopt(files, tmp_path / "x", grid=GRID, how=how)
-    check(tmp_path / "x")
+    assert digests(files) == before
+    assert shardwrite.adopt(files, tmp_path / "x", grid=GRID).is_skipped
 
 
 def cut(rows: int, columns: int, at: int = 5) -> list:
@@ -140,9 +110,8 @@ def cut(rows: int, columns: int, at: int = 5) -> list:
 def test_what_does_not_fit_is_refused_before_anything_is_changed(tmp_path, parts, given, message):
     files = make(tmp_path / "f", parts)
     before = digests(files)
-    for how in ("move", "copy"):
-        with pytest.raises(SpecError, match=message):
-            shardwrite.adopt(files, tmp_path / "x", how=how, **given)
+    with pytest.raises(SpecError, match=message):
+        shardwrite.adopt(files, tmp_path / "x", **given)
     assert digests(files) == before
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
@@ -150,7 +119,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_changed(tmp_path, parts
 def test_a_file_at_the_end_that_is_longer_than_the_first(tmp_path):
     parts = [(slice(5), slice(2 * i, 2 * i + n), slice(9)) for i, n in enumerate((2, 2, 3))]
     with pytest.raises(SpecError, match="3 long along axis 1, longer than the others"):
-        shardwrite.adopt(make(tmp_path / "f", parts), tmp_path / "x", axis=1, how="move")
+        shardwrite.adopt(make(tmp_path / "f", parts), tmp_path / "x", axis=1)
 
 
 @pytest.mark.compat
@@ -162,14 +131,14 @@ def test_the_command(tmp_path):
     def call(*given):
         return run.invoke(main, ["adopt", *files, path, "--json", *given])
 
-    planned = call("--grid", "1,2,3", "--move", "--dry-run")
+    planned = call("--grid", "1,2,3", "--dry-run")
     assert json.loads(planned.stdout)["shape"] == list(X.shape)
-    wrong = call("--grid", "6", "--move")
+    wrong = call("--grid", "6")
     assert wrong.exit_code
     assert "the dataset has 3 axes" in wrong.output
     assert call("--grid", "2 by 3").exit_code == 2
     assert digests(files) == before
-    done = call("--grid", "1,2,3", "--move")
+    done = call("--grid", "1,2,3")
     assert not done.exit_code, done.output
     check(tmp_path / "x")
 
@@ -195,6 +164,5 @@ def test_random_grids(tmp_path):
             with h5py.File(files[-1], "w") as file:
                 values = x[tuple(slice(*pair) for pair in part)]
                 file.create_dataset("d", data=values, chunks=chunks, maxshape=[None] * n_axes)
-        how = ("move", "copy")[number % 2]
-        shardwrite.adopt(files, home / "x", grid=counts, how=how)
+        shardwrite.adopt(files, home / "x", grid=counts)
         np.testing.assert_array_equal(zarr.open_array(home / "x", mode="r")[...], x)

@@ -1,7 +1,8 @@
-"""Files and places that belong to something else, which an adoption must not take."""
+"""Arrays that are made of HDF5 files: places, restarts, and arguments that are refused."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -32,132 +33,34 @@ def make(home: Path, n: int = 3) -> list[str]:
     return files
 
 
-def amid(files, array, how="move", at=1):
-    """An adoption that stops after the first file."""
-    take = shardwrite.journal.Adoption.take
-
-    def taken(self, number, change):
-        if number == at:
-            raise KeyboardInterrupt
-        take(self, number, change)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shardwrite.journal.Adoption, "take", taken)
-        with pytest.raises(KeyboardInterrupt):
-            shardwrite.adopt(files, array, how=how)
-
-
-@pytest.mark.parametrize("how", ["move", "link"])
-@pytest.mark.parametrize("name", ["", "v", "a/v"])
-def test_shards_of_2022_stay_in_their_array(tmp_path, how, name):
-    """Their hierarchy has no document in the directory of the array."""
-    x, h = da.from_array(X), tmp_path / "h"
-    x.to_sharded_zarr(h, name=name or None, strategy="hdf5", **OLD)
-    shard = h / "data/root" / name / "c0/0"
-    link = tmp_path / "link"
-    link.symlink_to(shard.parent)
-    for file in (shard, link / "0"):
-        with pytest.raises(SpecError, match=f"lies in the array {h / 'data/root' / name}, which"):
-            shardwrite.adopt(file, tmp_path / "n", how=how)
-    if name:
-        document = h / f"meta/root/{name}.array.json"
-        document.rename(h / f"meta/root/{name}.shardwrite-run.json")  # a run is just making it
-        with pytest.raises(SpecError, match="lies in the array"):
-            shardwrite.adopt(shard, tmp_path / "n", how=how)
-        (h / f"meta/root/{name}.shardwrite-run.json").rename(document)
-    assert shardwrite.verify(h, name=name or None, deep=True).is_good
-    shardwrite.adopt(shard, tmp_path / "n", how="copy")
-    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "n")[...], X[:4, :6])
-
-
-def test_files_of_other_adoptions_and_conversions(tmp_path):
-    """Neither has a document where its files lie."""
-    files = make(tmp_path / "f")
-    amid(files, tmp_path / "x")
-    (taken,) = (tmp_path / "x.conversion.shardwrite").glob("work-*/adopted/c/0/0")
-    da.from_array(X).to_sharded_zarr(tmp_path / "y", strategy="hdf5", **LAYOUT)
-    shard = tmp_path / "y/c/0/0"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shardwrite.journal.Consumption, "enter", stop)
-        with pytest.raises(KeyboardInterrupt):
-            shardwrite.reshard(tmp_path / "y", tmp_path / "z", (2, 2), consume=True, drop_hdf5=True)
-    assert not (tmp_path / "y/zarr.json").exists()
-    for how in ("move", "link"):
-        with pytest.raises(SpecError, match="which holds the state of a run"):
-            shardwrite.adopt(taken, tmp_path / "n", how=how)
-        with pytest.raises(JournalError, match=r"y is being converted in its place"):
-            shardwrite.adopt(shard, tmp_path / "n", how=how)
-    assert taken.exists()
-    assert shard.exists()
-
-
 def stop(*_args, **_keywords):
     raise KeyboardInterrupt
 
 
-def store_at(way: str, path: Path):
-    """A store of a directory that does not tell by its type that it is one."""
-    if way == "fsspec":
-        pytest.importorskip("fsspec")
-        return zarr.storage.FsspecStore.from_url(f"file://{path}")
-    obstore = pytest.importorskip("obstore")
-    return zarr.storage.ObjectStore(obstore.store.LocalStore(str(path)))
-
-
-@pytest.mark.parametrize("way", ["2022", "object store", "fsspec"])
 @pytest.mark.parametrize("how", ["move", "link"])
-def test_nothing_is_written_where_an_adoption_was_interrupted(tmp_path, way, how):
-    """Whichever place the array would have, the adoption can be given up, and finished."""
-    home = tmp_path / "home"
-    home.mkdir()
-    files, array = make(home / "f"), home / "z.zarr"
-    before = {file: Path(file).read_bytes() for file in files}
-    amid(files, array, how)
-    if way == "2022":
-        where, how_laid = (array, "q"), OLD
-    else:
-        where, how_laid = (store_at(way, home), "z.zarr"), {**LAYOUT, "run_dir": tmp_path / "runs"}
-    with pytest.raises(JournalError, match="is being converted in its place"):
-        da.from_array(X).to_sharded_zarr(where[0], name=where[1], **how_laid)
-    assert not array.exists()
-    assert shardwrite.abandon(array) == []
-    assert {file: Path(file).read_bytes() for file in files} == before
-    amid(files, array, how)
-    assert shardwrite.adopt(files, array, how=how).shape == (12, 6)
-
-
-def test_it_is_given_up_where_others_have_made_a_hierarchy_of_2022(tmp_path):
+def test_what_an_older_version_began_is_refused(tmp_path, how):
+    """It moved or linked the files of a user, which the directory of its work may hold."""
     files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
-    before = {file: Path(file).read_bytes() for file in files}
-    da.from_array(X).to_sharded_zarr(tmp_path / "h", name="q", **OLD)
-    amid(files, array)
-    os.rename(tmp_path / "h", array)
-    assert shardwrite.abandon(array) == []
-    assert {file: Path(file).read_bytes() for file in files} == before
-    np.testing.assert_array_equal(shardwrite.open_sharded(array, name="q")[...], X)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["f", "z.zarr"]
-
-
-@pytest.mark.parametrize("how", ["move", "link"])
-def test_an_adoption_of_other_files_is_given_up_before(tmp_path, how):
-    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
-    amid(files, array, how)
-    again = files[:2][::-1]
-    with pytest.raises(JournalError, match=r"an adoption of other files as .* abandon") as caught:
-        shardwrite.adopt(again, array, how=how)
-    assert "restart" not in str(caught.value)
-    shardwrite.abandon(array)  # the remedy
-    shardwrite.adopt(again, array, how=how)
-    assert shardwrite.open_sharded(array)[::4, 0].tolist() == [100, 0]
-
-
-@pytest.mark.parametrize("how", ["move", "link"])
-def test_restart_restores_the_files_and_starts_over(tmp_path, how):
-    files, array = make(tmp_path / "f"), tmp_path / "z.zarr"
-    amid(files, array, how, at=2)
-    assert shardwrite.adopt(files[::-1], array, how=how, restart=True).n_shards == 3
-    assert shardwrite.open_sharded(array)[::4, 0].tolist() == [200, 100, 0]
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["f", "z.zarr"]
+    work = tmp_path / "z.zarr.conversion.shardwrite/work-0"
+    (work / "adopted/c/0").mkdir(parents=True)
+    os.rename(files[0], work / "adopted/c/0/0")
+    record = {"version": 1, "first": "0", "leaf": "z.zarr", "old": 0}
+    record["layout"] = {"": "0" * 64, "adopts": how}
+    for place in (work, work.parent):
+        (place / "record.json").write_text(json.dumps(record))
+    before = sorted(work.parent.rglob("*"))
+    for call in (
+        lambda: shardwrite.abandon(array),
+        lambda: shardwrite.shard(array, shards=2),
+        lambda: shardwrite.unshard(array),
+        lambda: shardwrite.adopt(files[1:], array, restart=True),
+        lambda: da.from_array(X).to_sharded_zarr(array, **LAYOUT, mode="w"),
+    ):
+        with pytest.raises((JournalError, SpecError)):
+            call()
+    with pytest.raises(JournalError, match="with the version that began it"):
+        shardwrite.abandon(array)
+    assert sorted(work.parent.rglob("*")) == before
 
 
 def test_copies_of_other_files_start_over(tmp_path):
@@ -181,7 +84,7 @@ def test_no_conversion_is_given_up_by_restart(tmp_path):
     before = sorted((tmp_path / "z.zarr.conversion.shardwrite").rglob("new/z.zarr/*"))
     for restart in (False, True):
         with pytest.raises((JournalError, SpecError)):
-            shardwrite.adopt(files, array, how="move", restart=restart)
+            shardwrite.adopt(files, array, restart=restart)
     assert sorted((tmp_path / "z.zarr.conversion.shardwrite").rglob("new/z.zarr/*"))
     assert before
     shardwrite.shard(array, shards=2)
@@ -199,17 +102,16 @@ def test_short_calls_have_no_restart_and_name_none(tmp_path):
     shardwrite.shard_store(tmp_path / "z", (1, 2))
 
 
-@pytest.mark.parametrize("how", ["copy", "move", "link"])
 @pytest.mark.parametrize("name", ["a\0.h5", b"a\0.h5", "\ud800", "", None])
-def test_what_is_no_path_is_refused(tmp_path, how, name):
+def test_what_is_no_path_is_refused(tmp_path, name):
     """Also a directory for runs, and names of datasets that the library would cut off."""
     (file,) = make(tmp_path / "f", 1)
     for files in (name, [name], [file, name]):
         with pytest.raises(SpecError, match=r"files=.*no paths of files; give a list of paths"):
-            shardwrite.adopt(files, tmp_path / "x", how=how)
+            shardwrite.adopt(files, tmp_path / "x")
     for dataset in ("v\0", "v\0w", "\ud800"):
         with pytest.raises(SpecError, match=r"dataset=.*no name of a dataset"):
-            shardwrite.adopt(file, tmp_path / "x", how=how, dataset=dataset)
+            shardwrite.adopt(file, tmp_path / "x", dataset=dataset)
     with pytest.raises(SpecError, match=r"run_dir=.*no directory"):
         da.from_array(X).to_sharded_zarr(zarr.storage.MemoryStore(), run_dir="a\0", **LAYOUT)
     assert [path.name for path in tmp_path.iterdir()] == ["f"]

@@ -214,22 +214,13 @@ def test_a_replacement_that_is_given_up_before_it_has_begun(path, monkeypatch):
     check(path, OLD)
 
 
-@pytest.mark.parametrize("how", ["write", "adopt"])
-def test_an_array_that_was_removed_by_hand_and_comes_again(path, monkeypatch, tmp_path, how):
+def test_an_array_that_was_removed_by_hand_and_comes_again(path):
     """The groups still list it, and readers would see the new chunks by its document."""
     for file in sorted(path.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     path.rmdir()
-    if how == "write":
-        with pytest.raises(OSError, match="tape"):
-            failing().to_sharded_zarr(path, shards=8, chunks=4)
-    else:
-        h5py = pytest.importorskip("h5py")
-        with h5py.File(tmp_path / "0.h5", "w") as file:
-            file.create_dataset("data", data=NEW, chunks=(4, 4))
-        killed(monkeypatch, operation, "_enter")
-        with pytest.raises(KillError):
-            shardwrite.adopt([tmp_path / "0.h5"], path, how="move")
+    with pytest.raises(OSError, match="tape"):
+        failing().to_sharded_zarr(path, shards=8, chunks=4)
     assert seen(path) is None
 
 

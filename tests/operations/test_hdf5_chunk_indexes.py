@@ -55,7 +55,7 @@ def test_an_unlimited_axis_that_is_not_the_first(tmp_path, n_first, is_whole):
     plan = shardwrite.plan_reshard(source, 2)
     assert plan.n_chunks_copied == int((expected[::2, ::2] != -1).sum())
     shardwrite.shard(source, tmp_path / "b", 2)
-    shardwrite.adopt([str(path)], tmp_path / "c", dataset="x", how="copy")
+    shardwrite.adopt([str(path)], tmp_path / "c", dataset="x")
     for name in ("b", "c"):
         np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / name)[...], expected)
     np.testing.assert_array_equal(shardwrite.sources.open_source(source)[...], expected)

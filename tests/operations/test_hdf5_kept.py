@@ -4,6 +4,8 @@ how their dataset is called."""
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from unittest import mock
 
 import dask
@@ -17,7 +19,10 @@ import shardwrite
 from shardwrite import Hdf5, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
 from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.runs.hdf5_kept import keeping_hdf5
+from shardwrite.runs.old_shards import keeping
+
+sys.path.insert(0, str(Path(__file__).parent))
+from whole_files import make_shards
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -43,7 +48,7 @@ def names(path, key="c/0/0"):
     return found
 
 
-def adopted(folder, how="move"):
+def adopted(folder):
     """An array of two files that hold another dataset and an attribute, too."""
     files = []
     for n in range(2):
@@ -52,8 +57,7 @@ def adopted(folder, how="move"):
             file.create_dataset("t", data=VALUES[:4] + 100 * n, chunks=(2, 2))
             file["time"] = np.arange(4.0)
             file.attrs["station"] = "X"
-    shardwrite.adopt(files, folder / "adopted", dataset="t", how=how)
-    return folder / "adopted"
+    return make_shards(files, folder / "adopted", dataset="t")
 
 
 def contents(path):
@@ -169,7 +173,7 @@ def test_files_with_several_datasets(tmp_path):
     with h5py.File(tmp_path / "2.h5", "w") as file:
         for name in ("t", "u"):
             file.create_dataset(name, data=VALUES[:4], chunks=(2, 2))
-    shardwrite.adopt([tmp_path / "2.h5"], tmp_path / "two", dataset="u", how="move")
+    make_shards([tmp_path / "2.h5"], tmp_path / "two", dataset="u")
     shardwrite.erase(path, CORNER, strategy="hdf5")
     assert names(path) == ["t"]
     shard = tmp_path / "two/c/0/0"
@@ -226,8 +230,6 @@ def test_the_name_on_the_command_line(tmp_path):
         file.create_dataset("t", data=VALUES, chunks=(2, 2))
     run("adopt", tmp_path / "a.h5", tmp_path / "b", "--strategy", "hdf5:q")
     assert names(tmp_path / "b") == ["q"]
-    told = run("adopt", tmp_path / "a.h5", tmp_path / "c", "--move", "--strategy", "hdf5", code=2)
-    assert "--strategy is for copies" in told
 
 
 # ---- shards that are absent
@@ -403,8 +405,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
         with dask.config.set(scheduler="sync"), pytest.raises(StopError):
             CONSUMING[conversion](path, tmp_path / "new", progress=stop, **how)
         assert not (path / "a/c/0/0" if group else path / "c/0/0").exists()
-    kept = "shardwrite.operations.hdf5_sources.keeping_hdf5"
-    with mock.patch(kept, wraps=keeping_hdf5) as looks:
+    with mock.patch("shardwrite.operations.converting.keeping", wraps=keeping) as looks:
         CONSUMING[conversion](path, tmp_path / "new", **how)
     assert looks.call_count == (0 if is_amid else 2 if group else 1)
     assert not path.exists()
@@ -433,7 +434,9 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
     """It named the dataset `data`, and wrote no name beside the digest."""
     path = written(tmp_path / "a")
     with (
-        mock.patch("shardwrite.operations.consume.with_name", lambda source, options, _: options),
+        mock.patch(
+            "shardwrite.operations.consume.keeping_names", lambda source, options, _: options
+        ),
         dask.config.set(scheduler="sync"),
         pytest.raises(StopError),
     ):

@@ -137,7 +137,7 @@ def check(made: Made, home: Path) -> str:
     shardwrite.reshard(source, home / "reshard", 2, chunks=other, durability="none")
     outputs, adopted = [home / "shard", home / "reshard"], "adopted"
     try:
-        shardwrite.adopt([str(made.path)], home / "adopt", dataset=NAME, how="copy")
+        shardwrite.adopt([str(made.path)], home / "adopt", dataset=NAME)
         outputs.append(home / "adopt")
     except SpecError as error:
         adopted = error.message

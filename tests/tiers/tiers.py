@@ -19,7 +19,7 @@ SAMPLED = {
     "faults/test_disk.py": 2,
     "faults/test_leases.py": 2,
     "format/test_nested.py": 3,
-    "hdf5/test_patterns.py": 5,
+    "hdf5/test_frames.py": 5,
     "journal/test_changes_in_place.py": 2,
     "journal/test_edges.py": 3,
     "operations/test_bad_input.py": 3,
