@@ -38,6 +38,7 @@ class CompressedSegmentation:
     """
 
     name = "compressed_segmentation"
+    is_lossy = False
 
     def __init__(self, block: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._block = block[::-1]

@@ -16,7 +16,7 @@ from shardwrite.codecs import jpeg, png, png_filters, segmentation
 from shardwrite.codecs import labels as labels_of_blocks
 from shardwrite.codecs.png_filters import filtered
 from shardwrite.codecs.segmentation import CompressedSegmentation
-from shardwrite.codecs.volume import build_volume_pipeline, image_shape, volume_encoding
+from shardwrite.codecs.volume import VolumeSerializer, image_shape, volume_encoding
 from shardwrite.errors import CodecError, CorruptShardError
 
 CASES = drawn(100, n_quick=12)
@@ -404,15 +404,14 @@ def test_what_does_not_fit(name, configuration, dtype, n_channels):
 
 def test_pipelines():
     codecs = [{"name": "neuroglancer_png"}, {"name": "gzip", "configuration": {"level": 5}}]
-    made = build_volume_pipeline(codecs, (2, 3, 4, 5), np.dtype("uint16"))
+    made = VolumeSerializer.build(codecs, (2, 3, 4, 5), np.dtype("uint16"))
     batch = np.arange(360, dtype="uint16").reshape(3, 2, 3, 4, 5)
     for row, buffer in zip([2, 0], made.encode(batch, np.array([2, 0])), strict=True):
         assert len(buffer) <= made.most_encoded_nbytes
         np.testing.assert_array_equal(made.decode(buffer), batch[row])
-    assert build_volume_pipeline([{"name": "bytes"}], (2, 2, 2), np.dtype("u1")) is None
     for shape, wrong in (((4, 5), codecs), ((2, 2, 2), [codecs[0], {"name": "transpose"}])):
         with pytest.raises(CodecError):
-            build_volume_pipeline(wrong, shape, np.dtype("uint16"))
+            VolumeSerializer.build(wrong, shape, np.dtype("uint16"))
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
