@@ -55,7 +55,6 @@ WINGS = {
     ],
     "volumes": [
         "codecs/jpeg.py",
-        "codecs/labels.py",
         "codecs/png*",
         "codecs/segmentation.py",
         "codecs/volume.py",

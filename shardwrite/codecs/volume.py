@@ -20,7 +20,7 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.jpeg import decode_jpeg, encode_jpeg, most_jpeg_nbytes, require_jpeg
 from shardwrite.codecs.pipeline import most_added, undo
-from shardwrite.codecs.png import decode_png, encode_png, most_png_nbytes
+from shardwrite.codecs.png import decode_png, encode_png, most_png_nbytes, require_png
 from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, SpecError
@@ -74,6 +74,7 @@ class _Png:
     is_lossy = False
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
+        require_png()
         self._dtype = dtype
 
     def most_nbytes(self, shape: tuple[int, ...]) -> int:
