@@ -39,6 +39,22 @@ _register("deep check", [("hdf5", "shardwrite.read.hdf5_shards:why_unreadable")]
 _register("file as a store", [("hdf5", "shardwrite.sources.hdf5_store:Hdf5Store")])
 _register("new index", [("hdf5", "shardwrite.operations.hdf5_salvage:index_again")])
 
+_SCALE = "neuroglancer_uint64_sharded_v1"
+_register("shard-format", [(_SCALE, "shardwrite.format.precomputed.boxes:PrecomputedShards")])
+_register(
+    "serializer",
+    [
+        (f"neuroglancer_{encoding}", "shardwrite.codecs.volume:VolumeSerializer")
+        for encoding in ("compressed_segmentation", "jpeg", "png")
+    ],
+)
+_register("source axes", [(_SCALE, "shardwrite.format.precomputed.stored:source_axes")])
+_register("steps", [(_SCALE, "shardwrite.operations.scales:ScaleSteps")])
+_register("foreign", [("volume", "shardwrite.read.volume_paths:refuse_volume")])
+_register("not whole", [("scale", "shardwrite.operations.scattered:refuse_waiting")])
+_register("unfinished", [("scale", "shardwrite.operations.scattered:is_abandonable")])
+_register("give up", [("scale", "shardwrite.operations.scattered:abandon_scale")])
+
 if TYPE_CHECKING:
     from shardwrite.format.hdf5_strategy import Hdf5
     from shardwrite.format.precomputed.parameters import ShardingParameters

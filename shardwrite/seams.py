@@ -19,7 +19,7 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -73,6 +73,21 @@ def resolve(kind: str, name: str) -> Any:
         return getattr(import_module(module), attribute)
     except (AttributeError, ImportError) as error:
         raise LookupError(f"{module} cannot be imported ({error})") from error
+
+
+def find(kind: str, name: str) -> Any | None:
+    """As `resolve`; None if nothing of this kind and name was registered."""
+    return resolve(kind, name) if (kind, name) in _known else None
+
+
+def all_of(kind: str) -> Iterator[Any]:
+    """Import everything of a kind, but what lies in missing parts of the package."""
+    for name in registered(kind):
+        try:
+            found = resolve(kind, name)
+        except LookupError:
+            continue
+        yield found
 
 
 def needed(kind: str, name: str, what: str, *, field: str, value: object) -> Any:

@@ -53,13 +53,10 @@ WINGS = {
     ],
     "volumes": [
         "codecs/jpeg.py",
-        "codecs/labels.py",
         "codecs/png*",
         "codecs/segmentation.py",
         "codecs/volume.py",
-        "encode/cutting.py",
         "encode/uint64_shard.py",
-        "format/placed.py",
         "format/precomputed/*",
         "journal/volume_info.py",
         "operations/precomputed.py",

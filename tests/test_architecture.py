@@ -37,7 +37,7 @@ LAYERS = [
     ["__init__"],
     ["cli"],
 ]
-PURE = {name for layer in LAYERS[:7] for name in layer}
+PURE = {name for layer in LAYERS[:8] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 ELSEWHERE = {
@@ -649,4 +649,4 @@ def test_a_dictionary_of_anything_is_noticed(line):
 def test_no_more_leads_from_the_core_into_wings():
     """A wing stands on the core, which does not know it. Each leak that goes lowers the number."""
     leaks = shape.leaks_of(shape.texts_of(PACKAGE.parent)).values()
-    assert sum(len(names) for inside in leaks for names in inside.values()) == 34
+    assert sum(len(names) for inside in leaks for names in inside.values()) == 0

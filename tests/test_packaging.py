@@ -27,7 +27,7 @@ EXTRAS = {
     "hdf5": "h5py, hdf5plugin",
     "tiff": "tifffile",
     "nifti": "nibabel",
-    "precomputed": "PIL, simplejpeg",
+    "precomputed": "PIL, compressed_segmentation, simplejpeg",
     "netcdf3": "scipy",
     "blosc2": "blosc2",
     "cf": "xarray",

@@ -28,7 +28,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.previews import preview_abandon, preview_compact, preview_erase
-from shardwrite.operations.scattered import abandon_scale
+from shardwrite.operations.region import abandon_of_wings
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
@@ -262,7 +262,7 @@ def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
         told = "would be given up, or finished if it is nearly done" if dry_run else "was given up"
         echo("[]" if as_json else f"the conversion {told}")
         return
-    if found.is_scale if found else abandon_scale(resolve_target(array, name), None):
+    if found.of_wing if found else abandon_of_wings(resolve_target(array, name), None):
         told = "would be given up" if dry_run else "was given up"
         echo("[]" if as_json else f"what was not finished of the scale {told}")
         return

@@ -18,6 +18,7 @@ from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
 from shardwrite.errors import CodecError, CorruptShardError
+from shardwrite.seams import find
 
 Array = npt.NDArray[Any]
 _VLEN = {"vlen-utf8": "VLenUTF8", "vlen-bytes": "VLenBytes"}
@@ -32,6 +33,8 @@ class Pipeline(Protocol):
     """Size of every encoded chunk in bytes, or None if it depends on the data."""
     is_identity: bool
     """Whether the encoded bytes are those of the batch in memory."""
+    is_lossy: bool
+    """Whether decoded values may differ from those that were encoded."""
 
     @property
     def most_encoded_nbytes(self) -> int:
@@ -53,8 +56,40 @@ class Pipeline(Protocol):
         """
 
 
+class Serializer(Protocol):
+    """An array-to-bytes codec that zarr-python does not know.
+
+    A wing brings it under the kind ``serializer``, and the name of the codec.
+    """
+
+    def build(
+        self, codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Pipeline:
+        """Build the pipeline for codecs that begin with this one.
+
+        - Raises CodecError if it does not fit, or another codec is not known here.
+        """
+
+    def check_format(self, shard_format: object, serializer: object) -> None:
+        """Refuse a format of shards, as a user gives it, whose chunks may not have this codec."""
+
+
+def serializer_named(name: str) -> Serializer | None:
+    """A codec that a wing brings; None if no wing has one of this name.
+
+    - Raises CodecError if its wing is missing.
+    """
+    try:
+        found: Serializer | None = find("serializer", name)
+    except LookupError as error:
+        raise CodecError(str(error), codec=name) from error
+    return found
+
+
 class NativePipeline:
     """Pipeline of transpositions, one ``bytes`` or ``vlen-*`` codec, and bytes-to-bytes stages."""
+
+    is_lossy = False
 
     def __init__(
         self,

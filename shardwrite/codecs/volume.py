@@ -19,18 +19,12 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.jpeg import decode_jpeg, encode_jpeg, most_jpeg_nbytes, require_jpeg
-from shardwrite.codecs.png import decode_png, encode_png, most_png_nbytes
+from shardwrite.codecs.png import decode_png, encode_png, most_png_nbytes, require_png
 from shardwrite.codecs.segmentation import CompressedSegmentation
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
-from shardwrite.errors import CodecError
+from shardwrite.errors import CodecError, SpecError
 
 _PREFIX = "neuroglancer_"
-VOLUME_CODECS = frozenset(f"{_PREFIX}{name}" for name in ("compressed_segmentation", "png", "jpeg"))
-"""Names of the codecs."""
-
-LOSSY_CODECS = frozenset({f"{_PREFIX}jpeg"})
-"""Names of those whose decoded values differ from what was encoded."""
-
 IMAGE_SIDES = {"png": 1_000_000, "jpeg": 65_500}
 """Largest height and width that libpng and libjpeg take."""
 
@@ -41,6 +35,8 @@ Voxels = npt.NDArray[Any]
 
 class VolumeEncoding(Protocol):
     """Encoder and decoder of chunks with the axes channel, z, y and x."""
+
+    is_lossy: bool
 
     def most_nbytes(self, shape: tuple[int, ...]) -> int:
         """Upper bound of the size of an encoded chunk of a shape, in bytes."""
@@ -74,7 +70,10 @@ def image_shape(shape: tuple[int, ...], side: int) -> tuple[int, int]:
 class _Png:
     """Chunks that are PNG images."""
 
+    is_lossy = False
+
     def __init__(self, dtype: np.dtype[Any]) -> None:
+        require_png()
         self._dtype = dtype
 
     def most_nbytes(self, shape: tuple[int, ...]) -> int:
@@ -92,6 +91,8 @@ class _Png:
 
 class _Jpeg:
     """Chunks that are JPEG images."""
+
+    is_lossy = True
 
     def __init__(self, quality: int) -> None:
         require_jpeg()
@@ -172,6 +173,7 @@ class VolumePipeline:
         self._encoding = encoding
         self._stages = tuple(stages)
         self.stored_dtype = dtype
+        self.is_lossy = encoding.is_lossy
 
     @property
     def most_encoded_nbytes(self) -> int:
@@ -196,24 +198,36 @@ class VolumePipeline:
         return self._encoding.decode(plain, self._with_channels).reshape(self._chunk_shape)
 
 
-def build_volume_pipeline(
-    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> VolumePipeline | None:
-    """Build the pipeline for codecs that begin with an encoding of volumes; None if they do not.
+class VolumeSerializer:
+    """See :class:`Serializer`; all encodings of volumes have the same."""
 
-    - Raises CodecError if the encoding does not fit, or another codec is not known here.
-    """
-    name = str(codecs[0]["name"]) if codecs else ""
-    if name not in VOLUME_CODECS:
-        return None
-    if len(chunk_shape) not in (3, 4):
-        raise CodecError(f"{name} is for chunks of three or four axes", codec=name)
-    n_channels = chunk_shape[0] if len(chunk_shape) == 4 else 1
-    encoding = volume_encoding(name, codecs[0].get("configuration", {}), dtype, n_channels)
-    stages = []
-    for codec in codecs[1:]:
-        stage = build_stage(codec["name"], codec.get("configuration", {}), 1)
-        if stage is None:
-            raise CodecError(f"{codec['name']!r} cannot follow {name}", codec=str(codec["name"]))
-        stages.append(stage)
-    return VolumePipeline(chunk_shape, dtype, encoding, stages)
+    @staticmethod
+    def build(
+        codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> VolumePipeline:
+        """See :meth:`Serializer.build`."""
+        name = str(codecs[0]["name"])
+        if len(chunk_shape) not in (3, 4):
+            raise CodecError(f"{name} is for chunks of three or four axes", codec=name)
+        n_channels = chunk_shape[0] if len(chunk_shape) == 4 else 1
+        encoding = volume_encoding(name, codecs[0].get("configuration", {}), dtype, n_channels)
+        stages = []
+        for codec in codecs[1:]:
+            stage = build_stage(codec["name"], codec.get("configuration", {}), 1)
+            if stage is None:
+                raise CodecError(
+                    f"{codec['name']!r} cannot follow {name}", codec=str(codec["name"])
+                )
+            stages.append(stage)
+        return VolumePipeline(chunk_shape, dtype, encoding, stages)
+
+    @staticmethod
+    def check_format(shard_format: object, serializer: object) -> None:
+        """See :meth:`Serializer.check_format`."""
+        if not getattr(shard_format, "cuts_edges", False):
+            raise SpecError(
+                "a codec for the shards of volumes only",
+                field="serializer",
+                value=serializer,
+                remedy="use shardwrite.to_precomputed",
+            )

@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.precomputed.volume_object import VolumeObject
 
 # What may stand around an inner chunk: a checksum, the frame of a compressor, a key in a file of
 # HDF5. What compressors add to data that they cannot compress is at most an eighth.
 _AROUND_NBYTES = 128
 _REST_NBYTES = 2**16
-# Memory for each chunk of a volume while the indexes of minishards are made, as it was measured.
-# The first chunks take about 1 MiB, and are not counted.
-_SEALING_NBYTES = 144
-_FEW_CHUNKS = 2**13
 
 
 def plain_nbytes_of(metadata: ArrayMetadata) -> int:
@@ -41,11 +36,10 @@ def head_nbytes_of(metadata: ArrayMetadata) -> int:
 
 
 def sealing_nbytes_of(metadata: ArrayMetadata) -> int:
-    """Memory that the indexes of a shard of a volume take while they are made, in bytes.
+    """Memory that the index of a shard takes while it is made, in bytes.
 
-    It is 0 for other arrays, whose index is counted with what is known of the inner chunks.
+    It is 0 for most formats, whose index is counted with what is known of the inner chunks. Others
+    tell it as ``sealing_nbytes``; see :mod:`shardwrite.format.placed`.
     """
-    if not isinstance(metadata.index_codec, VolumeObject):
-        return 0
-    n_chunks = metadata.grid.n_chunks_per_shard
-    return head_nbytes_of(metadata) + _SEALING_NBYTES * max(0, n_chunks - _FEW_CHUNKS)
+    nbytes: int = getattr(metadata.index_codec, "sealing_nbytes", 0)
+    return nbytes

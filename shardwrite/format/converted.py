@@ -14,7 +14,6 @@ from typing import Any
 from zarr.abc.codec import ArrayArrayCodec
 
 from shardwrite.codecs.documents import Codec, Document, named_today
-from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.document import (
     DEFAULT_COMPRESSORS,
@@ -29,6 +28,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
 from shardwrite.options import Manifest
+from shardwrite.seams import registered
 
 _CHECKSUM = "crc32c"
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -98,9 +98,9 @@ def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]
 
 
 def _codecs_of(source: ArrayMetadata) -> list[Codec]:
-    """Codecs of an array; the usual ones for those of volumes, which no reader of Zarr knows."""
+    """Codecs of an array; the usual ones for those that no reader of Zarr knows."""
     codecs = source.inner_codecs
-    if codecs[0]["name"] not in VOLUME_CODECS:
+    if codecs[0]["name"] not in registered("serializer"):
         return [*codecs]
     return [_BYTES, *DEFAULT_COMPRESSORS]
 

@@ -29,7 +29,7 @@ from shardwrite.format.given import (
     serializer_name,
     sharding_in,
     unknown_name,
-    volume_codec_in,
+    unknown_to_zarr,
     with_documents,
 )
 from shardwrite.format.manifest import check_manifest, with_manifest
@@ -127,7 +127,7 @@ def make_metadata(
     for field in ("filters", "serializer", "compressors"):
         refuse_numcodecs(field, getattr(options, field))
     sharding = sharding_in(options.serializer)
-    apart = sharding or volume_codec_in(options.serializer, options.shard_format)
+    apart = sharding or unknown_to_zarr(options.serializer, options.shard_format)
     chosen: Mapping[str, Any] = {
         "filters": with_documents(options.filters),
         "serializer": "auto" if apart else with_documents(options.serializer),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwrite.codecs.documents import Document
-from shardwrite.codecs.volume import VOLUME_CODECS
+from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.errors import SpecError
 from shardwrite.format.sharding import ShardingIndexed
 
@@ -137,21 +137,16 @@ def serializer_name(serializer: Any) -> str | None:
     return next((name for name in names if name in VLEN_DTYPES), None)
 
 
-def volume_codec_in(serializer: Any, shard_format: Any) -> Document | None:
-    """Document of an encoding of volumes that is given as the serializer; None if it is none.
+def unknown_to_zarr(serializer: Any, shard_format: Any) -> Document | None:
+    """Document of a codec of a wing that is given as the serializer; None if it is none.
 
     zarr-python does not know these, so they are put into the document here.
     """
     document = document_of(serializer)
-    if document.get("name") not in VOLUME_CODECS:
+    found = serializer_named(str(document.get("name")))
+    if found is None:
         return None
-    if not getattr(shard_format, "cuts_edges", False):
-        raise SpecError(
-            "a codec for the shards of volumes only",
-            field="serializer",
-            value=serializer,
-            remedy="use shardwrite.to_precomputed",
-        )
+    found.check_format(shard_format, serializer)
     return as_document(document)
 
 

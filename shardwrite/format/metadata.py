@@ -14,7 +14,6 @@ import numpy as np
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, native_dtype
 from shardwrite.codecs.documents import Codec, Document, named_today
-from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.lengths import MOST, why_too_long
@@ -27,7 +26,6 @@ from shardwrite.format.nested import (
 )
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
-from shardwrite.format.precomputed import boxes  # noqa: F401 (registers the format)
 from shardwrite.format.sharding import (
     ShardFormat,
     ShardingIndexed,
@@ -132,7 +130,7 @@ class ArrayMetadata:
     @property
     def is_lossy(self) -> bool:
         """Whether decoded values may differ from those that were encoded."""
-        return any(codec["name"] in LOSSY_CODECS for codec in self.inner_codecs)
+        return self.pipeline.is_lossy
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -197,6 +195,12 @@ class ArrayMetadata:
             return ArrayMetadata(self.text).placed
         return placed_shards(found, self.grid)
 
+    @property
+    def values_shape(self) -> Shape:
+        """Shape of the values, as users know them; see `ScatteredChunks`."""
+        placed = self.placed
+        return placed.origin_shape if isinstance(placed, ScatteredChunks) else self.grid.shape
+
     def format_at(self, index: Sequence[int]) -> ObjectFormat:
         """What stands around the inner chunks of the shard at a position."""
         return self.index_codec if self.placed is None else self.placed.at(self._in_array(index))
@@ -241,13 +245,15 @@ class ArrayMetadata:
         is_inside = all(0 <= i < n for i, n in zip(local, self.grid.counts, strict=True))
         return local if is_inside else None
 
+    @property
+    def format_name(self) -> str:
+        """Name of the format of the shards; empty for an array without shards."""
+        return str(self.document["codecs"][0]["name"]) if self.is_sharded else ""
+
     @cached_property
     def shard_format(self) -> ShardFormat | None:
         """Format of the shards; None for an array without shards."""
-        if not self.is_sharded:
-            return None
-        name = self.document["codecs"][0]["name"]
-        found = shard_format_named(name)
+        found = shard_format_named(self.format_name)
         return None if found is None else found.from_dict(self.sharding)
 
     @cached_property

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
-from shardwrite.codecs.volume import build_volume_pipeline
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
@@ -67,6 +67,7 @@ class ShardingPipeline:
         self._stages = tuple(stages)
         self._fill_value = fill_value
         self.stored_dtype = dtype
+        self.is_lossy = sharding.inner.is_lossy
 
     @property
     def _limit_nbytes(self) -> int:
@@ -173,9 +174,9 @@ def build_with_sharding(
 
     - Raises CodecError if inner chunks do not divide a shard, or a codec cannot be used here.
     """
-    of_volume = build_volume_pipeline(codecs, shape, dtype)
-    if of_volume is not None:
-        return of_volume
+    serializer = serializer_named(str(codecs[0]["name"])) if codecs else None
+    if serializer is not None:
+        return serializer.build(codecs, shape, dtype)
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
         return build_pipeline(codecs, shape, dtype, document)

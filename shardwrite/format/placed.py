@@ -3,7 +3,11 @@
 A format has ``within`` if the keys of its shards, or what stands around their inner chunks, depend
 on the places of the shards. It has ``cuts_edges``, which is True, if inner chunks at the edges of
 the array are cut there. It has ``own_strategy`` if all its shards are written by one strategy,
-whatever a call asks for. Its objects have ``load`` if their index lies in several places.
+whatever a call asks for. Its objects have ``load`` if their index lies in several places, and
+``sealing_nbytes`` if making their index takes memory that grows with the inner chunks.
+
+These are the members by which a format, most often one of a wing, differs from that of the
+specification. The core asks for them here, and knows none of these formats.
 
 Shards by their positions have the members of `ScatteredChunks` if their inner chunks are not those
 of a box of the array.
@@ -12,7 +16,7 @@ of a box of the array.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +64,12 @@ class ScatteredChunks(PlacedShards, Protocol):
         """Whether some inner chunks are stored smaller than the others. Memory has them padded."""
 
     @property
+    def why(self) -> str:
+        """What scatters the inner chunks, for messages."""
+
+    how_to_read: ClassVar[str]  # remedy where the values are wanted
+
+    @property
     def origin_shape(self) -> Shape:
         """Shape of the array that the inner chunks come from: what users know as the values."""
 
@@ -87,7 +97,7 @@ def placed_shards(found: ShardFormat | None, grid: ShardGrid) -> PlacedShards | 
 
 
 def cuts_edges(found: ShardFormat | None) -> bool:
-    """Whether a format cuts inner chunks at the edges of the array, in place of padding them."""
+    """Whether a format cuts inner chunks at the edges of the array, instead of padding them."""
     return bool(getattr(found, "cuts_edges", False))
 
 

@@ -3,6 +3,9 @@
 A shard format is a codec that turns the inner chunks of a shard into one object. Its configuration
 holds ``chunk_shape``, the shape of an inner chunk, and ``codecs``, those of the inner chunks. All
 other fields are its own. `ShardingIndexed` is the format of the sharding specification.
+
+A wing brings a format under the kind ``shard format``, and the name of its codec. The core knows
+that name, and so it refuses what has this format where the wing is missing.
 """
 
 from __future__ import annotations
@@ -16,9 +19,15 @@ from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
 from shardwrite.grid import Shape
-from shardwrite.seams import installed, needed
+from shardwrite.seams import installed, needed, registered
 
-__all__ = ["ShardFormat", "ShardingIndexed", "register_shard_format", "shard_format_named"]
+__all__ = [
+    "ShardFormat",
+    "ShardingIndexed",
+    "register_shard_format",
+    "shard_format_named",
+    "why_kept",
+]
 
 
 class ShardFormat(Protocol):
@@ -40,6 +49,7 @@ class ShardFormat(Protocol):
 _CODECS = frozenset({"bytes", "endian", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
 _CODECS |= {"blosc", "gzip", "zstd"}  # what the specification and its extensions name
 _FORMATS: dict[str, type[ShardFormat]] = {}
+_KIND = "shard-format"
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -87,7 +97,7 @@ def register_shard_format(cls: _Class) -> _Class:
         )
     if not isinstance(cls.name, str) or not cls.name:
         raise SpecError("not a name", field="name", value=cls.name, remedy="give it a text")
-    known = _FORMATS.get(cls.name)
+    known = shard_format_named(cls.name)
     is_own = known is None or (known.__module__, known.__qualname__) == (
         cls.__module__,
         cls.__qualname__,
@@ -102,12 +112,32 @@ def register_shard_format(cls: _Class) -> _Class:
 def shard_format_named(name: str) -> type[ShardFormat] | None:
     """Class of the shard format of a codec; None if the codec is none.
 
-    If the name is none that this package knows, installed packages are asked for it.
+    If the name is none that was registered here, wings and installed packages are asked for it.
     """
-    if name not in _FORMATS and name not in _CODECS and name in installed("shard-format"):
+    if name not in _FORMATS and name in registered(_KIND):
+        _FORMATS[name] = needed(_KIND, name, f"a shard of {name}", field="codecs", value=name)
+    if name not in _FORMATS and name not in _CODECS and name in installed(_KIND):
         what = f"an array of the shard format {name!r}"
-        register_shard_format(needed("shard-format", name, what, field="codecs", value=name))
+        register_shard_format(needed(_KIND, name, what, field="codecs", value=name))
     return _FORMATS.get(name)
+
+
+def why_kept(document: Document) -> str:
+    """Why an array must not be replaced by something else; empty if its shard format allows it.
+
+    A shard format forbids it by ``why_kept``, a text. One whose wing is missing is not asked.
+    """
+    codecs: object = document.get("codecs")
+    for codec in codecs if isinstance(codecs, list) else []:
+        name: object = codec.get("name") if isinstance(codec, dict) else None
+        try:
+            found = shard_format_named(name) if isinstance(name, str) else None
+        except SpecError as error:
+            return error.message
+        why: str = getattr(found, "why_kept", "")
+        if why:
+            return why
+    return ""
 
 
 @register_shard_format

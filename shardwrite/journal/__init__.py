@@ -89,7 +89,6 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
-from shardwrite.journal.volume_info import change_info, read_volume, replace_info
 from shardwrite.journal.writer import (
     FarJournal,
     JournalWriter,
@@ -134,7 +133,6 @@ __all__ = [
     "cause_of",
     "change_document",
     "change_in_place",
-    "change_info",
     "changed_region",
     "check_groups_above",
     "check_held",
@@ -170,7 +168,6 @@ __all__ = [
     "present_listed",
     "probe",
     "read_receipt",
-    "read_volume",
     "receipt_at",
     "recover_changes",
     "recover_shard",
@@ -179,7 +176,6 @@ __all__ = [
     "refuse_unfinished",
     "release_all",
     "replace_document",
-    "replace_info",
     "replay",
     "require_trusted",
     "require_trusted_copies",

@@ -353,7 +353,6 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
             path=str(home),
         )
     if layout is not None and dict(record.layout) != dict(layout):
-
         names = {*record.layout, *layout}
         others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
         raise JournalError(

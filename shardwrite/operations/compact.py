@@ -17,8 +17,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
-from shardwrite.operations.scattered import refuse_waiting
-from shardwrite.operations.verify import how_to_mend
+from shardwrite.operations.verify import how_to_mend, refuse_waiting
 from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole

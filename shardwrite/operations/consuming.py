@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.journal import has_consolidated, holding, read_receipt, tidy
 from shardwrite.journal.consuming import Consumption
 from shardwrite.operations.conversion import ConvertedArray

@@ -35,7 +35,7 @@ from shardwrite.format.node import (
     DOCUMENT,
     DOCUMENTS_OF_V2,
 )
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.journal import (
     check_groups_above,
     consolidate,

@@ -10,7 +10,6 @@ from shardwrite.errors import SpecError, redacted
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import what_differs
 from shardwrite.journal import RunDirectory
-from shardwrite.operations.scale_copies import behind
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.copying import copied_nbytes
 from shardwrite.read.stored_array import StoredArray
@@ -22,6 +21,7 @@ from shardwrite.runs.given import take, take_for
 from shardwrite.runs.job import Job
 from shardwrite.runs.lost import check_nothing_lost
 from shardwrite.runs.source import ChunkSource
+from shardwrite.runs.stored_behind import behind
 from shardwrite.runs.stored_chunks import StoredChunks
 
 
@@ -72,12 +72,12 @@ class PartSource:
         """Whether a run that has ended was one of this source."""
         if accepts_source() or identity == identity_of(self.array, self.source_id):
             return True
-        stored = behind(self.given, is_ordered=True)
+        stored = behind(self.given)
         return isinstance(stored, StoredArray) and identity == self._identity_of(stored)
 
     def _stored(self) -> StoredArray:
         """The stored array that has the encoded chunks."""
-        found = behind(self.given, is_ordered=True)
+        found = behind(self.given)
         if isinstance(found, StoredArray):
             return found
         why = "only its values are known" if found is None else found

@@ -23,9 +23,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.keywords import EXISTING, ProgressKeywords, StripeKeywords
 from shardwrite.operations.part_sources import PartSource, check_fits
-from shardwrite.operations.scales import check_scale, counted_scale, enter_scale
-from shardwrite.operations.scattered import refuse_spool
-from shardwrite.operations.scattered_parts import ScatteredRun, Share, prepare_scattered
+from shardwrite.operations.steps import Share, counted_at, enter_at, run_in_parts, steps_of
 from shardwrite.options import (
     BeginKeywords,
     ModeKeywords,
@@ -44,7 +42,6 @@ from shardwrite.runs.in_parts import (
     execute_part,
     finish_parts,
     options_of_run,
-    prepare_jobs,
     refuse_unwritten,
     run_on,
 )
@@ -108,16 +105,14 @@ def prepare(given: PrepareArguments) -> None:
     _check_plan(plan)
     target = resolve_new(given.store, given.name, given.run_dir, given.format)
     made = plan if plan.gathering is None else plan.gathering
-    check_scale(target, made.metadata, given.run_dir)
+    steps = steps_of(made.metadata)
+    steps.check_new(target, made.metadata, given.run_dir)
     if given.format is not None:
         _check_format(made, given.format)
     engine = LocalEngine("threads")
     options = for_new_array(taken_from(given, RunOptions))
     job = Job(PartSource.of(given.x).chunks_for(plan), plan, target, options)
-    if plan.gathering is None:
-        prepare_jobs([job], engine, n_targets)
-    else:
-        prepare_scattered(job, target, engine, given.run_dir, n_targets)
+    steps.prepare(job, target, engine, given.run_dir, n_targets)
 
 
 def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
@@ -223,11 +218,10 @@ def write_part(given: PartArguments) -> WriteResult:
     limit = memory_limit_of(given.memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
-        scattered = ScatteredRun.of(run, engine, given.run_dir, limit)
-        if scattered is not None:
-            return scattered.write(Share(source, index, count), given.progress)
+        own = run_in_parts(run, engine, given.run_dir, limit)
+        if own is not None:
+            return own.write(Share(source, index, count), given.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
-        refuse_spool(plan.metadata)
         job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
         check_fits(job)
         with reporting(given.progress, part.raw_nbytes) as on_report:
@@ -293,26 +287,25 @@ def finalize(given: FinalizeArguments) -> WriteResult:
     def job_of(run: RunDirectory) -> Job:
         options = replace(options_of_run(run), keep_report=given.keep_report)
         plan = plan_begun(run, resources_of(engine))
-        refuse_spool(plan.metadata)
         return Job(NoChunks(), plan, run.target, options)
 
     def finish(run: RunDirectory) -> WriteResult:
-        scattered = ScatteredRun.of(run, engine, given.run_dir)
-        if scattered is None:
+        own = run_in_parts(run, engine, given.run_dir)
+        if own is None:
             return finish_parts(job_of(run), run, engine, n_parts)
-        result = scattered.finish(n_parts, given.progress, keep_report=given.keep_report)
-        return counted_scale(target, result)
+        result = own.finish(n_parts, given.progress, keep_report=given.keep_report)
+        return counted_at(target, result)
 
     def check(run: RunDirectory) -> None:
-        scattered = ScatteredRun.of(run, engine, given.run_dir)
-        if scattered is None:
+        own = run_in_parts(run, engine, given.run_dir)
+        if own is None:
             refuse_unwritten(job_of(run), run, n_parts)
         else:
-            scattered.refuse_unspooled(n_parts)
+            own.check(n_parts)
 
     look = partial(check_kept, target, engine)
     result = working_on(target, finish, look=look, check=check)
-    enter_scale(target, given.run_dir)
+    enter_at(target, given.run_dir)
     return result
 
 
@@ -348,7 +341,7 @@ def working_on(
         ended = error
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     result = (
-        counted_scale(target, result_from_receipt(receipt.result, target.label))
+        counted_at(target, result_from_receipt(receipt.result, target.label))
         if receipt is not None and is_ours(receipt)
         else None
     )

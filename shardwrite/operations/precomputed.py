@@ -16,7 +16,7 @@ from typing import Any
 from shardwrite.engines import Engine, active_engine
 from shardwrite.entry.public import taking
 from shardwrite.format.precomputed.new import ScaleOptions, merged_info
-from shardwrite.journal import change_info, read_volume
+from shardwrite.journal.volume_info import change_info, read_volume
 from shardwrite.operations.scale_keywords import PlanPrecomputedArguments, PrecomputedArguments
 from shardwrite.operations.scattered import write_scattered
 from shardwrite.operations.volume_scales import ScaleOfArray, noting_axes, scales_of

@@ -13,14 +13,14 @@ from shardwrite.journal.in_place import find_in_place
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.part_sources import PartSource
 from shardwrite.operations.region import nothing_in, plan_region, region_of
-from shardwrite.operations.scattered import is_abandonable
-from shardwrite.operations.scattered_parts import ScatteredRun, Share
+from shardwrite.operations.steps import Share, run_in_parts
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan, check_part
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Part
 from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
+from shardwrite.seams import all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Abandoned:
 
     in_place: bool  # whether it is a conversion in place
     regions: Sequence[Sequence[tuple[int, int]]]  # otherwise, region of each update or repair
-    is_scale: bool = False  # whether it is a scale of a volume that is not finished
+    of_wing: bool = False  # whether it is unfinished work that a wing knows
 
 
 def preview_erase(
@@ -68,8 +68,8 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
     path = place.tree_path
     if path is not None and find_in_place(path):
         return Abandoned(in_place=True, regions=())
-    if is_abandonable(target, None):
-        return Abandoned(in_place=False, regions=(), is_scale=True)
+    if any(is_there(target, None) for is_there in all_of("unfinished")):
+        return Abandoned(in_place=False, regions=(), of_wing=True)
     whole = _unfinished(target)
     if whole is None or not whole.replaces_array:
         open_at(place)
@@ -103,8 +103,8 @@ def preview_part(
             missing=[],
         )
     engine, limit = LocalEngine("threads"), memory_limit_of(None)
-    scattered = ScatteredRun.of(run, engine, None, limit)
-    if scattered is not None:
-        return scattered.part(Share(source, *part))
+    own = run_in_parts(run, engine, None, limit)
+    if own is not None:
+        return own.part(Share(source, *part))
     _, plan = source.planned(run, resources_of(engine, limit))
     return plan.part(*part)

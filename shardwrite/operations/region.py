@@ -23,7 +23,6 @@ from shardwrite.journal import (
 from shardwrite.journal.wing_states import abandon_in_place
 from shardwrite.operations.committing import committing
 from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
-from shardwrite.operations.scattered import abandon_scale
 from shardwrite.operations.traffic import with_traffic
 from shardwrite.options import names, taken_from
 from shardwrite.place.scratch import target_via
@@ -40,6 +39,7 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
+from shardwrite.seams import all_of
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
@@ -238,7 +238,7 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
-    is_given_up = abandon_in_place(target) or abandon_scale(target, run_dir)
+    is_given_up = abandon_in_place(target) or abandon_of_wings(target, run_dir)
     if is_given_up and target.place.kind() != "array":
         return []  # otherwise something else may be left beside the array
     with holding(target):
@@ -252,6 +252,11 @@ def abandon(
         for run in runs:
             give_up(run)
     return regions
+
+
+def abandon_of_wings(target: Target, run_dir: Any) -> bool:
+    """Give up unfinished work at a place that a wing knows, and tell whether there was any."""
+    return any(give_up_all(target, run_dir) for give_up_all in all_of("give up"))
 
 
 def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:

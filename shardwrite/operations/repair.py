@@ -55,7 +55,7 @@ from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.repaired import Repair, RepairTask
 from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, salvage_shards
-from shardwrite.operations.scattered_repair import BadShards, gather_again, remove_left_spool
+from shardwrite.operations.steps import BadShards, RepairOptions, steps_of
 from shardwrite.operations.verify import (
     Opened,
     check_lossless,
@@ -64,22 +64,15 @@ from shardwrite.operations.verify import (
     verify_opened,
 )
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.versions import object_versions
-from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import plan_into
-from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.given import check_meaning, take, take_written
-from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
-from shardwrite.runs.options import RunOptions
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.write.context import GroupReport
 
@@ -264,11 +257,13 @@ def repair(
         if not tasks:
             if run is not None and is_open:
                 give_up(run)  # all of its shards are good by now
-            remove_left_spool(target, array.metadata, run_dir)
+            steps_of(array.metadata).end_repair(target, array.metadata, run_dir)
             return found
         receipt = read_receipt(target)
         stores_empty = receipt is not None and receipt.stores_empty_chunks
-        how = _How(usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty)
+        how = RepairOptions(
+            usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty
+        )
         written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
         return replace(found, tasks=written, result=result)
 
@@ -281,19 +276,6 @@ class _Seen:
     # Versions that the objects of all shards had before the values were compared; None if they were
     # not
     versions: npt.NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How shards are written again: keywords of :func:`repair`, and what the receipt says."""
-
-    strategy: Any
-    durability: str | None
-    run_dir: Any
-    memory_limit: int | str | None
-    progress: bool | Callable[[GroupReport], None]
-    drop_hdf5: bool
-    stores_empty: bool
 
 
 def _keeping_kinds(
@@ -330,9 +312,9 @@ def _write_again(
     opened: Opened,
     seen: _Seen,
     tasks: tuple[RepairTask, ...],
-    how: _How,
+    how: RepairOptions,
 ) -> tuple[tuple[RepairTask, ...], WriteResult]:
-    """Write shards again from their source, by way of a spool if their chunks are scattered."""
+    """Write shards again from their source."""
     target, array, engine = opened.target, opened.array, active_engine()
     grid, replaced = array.metadata.grid, set[int]()
     ranks = [ravel(task.index, grid.counts) for task in tasks]
@@ -344,30 +326,8 @@ def _write_again(
         return ledger_of(array, inspect_shards(engine, array, there, deep=False))
 
     metadata = parse_metadata(array.metadata.text, writing=True)
-    options = RunOptions(mode="r+", durability=how.durability, drop_hdf5=how.drop_hdf5)
-    if isinstance(metadata.placed, ScatteredChunks):
-        result = gather_again(
-            x,
-            BadShards(target, metadata, frozenset(ranks), how.stores_empty),
-            options,
-            look,
-            _prefix(seen),
-            run_dir=how.run_dir,
-            memory_limit=how.memory_limit,
-            progress=how.progress,
-        )
-    else:
-        planned = PlanOptions(
-            strategy=how.strategy,
-            write_empty_chunks=how.stores_empty,
-            memory_limit=how.memory_limit,
-        )
-        plan = plan_into(x, metadata, engine, planned)
-        identity = _prefix(seen) + plan.source.identity
-        plan = replace(plan, source=replace(plan.source, identity=identity))
-        job = Job(ArrayChunks(x), plan, target, options)
-        with reporting(how.progress, plan.raw_nbytes) as on_report:
-            result = execute_missing(job, engine, on_report, look)
+    bad = BadShards(target, metadata, frozenset(ranks), _prefix(seen), look)
+    result = steps_of(metadata).write_again(x, bad, how)
     pairs = zip(tasks, ranks, strict=True)
     return tuple(task for task, rank in pairs if rank not in replaced), result
 
@@ -463,7 +423,7 @@ def _ledger_of(
 
 def _tasks(array: ShardedArray, report: Report, *, with_changed: bool) -> tuple[RepairTask, ...]:
     grid, placed = array.metadata.grid, array.metadata.placed
-    # The values of a shard whose chunks are scattered lie everywhere in the volume.
+    # The values of a shard whose chunks are scattered lie everywhere in the array.
     shape = placed.origin_shape if isinstance(placed, ScatteredChunks) else None
     everywhere = None if shape is None else tuple((0, n) for n in shape)
     # A shard may be another one than the receipt says, and have wrong values, too.

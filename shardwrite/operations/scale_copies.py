@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from shardwrite.engines import Engine
-from shardwrite.errors import SpecError, redacted
+from shardwrite.errors import redacted
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
@@ -16,26 +15,9 @@ from shardwrite.results import human
 from shardwrite.runs.array_plan import resources_of, waiting
 from shardwrite.runs.conversion import plan_of_copies
 from shardwrite.runs.lost import check_nothing_lost
-from shardwrite.runs.stored_behind import stored_behind
+from shardwrite.runs.stored_behind import Behind
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores import Capability, Store
-
-Behind = StoredArray | str | None
-"""A stored array whose chunks may pass, or why they do not; None if there is none."""
-
-
-def behind(x: Any, *, is_ordered: bool) -> Behind:
-    """The stored array that a user has given, or why its chunks are decoded.
-
-    - `is_ordered`: whether its axes are in the order of the bytes in a chunk.
-    """
-    try:
-        found = stored_behind(x)
-    except SpecError as error:
-        return error.message
-    if found is not None and not is_ordered:
-        return "the order of the axes differs"
-    return found
 
 
 def alike(options: ArrayOptions, stored: Behind) -> ArrayOptions:

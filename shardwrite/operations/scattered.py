@@ -29,9 +29,8 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Plan
 from shardwrite.results import counted, human
 from shardwrite.runs.begin import check_place
-from shardwrite.runs.begun import makes_scale
 from shardwrite.runs.execute import execute
-from shardwrite.runs.gathered import gathering_nbytes, spooled
+from shardwrite.runs.gathered import gathering_nbytes, makes_scale, spooled
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.kept import kept
 from shardwrite.runs.progress import OnReport, reporting, tell_found

@@ -8,7 +8,7 @@ the spool. `finalize` gathers what is left, so that the second round may be left
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwrite.engines import Engine
@@ -21,14 +21,15 @@ from shardwrite.journal import (
     refuse_other_run,
     replay,
 )
-from shardwrite.operations.part_sources import PartSource, check_fits
+from shardwrite.operations.part_sources import check_fits
+from shardwrite.operations.steps import Progress, Share
 from shardwrite.place.objects import InStore
 from shardwrite.place.scale import ScaleTargets, places_around
 from shardwrite.place.target import Target
 from shardwrite.plan import Part, Plan, Resources
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begin import check_place
-from shardwrite.runs.begun import is_gathering, plan_begun
+from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.finished import finished
 from shardwrite.runs.gathered import (
     GatheredChunks,
@@ -49,9 +50,6 @@ from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import NoChunks
-from shardwrite.write.context import GroupReport
-
-_Progress = bool | Callable[[GroupReport], None]
 
 
 def prepare_scattered(
@@ -85,22 +83,8 @@ def prepare_scattered(
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What a process writes of a source."""
-
-    source: PartSource  # the source, with the axes z, y and x, or channel, z, y and x
-    index: int  # number of the part, from 0, and number of all parts
-    count: int
-
-    @property
-    def number(self) -> tuple[int, int]:
-        """Number of the part, and number of all parts."""
-        return self.index, self.count
-
-
-@dataclass(frozen=True, slots=True)
 class ScatteredRun:
-    """The runs of a scale whose hash scatters the chunks, for a process that takes part in them."""
+    """The runs of a scale whose hash scatters the chunks; see :class:`RunInParts`."""
 
     run: RunDirectory  # the run that gathers the chunks
     targets: ScaleTargets  # places of the scale
@@ -108,15 +92,7 @@ class ScatteredRun:
     # Bytes that this process may use. The engine's limit by default.
     memory_limit_nbytes: int | None = None
 
-    @classmethod
-    def of(
-        cls, run: RunDirectory, engine: Engine, run_dir: object, limit: int | None = None
-    ) -> ScatteredRun | None:
-        """The runs of which one was found; None if it makes another array."""
-        targets = places_around(run.target, run_dir) if is_gathering(run) else None
-        return None if targets is None else cls(run, targets, engine, limit)
-
-    def write(self, share: Share, progress: _Progress) -> WriteResult:
+    def write(self, share: Share, progress: Progress) -> WriteResult:
         """Spool the chunks of a part. If nothing of that is left in any part, gather its shards."""
         try:
             result = self._write(share, progress)
@@ -130,7 +106,7 @@ class ScatteredRun:
                 remove_spool(self.targets.spool)
         return replace(result, path=self.run.target.label)
 
-    def _write(self, share: Share, progress: _Progress) -> WriteResult:
+    def _write(self, share: Share, progress: Progress) -> WriteResult:
         with self._spool(ends=False) as spool_run:
             job = self._spool_job(spool_run, share)
             part = job.plan.part(share.index, share.count)
@@ -146,7 +122,7 @@ class ScatteredRun:
                 return self._gather(chunks, share, job.plan, progress)
 
     def _gather(
-        self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: _Progress
+        self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: Progress
     ) -> WriteResult:
         """Gather the shards of a part."""
         run, plan = self.run, self._gathering(spooling)
@@ -154,7 +130,7 @@ class ScatteredRun:
         with reporting(progress, part.raw_nbytes) as on_report:
             return execute_part(job, run, part, self.engine, on_report)
 
-    def finish(self, n_parts: int | None, progress: _Progress, *, keep_report: bool) -> WriteResult:
+    def finish(self, n_parts: int | None, progress: Progress, *, keep_report: bool) -> WriteResult:
         """Gather the shards that no part has gathered, and publish the scale."""
         with self._spool(ends=True) as spool_run, contextlib.ExitStack() as stack:
             job = self._spool_job(spool_run)
@@ -167,7 +143,7 @@ class ScatteredRun:
             scale = Job(chunks, plan, self.run.target, options)
             return finish_gathering(scale, self.run, self.engine, on_report)
 
-    def refuse_unspooled(self, n_parts: int | None) -> None:
+    def check(self, n_parts: int | None) -> None:
         """Raise what `finish` raises if chunks are missing in the spool, as journals tell.
 
         - Raises IncompleteError if chunks are missing.

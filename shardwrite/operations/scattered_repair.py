@@ -7,7 +7,6 @@ of the bad shards are encoded and spooled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,14 +18,13 @@ from dask.base import tokenize
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.precomputed.stored import stored_scale
 from shardwrite.grid import Box
-from shardwrite.journal import Ledger, holding, refuse_other_run, tidied_run
+from shardwrite.journal import holding, refuse_other_run, tidied_run
 from shardwrite.operations.scattered import SPOOL, array_options, counted_as
-from shardwrite.place.scale import around, has_spool, places_around
-from shardwrite.place.target import Target
+from shardwrite.operations.steps import BadShards, RepairOptions
+from shardwrite.place.scale import around, places_around
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -34,23 +32,11 @@ from shardwrite.runs.array_plan import identity_of, plan_array
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.gathered import plan_gathering, remove_spool, spooled
 from shardwrite.runs.job import Job, intent_of
-from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import Key, TaskBox
-from shardwrite.write.context import GroupReport
 
 _SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
-
-
-@dataclass(frozen=True, slots=True)
-class BadShards:
-    """Shards of a scale that are to be written again."""
-
-    target: Target  # place of the scale
-    metadata: ArrayMetadata
-    ranks: frozenset[int]  # row-major ranks of the shards
-    stores_empty: bool = False  # whether they hold the inner chunks that have only the fill value
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +72,11 @@ class _AllOfThese(ArrayChunks):
         return replace(at, spec=replace(at.spec, kept=self._kept))
 
 
-def gather_again(
-    x: dask.array.Array,
-    bad: BadShards,
-    options: RunOptions,
-    look: Callable[[], Ledger],
-    prefix: str = "",
-    *,
-    run_dir: Any = None,
-    memory_limit: int | str | None = None,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> WriteResult:
+def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) -> WriteResult:
     """Spool the chunks of bad shards, and write these shards again."""
     placed, engine = bad.metadata.placed, active_engine()
     key = (around(bad.target.place) or ("", "", ""))[2]
-    targets, scale = places_around(bad.target, run_dir), stored_scale(bad.metadata, key)
+    targets, scale = places_around(bad.target, options.run_dir), stored_scale(bad.metadata, key)
     if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
         raise SpecError(
             "is no scale in a volume any more",
@@ -108,7 +84,7 @@ def gather_again(
             value=bad.target.label,
             remedy="write the volume again: shardwrite.to_precomputed, with another path",
         )
-    identity = prefix + identity_of(x)
+    identity = bad.identity_prefix + identity_of(x)
     wanted = hashlib.sha256(np.sort(list(bad.ranks)).astype("<i8").tobytes()).hexdigest()[:16]
     only = _only(x, placed, bad.ranks, wanted)
     plan = plan_array(
@@ -118,34 +94,26 @@ def gather_again(
             array_options(scale.spooled(_SHARD_NBYTES, _INDEX_NBYTES), x.ndim), attributes=SPOOL
         ),
         # A spool of other shards has other chunks, so their ranks belong to its identity.
-        PlanOptions(memory_limit=memory_limit, source_id=f"{identity}:{wanted}"),
+        PlanOptions(memory_limit=options.memory_limit, source_id=f"{identity}:{wanted}"),
     )
     with holding(targets.spool):
         run = tidied_run(targets.spool)
         is_other = run is not None and run.digest != intent_of(plan, "w-").digest
     kept = _IsOfThese(placed, bad.ranks)
-    values = _AllOfThese(only, kept) if bad.stores_empty else ArrayChunks(only)
-    spool = Job(values, plan, targets.spool, replace(options, mode="w-", restart=is_other))
+    values = _AllOfThese(only, kept) if options.stores_empty else ArrayChunks(only)
+    spool = Job(values, plan, targets.spool, replace(options.run, mode="w-", restart=is_other))
     source = replace(plan.source, identity=identity, is_stable=False)
     gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)
     refuse_other_run(bad.target, intent_of(gathering, "r+"))  # before anything is spooled
     nbytes = plan.raw_nbytes + gathering.raw_nbytes
-    with reporting(progress, nbytes) as on_report, spooled(spool, engine, on_report) as chunks:
-        job = Job(chunks, gathering, bad.target, replace(options, mode="r+"))
-        result = execute_missing(job, engine, on_report, look)
+    with (
+        reporting(options.progress, nbytes) as on_report,
+        spooled(spool, engine, on_report) as chunks,
+    ):
+        job = Job(chunks, gathering, bad.target, options.run)
+        result = execute_missing(job, engine, on_report, bad.look)
     remove_spool(targets.spool)
     return counted_as(result, scale)
-
-
-def remove_left_spool(target: Target, metadata: ArrayMetadata, run_dir: Any = None) -> None:
-    """Remove the spool of a scale all of whose shards are good.
-
-    A call that was interrupted right before its end has left it.
-    """
-    if isinstance(metadata.placed, ScatteredChunks):
-        targets = places_around(target, run_dir)
-        if targets is not None and has_spool(targets.spool):
-            remove_spool(targets.spool)
 
 
 def _only(

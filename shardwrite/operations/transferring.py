@@ -21,12 +21,12 @@ from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.journal import enter_above, read_receipt
 from shardwrite.operations.consume import consume_into
 from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
-from shardwrite.operations.scales import check_scale
+from shardwrite.operations.steps import steps_of
 from shardwrite.operations.traffic import (
     LISTED_AT_ONCE,
     TAIL_NBYTES,
@@ -47,7 +47,7 @@ from shardwrite.operations.volumes import (
     withdraw_scales,
 )
 from shardwrite.place.base import Place, names_above
-from shardwrite.place.checks import refuse_scale_at
+from shardwrite.place.checks import refuse_kept
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
@@ -247,12 +247,14 @@ def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
     """Refuse to replace a scale of a volume by what its ``info`` does not describe."""
     place, metadata = job.target.place, job.plan.metadata
     if not why_kept(metadata.document):
-        refuse_scale_at(job.target)
+        refuse_kept(job.target)
         return
     has_own_info = any(not volume or name.startswith(f"{volume}/") for volume in infos)
     above, there = around(place), None if has_own_info else document_if_there(place)
     if above is not None and above[2] and there is not None and why_kept(there):
-        check_scale(job.target, metadata)  # the info that stands there will stay
+        steps_of(metadata).check_new(
+            job.target, metadata, None
+        )  # the info that stands there will stay
 
 
 def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:

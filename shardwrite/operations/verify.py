@@ -24,12 +24,10 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import passage_between
 from shardwrite.format.placed import ScatteredChunks
-from shardwrite.format.precomputed.stored import is_in_order
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
-from shardwrite.operations.scattered import refuse_waiting
 from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
 from shardwrite.place.base import Place
 from shardwrite.place.target import Target, resolve_place, resolve_target
@@ -40,10 +38,10 @@ from shardwrite.read.compare import compare
 from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.read.source import SourceMetadata, as_dask, by_inner_chunks
-from shardwrite.read.stored_array import check_names_of, stored_at
-from shardwrite.runs.given import Given, take_written
+from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
+from shardwrite.runs.given import Given, is_in_order, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
-from shardwrite.seams import needed
+from shardwrite.seams import all_of, needed
 from shardwrite.stores import is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.donor import Donor
@@ -87,6 +85,12 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
         ShardedArray(parse_metadata(json.dumps(run.document)), target.store),
         beside,
     )
+
+
+def refuse_waiting(target: Target, run_dir: Any) -> None:
+    """Refuse to open an array of which nothing is there yet but what a wing knows."""
+    for refuse in all_of("not whole"):
+        refuse(target, run_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,14 +364,18 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         check_lossless(metadata, "against", str(against))
         return None, take_written(Given(values, known), metadata, "against")
     passage = passage_between(given.metadata, metadata)
+    if passage is not None and passage.n_encoded == 0 and _is_alike(found, metadata):
+        return Donor(given, passage, check=False, drop_empty=False), None
+    check_lossless(metadata, "against", str(against))
+    return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
+
+
+def _is_alike(found: StoredArray, metadata: ArrayMetadata) -> bool:
+    """Whether an array of the same shape has equal values at equal places."""
     # Where chunks are scattered, only one kind of array has them in the same places.
-    is_alike = given.metadata.placed == metadata.placed
-    is_other = isinstance(metadata.placed, ScatteredChunks) and not is_alike
-    is_other |= passage is not None and passage.n_encoded > 0
-    if passage is None or is_other or not is_in_order(metadata, found.names):
-        check_lossless(metadata, "against", str(against))
-        return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
-    return Donor(given, passage, check=False, drop_empty=False), None
+    if isinstance(metadata.placed, ScatteredChunks):
+        return found.array.metadata.placed == metadata.placed
+    return is_in_order(metadata, found.names, "against")
 
 
 def _place_of(against: str | os.PathLike[str]) -> Place:

@@ -20,7 +20,7 @@ from shardwrite.format.precomputed.new import (
     row_major,
 )
 from shardwrite.format.precomputed.stored import with_source_axes
-from shardwrite.operations.scale_copies import Behind, alike, behind, plan_copies
+from shardwrite.operations.scale_copies import alike, plan_copies
 from shardwrite.operations.scattered import SPOOL, array_options, gathered_metadata, spooled_notes
 from shardwrite.plan import Plan, PlanOptions
 from shardwrite.read.stored_array import StoredArray
@@ -30,6 +30,7 @@ from shardwrite.runs.array_plan import new_metadata, plan_array
 from shardwrite.runs.gathered import plan_gathering
 from shardwrite.runs.given import take
 from shardwrite.runs.source import ChunkSource
+from shardwrite.runs.stored_behind import Behind, behind
 from shardwrite.stores import Store
 
 
@@ -161,7 +162,10 @@ def _in_order(x: Any, axes: Any, field: str = "x") -> tuple[dask.array.Array, st
     order = row_major(letters)
     is_ordered = order == list(range(array.ndim))
     ordered = array if is_ordered else array.transpose(order)
-    return ordered, letters, behind(x, is_ordered=is_ordered)
+    stored = behind(x)
+    if isinstance(stored, StoredArray) and not is_ordered:
+        stored = "the order of the axes differs"
+    return ordered, letters, stored
 
 
 def _described(

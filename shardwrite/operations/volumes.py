@@ -11,7 +11,7 @@ from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.info import INFO, Scale, parse_info
 from shardwrite.format.precomputed.new import NewScale, merged_info
-from shardwrite.journal import replace_info
+from shardwrite.journal.volume_info import replace_info
 from shardwrite.place.base import Place, names_above
 from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy

@@ -7,7 +7,7 @@ import warnings
 
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.stores import mode_of, owner_of, parse_json
@@ -60,8 +60,8 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
         _check_nesting(target.place)
 
 
-def refuse_scale_at(target: Target) -> None:
-    """Refuse to replace a scale of a volume of Neuroglancer by something else."""
+def refuse_kept(target: Target) -> None:
+    """Refuse to replace an array by something else, if its format forbids it; see `why_kept`."""
     data = target.place.read(DOCUMENT)
     try:
         document = None if data is None else parse_json(data)

@@ -35,8 +35,8 @@ from shardwrite.plan.card import array_facts
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.chunking import bounded
 from shardwrite.read.reread import Open, reading_twice
-from shardwrite.read.volume_paths import refuse_volume
 from shardwrite.results import card_of
+from shardwrite.seams import all_of
 from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
 T = TypeVar("T")
@@ -372,7 +372,8 @@ def open_at(place: Place) -> ShardedArray:
             why = "one of Zarr v2 stands there, which has no shards"
             remedy = "use zarr-python for it, or copy it to a Zarr v3 array by shardwrite write"
         else:
-            refuse_volume(place)
+            for refuse in all_of("foreign"):  # by what a wing knows of the place
+                refuse(place, "array")
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
     return ShardedArray(_parsed(data, place), place.store)
 

@@ -21,7 +21,7 @@ from shardwrite.format.node import (
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
-from shardwrite.read.volume_paths import is_in_volume
+from shardwrite.seams import all_of
 from shardwrite.stores import is_file, listed, mode_of
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
@@ -107,13 +107,8 @@ def _nothing_at(place: Place) -> SpecError:
             value=place.label,
             remedy=remedy if names else "give the path of a hierarchy with arrays",
         )
-    if is_in_volume(place):
-        return SpecError(
-            "no Zarr array or group is there, but a volume of Neuroglancer",
-            field="src",
-            value=place.label,
-            remedy="use reshard without consume, which makes Zarr arrays of its values",
-        )
+    for refuse in all_of("foreign"):  # by what a wing knows of the place
+        refuse(place, "tree")
     root = place.store.local_root
     if root is None or stat.S_ISDIR(mode_of(root)):
         why = "no Zarr array or group is there: there is no zarr.json, .zarray or .zgroup"

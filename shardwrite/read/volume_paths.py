@@ -33,7 +33,31 @@ def volume_above(place: Place) -> tuple[Place, str] | None:
     return None
 
 
-def is_in_volume(place: Place) -> bool:
+def refuse_volume(place: Place, asked: str) -> None:
+    """Refuse a volume, or a scale of one, where something else was asked for.
+
+    - `place`: A place without a ``zarr.json``.
+    - `asked`: what was asked for: ``"array"``, ``"tree"`` or ``"source"``.
+    """
+    if asked == "array":
+        _refuse_as_array(place)
+    elif asked == "tree" and _is_in_volume(place):
+        raise SpecError(
+            "no Zarr array or group is there, but a volume of Neuroglancer",
+            field="src",
+            value=place.label,
+            remedy="use reshard without consume, which makes Zarr arrays of its values",
+        )
+    elif asked == "source" and (found := volume_above(place)) is not None:
+        raise SpecError(
+            "it is a scale of a volume of Neuroglancer",
+            field="source",
+            value=place.label,
+            remedy=f"give the volume and its scale: {found[0].label}::{found[1]}",
+        )
+
+
+def _is_in_volume(place: Place) -> bool:
     """Whether a place without a ``zarr.json`` is a volume, or one of its scales."""
     try:
         data = place.read(INFO)
@@ -55,11 +79,8 @@ def _above(place: Place) -> Iterator[tuple[Place, str]]:
             yield InStore(place.base, name), place.name[len(name) :].lstrip("/")
 
 
-def refuse_volume(place: Place) -> None:
-    """Refuse a volume, whose scales are arrays, but which is none itself.
-
-    - `place`: A place without a ``zarr.json``.
-    """
+def _refuse_as_array(place: Place) -> None:
+    """Refuse a volume, whose scales are arrays, but which is none itself."""
     _refuse_colons(place)
     try:
         data = place.read(INFO)

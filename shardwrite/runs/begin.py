@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
@@ -42,7 +42,7 @@ from shardwrite.journal import (
 from shardwrite.place.checks import (
     check_surroundings,
     check_target,
-    refuse_scale_at,
+    refuse_kept,
     warn_of_v2,
 )
 from shardwrite.runs.array_plan import BY_CHUNKS
@@ -246,7 +246,7 @@ def check_place(job: Job) -> None:
         refuse_another(job)
         check_target(job.target, job.options.mode, job.options.remedy_if_there)
         if job.options.mode == "w" and not why_kept(job.plan.metadata.document):
-            refuse_scale_at(job.target)
+            refuse_kept(job.target)
     except SpecError:
         if not _is_begun(job):
             raise

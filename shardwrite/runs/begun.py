@@ -12,7 +12,6 @@ import json
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.precomputed.stored import has_scattered_chunks, is_scale
 from shardwrite.format.registry import ENTRY_POINTS, check_strategy, registered
 from shardwrite.format.strategies import labelled
 from shardwrite.format.strategy import Strategy
@@ -20,16 +19,6 @@ from shardwrite.grid import ShardGrid
 from shardwrite.journal import RunDirectory
 from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
 from shardwrite.runs.array_plan import n_tasks_of
-
-
-def is_gathering(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
-    return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
-
-
-def makes_scale(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
-    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
 
 
 def plan_begun(

@@ -14,7 +14,7 @@ from shardwrite.format.frame import framing_of
 from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
-from shardwrite.format.precomputed.boxes import PrecomputedShards
+from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Sized
 from shardwrite.plan import (
     Plan,
@@ -158,16 +158,14 @@ def plan_of_copies(
 
 
 def _refuse_scattered(source: StoredArray) -> None:
-    """Refuse a scale whose array has the chunks of the volume one after the other."""
-    shards: object = source.array.metadata.shard_format
-    if isinstance(shards, PrecomputedShards) and shards.size is not None:
+    """Refuse an array that has the chunks of another one, one after the other."""
+    placed = source.array.metadata.placed
+    if isinstance(placed, ScatteredChunks):
         raise SpecError(
-            f"the hash {shards.sharding.hash} scatters the chunks of this scale, so that it holds "
-            "them one after the other, and not the image",
+            f"{placed.why}, so that it holds them one after the other, and not the values",
             field="src",
             value=source.label,
-            remedy="read the volume in place of the scale: shardwrite.from_precomputed (shardwrite "
-            "write VOLUME DST)",
+            remedy=placed.how_to_read,
         )
 
 

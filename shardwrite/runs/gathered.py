@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +22,9 @@ from dask.task_spec import Task
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import StoreError
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import Passage
+from shardwrite.format.precomputed.stored import has_scattered_chunks, is_scale
 from shardwrite.journal import RunDirectory, holding, live_holders, take_away, tidied_run
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, PlanOptions, Resources, SourceLayout, make_plan
@@ -89,6 +91,16 @@ class GatheredChunks(EncodedChunks):
         """See :class:`ChunkSource`."""
         donor = Donor(self.spool, Passage(), listed=self.listed)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
+
+
+def is_gathering(run: RunDirectory) -> bool:
+    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
+    return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
+
+
+def makes_scale(run: RunDirectory) -> bool:
+    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
+    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
 
 
 def plan_gathering(

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
 from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
+from shardwrite.read.stored_array import check_names_in
+from shardwrite.seams import find
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
@@ -152,7 +154,7 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     in another one, the values are those of the other; see `ScatteredChunks`.
     """
     source = take(x, field).array
-    shape, dtype = _shape_for(metadata), metadata.dtype
+    shape, dtype = metadata.values_shape, metadata.dtype
     if isinstance(metadata.placed, ScatteredChunks) and source.shape == (1, *shape):
         source = source[0]
     if source.shape != shape:
@@ -170,46 +172,52 @@ def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     return source
 
 
-def _shape_for(metadata: ArrayMetadata) -> Shape:
-    """Shape of the values of an array, as users know them."""
-    placed = metadata.placed
-    return placed.origin_shape if isinstance(placed, ScatteredChunks) else metadata.grid.shape
+class SourceAxes(Protocol):
+    """What a wing brings for arrays of a shard format, under the kind ``source axes``.
+
+    The array that was written may have had its axes in another order than the array here.
+    """
+
+    def __call__(
+        self, metadata: ArrayMetadata, names: Sequence[str | None] | None, shape: Shape, field: str
+    ) -> tuple[int | None, ...] | None:
+        """For each axis of the values here, that of a source of this shape, which may have names.
+
+        - Returns: None for an axis that the source lacks; None alone if all are in order. Axes of
+          the source that are left out have the length 1.
+        - Raises SpecError if the shape does not fit.
+        """
+
+
+def _source_axes(
+    metadata: ArrayMetadata, names: Sequence[str | None] | None, shape: Shape, field: str
+) -> tuple[int | None, ...] | None:
+    """See `SourceAxes`; None also if the axes it tells are in order."""
+    ask: SourceAxes | None = find("source axes", metadata.format_name)
+    axes = None if ask is None else ask(metadata, names, shape, field)
+    return None if axes == tuple(range(len(shape))) else axes
+
+
+def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None, field: str) -> bool:
+    """Whether another array of the same shape has the values of an array in the same order."""
+    return _source_axes(metadata, names, metadata.grid.shape, field) is None
 
 
 def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     """Make a dask array of what a user has given as the array that was written, or one like it.
 
-    If the array that exists is a scale of a volume, the axes of the other one may have another
-    order; see `source_axes`. They are put into the order of the scale. For all other arrays, this
-    is `take_for`.
+    The axes of what was written may have had another order; see `SourceAxes`. They are put into
+    the order of the array.
     """
-    from shardwrite.format.precomputed.new import ROW_MAJOR, row_major  # for volumes
-    from shardwrite.format.precomputed.stored import source_axes  # for volumes
-
     given = take(x, field)
     source = given.array
-    letters = source_axes(metadata, given.known.dimension_names or _names_of(x), source.ndim)
-    if letters is None:
-        return take_for(source, metadata, field)
-    wanted = _shape_for(metadata)
-    own = ROW_MAJOR[-len(wanted) :]
-    sizes = dict(zip(own, wanted, strict=True))
-    shape = tuple(sizes.get(letter, 1) for letter in letters)
-    if source.shape != shape:
-        raise SpecError(
-            "is not the array's",
-            field=f"{field}.shape",
-            value=source.shape,
-            remedy=f"give a source of shape {shape}, whose axes are {letters!r} as those of this "
-            f"one, or of shape {wanted} with the names {list(own)} for its dimensions",
-        )
-    order = row_major(letters)
-    if order != list(range(len(order))):
-        source = source.transpose(order)
-    if len(letters) < len(own):  # the only channel has an axis of its own in the scale
-        source = source[np.newaxis]
-    elif len(letters) > len(own):
-        source = source[0]
+    names = given.known.dimension_names or _names_of(x)
+    axes = _source_axes(metadata, names, source.shape, field)
+    if axes is not None:
+        left_out = [axis for axis in range(source.ndim) if axis not in axes]
+        source = source.transpose([*left_out, *(axis for axis in axes if axis is not None)])
+        source = source[(0,) * len(left_out)]
+        source = source[tuple(np.newaxis if axis is None else slice(None) for axis in axes)]
     return take_for(source, metadata, field)
 
 
@@ -334,8 +342,6 @@ def _not_applied(variable: Any) -> tuple[str, ...]:
 def _of_zarr(x: Any, field: str) -> Given:
     """A `zarr.Array`, read by chunks of whole shards."""
     import zarr
-
-    from shardwrite.read.stored_array import check_names_in  # for arrays of zarr-python
 
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"

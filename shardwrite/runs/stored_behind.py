@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
 from shardwrite.read.source import ReadsPlaces
 from shardwrite.read.stored_array import StoredArray, stored_at
 
+Behind = StoredArray | str | None
+"""A stored array whose chunks may pass, or why they do not; None if there is none."""
 
-def stored_behind(x: Any) -> StoredArray | None:
-    """The stored array that a user has given, or None if `x` is anything else."""
+
+def behind(x: Any) -> Behind:
+    """The stored array that a user has given, or why its chunks are decoded; None without one."""
+    try:
+        return _stored(x)
+    except SpecError as error:
+        return error.message
+
+
+def _stored(x: Any) -> StoredArray | None:
     if isinstance(x, ReadsPlaces):
         for where, name, kind in x.places_read():
             if kind == "array":

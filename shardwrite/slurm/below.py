@@ -11,7 +11,7 @@ from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.scale import places_around
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.runs.begun import is_gathering
+from shardwrite.runs.gathered import is_gathering
 from shardwrite.stores import listed, mode_of
 
 

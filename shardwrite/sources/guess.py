@@ -10,7 +10,6 @@ from shardwrite.config.table import STORAGE
 from shardwrite.config.values import value_of
 from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.format.precomputed.info import INFO
 from shardwrite.sources.common import open_binary
 from shardwrite.sources.formats import FORMATS
 from shardwrite.stores import open_bucket
@@ -19,6 +18,7 @@ from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
 """Names of the formats whose files are read from buckets, besides arrays of many objects."""
 
+_INFO = "info"  # of a volume of Neuroglancer
 _NODES = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MAGIC = {
@@ -33,7 +33,7 @@ _MAGIC = {
     b"MM\0+": "tiff",
 }
 # Files that tell what the directory is in which they lie.
-_MARKS = {INFO: "precomputed", "header.wkw": "wkw", "chunks.b2frame": "b2nd"}
+_MARKS = {_INFO: "precomputed", "header.wkw": "wkw", "chunks.b2frame": "b2nd"}
 # Suffixes that decide if the content does not.
 _LIKELY = {
     ".h5": "hdf5",
@@ -84,7 +84,7 @@ def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
     file = file_in_bucket(url) if is_named else None
     if file is None:
         store = open_bucket(url, value_of(STORAGE), is_read=True)
-        is_volume = store.version(INFO) is not None
+        is_volume = store.version(_INFO) is not None
         is_sure = not is_volume and url.rstrip("/").endswith(".zarr")
         if is_sure or any(store.version(mark) is not None for mark in _NODES):
             return "zarr", None

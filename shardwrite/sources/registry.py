@@ -21,7 +21,7 @@ from shardwrite.place.target import in_hierarchy
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.place.url import without_kind
 from shardwrite.read.chunking import normalize
-from shardwrite.read.volume_paths import volume_above
+from shardwrite.seams import all_of
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS, add_installed
 from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
@@ -121,14 +121,9 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
         if file is None:
             raise StoreError(f"no such object: {path}", key=path, errno=errno.ENOENT)
     if name is None:
-        found = volume_above(Directory(Path(path).absolute())) if os.path.isdir(path) else None
-        if found is not None:
-            raise SpecError(
-                "it is a scale of a volume of Neuroglancer",
-                field="source",
-                value=path,
-                remedy=f"give the volume and its scale: {found[0].label}::{found[1]}",
-            )
+        if os.path.isdir(path):
+            for refuse in all_of("foreign"):  # by what a wing knows of the place
+                refuse(Directory(Path(path).absolute()), "source")
         raise SpecError(
             "its format cannot be told from its name or content",
             field="source",

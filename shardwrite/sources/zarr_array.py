@@ -24,7 +24,7 @@ from shardwrite.format.node import (
     DOCUMENTS_OF_V2,
     kind_of_document,
 )
-from shardwrite.format.precomputed.stored import why_kept
+from shardwrite.format.sharding import why_kept
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.source import metadata_of, natural_chunks

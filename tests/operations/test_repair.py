@@ -21,6 +21,7 @@ from shardwrite.place.base import RECEIPT_NAME
 
 salvage_module = importlib.import_module("shardwrite.operations.salvage")
 repair_module = importlib.import_module("shardwrite.operations.repair")
+steps_module = importlib.import_module("shardwrite.operations.steps")
 LAYOUT = {"shards": 16, "chunks": 4}
 
 
@@ -46,7 +47,7 @@ def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(
     path, a, monkeypatch
 ):
     bad = damage(path)
-    real = repair_module.execute_missing
+    real = steps_module.execute_missing
 
     def execute_missing(*arguments):
         da.from_array(a[16:48, 16:48] + 10, chunks=16).to_sharded_zarr(
@@ -55,7 +56,7 @@ def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(
         shardwrite.erase(path, (slice(48, 64), slice(0, 16)))
         return real(*arguments)
 
-    monkeypatch.setattr(repair_module, "execute_missing", execute_missing)
+    monkeypatch.setattr(steps_module, "execute_missing", execute_missing)
     lost = path / "c/2/2"
     (path / "c/1/1").unlink()  # what is torn cannot be updated in part
     assert not lost.exists()

@@ -21,6 +21,7 @@ from shardwrite.cli import main
 from shardwrite.errors import SpecError
 
 repair_module = importlib.import_module("shardwrite.operations.repair")
+steps_module = importlib.import_module("shardwrite.operations.steps")
 LAYOUT = {"shards": 16, "chunks": 4, "compressors": None}
 SCALE = {"resolution": (1, 1, 1), "chunks": 4}
 LINEAR = {"preshift_bits": 0, "minishard_bits": 2, "shard_bits": 1}
@@ -173,7 +174,7 @@ def test_a_shard_that_an_update_writes_meanwhile_is_left_alone(path, a, monkeypa
     opened = zarr.open_array(path)
     opened[20, 20] += 100
     opened[40, 40] += 100
-    real = repair_module.execute_missing
+    real = steps_module.execute_missing
 
     def execute_missing(*arguments):
         da.from_array(a[16:32, 16:32] + 10, chunks=16).to_sharded_zarr(
@@ -181,7 +182,7 @@ def test_a_shard_that_an_update_writes_meanwhile_is_left_alone(path, a, monkeypa
         )
         return real(*arguments)
 
-    monkeypatch.setattr(repair_module, "execute_missing", execute_missing)
+    monkeypatch.setattr(steps_module, "execute_missing", execute_missing)
     done = shardwrite.repair(path, a, compare=True)
     assert [task.key for task in done.tasks] == ["c/2/2"]
     wanted = a.copy()

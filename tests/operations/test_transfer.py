@@ -21,7 +21,7 @@ from zarr.codecs import GzipCodec, ShardingCodec
 import shardwrite
 from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import replace_info
+from shardwrite.journal.volume_info import replace_info
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import BucketStore
 

@@ -24,7 +24,6 @@ from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.scattered import ScatteredObject, ScatteredShards
 from shardwrite.format.precomputed.shard import Minishard, check_volume_index, decode_minishard
 from shardwrite.format.precomputed.volume_object import COLUMN_NBYTES, VolumeObject, stray
-from shardwrite.format.sharding import register_shard_format
 from shardwrite.grid import Shape, ShardGrid
 
 _SIZE = "volume_size"
@@ -54,7 +53,6 @@ def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
     return code.low_box(n_low)
 
 
-@register_shard_format
 @dataclass(frozen=True)
 class PrecomputedShards:
     """The shard format of Neuroglancer for volumes."""
@@ -66,6 +64,9 @@ class PrecomputedShards:
 
     name: ClassVar[str] = TYPE
     cuts_edges: ClassVar[bool] = True
+    why_kept: ClassVar[str] = (
+        "it is a scale of a volume of Neuroglancer, whose info would go on to list it"
+    )
     own_strategy: ClassVar[ByChunkId] = ByChunkId()
 
     def to_dict(self) -> Document:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +96,11 @@ class ScatteredShards:
     size: Shape  # size of the volume along x, y and z, in voxels
     grid: ShardGrid  # the array
 
+    how_to_read: ClassVar[str] = (
+        "read the volume in place of the scale: shardwrite.from_precomputed (shardwrite write "
+        "VOLUME DST)"
+    )
+
     def __post_init__(self) -> None:
         grid = self.grid
         is_volume = grid.ndim == 4 and all(grid.chunks) and all(grid.shape)
@@ -115,6 +121,11 @@ class ScatteredShards:
                 value=grid.shards,
                 remedy="use shardwrite.to_precomputed",
             )
+
+    @property
+    def why(self) -> str:
+        """See :class:`ScatteredChunks`."""
+        return f"the hash {self.sharding.hash} scatters the chunks of this scale"
 
     @cached_property
     def code(self) -> MortonCode:

@@ -6,29 +6,16 @@ import json
 from collections.abc import Sequence
 
 from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import parse_info
 from shardwrite.format.precomputed.new import ROW_MAJOR, NewScale, named_axes
-from shardwrite.format.precomputed.parameters import TYPE
+from shardwrite.grid import Shape
 
 _ATTRIBUTE = "precomputed"
 _AXES = "source_axes"
-
-
-def why_kept(document: Document) -> str:
-    """Why an array must not be replaced by something else; empty if it is no scale of a volume."""
-    if not any(
-        isinstance(codec, dict) and codec.get("name") == TYPE for codec in _codecs(document)
-    ):
-        return ""
-    return "it is a scale of a volume of Neuroglancer, whose info would go on to list it"
-
-
-def _codecs(document: Document) -> Sequence[object]:
-    found: object = document.get("codecs")
-    return found if isinstance(found, list) else []
 
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
@@ -51,36 +38,34 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
 
 
 def source_axes(
-    metadata: ArrayMetadata, names: Sequence[str | None] | None, ndim: int
-) -> str | None:
-    """Axes of an array that holds the values of a scale; None if they are in order.
-
-    The names of its dimensions tell them, or else the scale does: the array that was written had
-    its axes in that order.
-
-    - `metadata`: metadata of an array. If it is no scale, its source has the same axes.
-    """
-    shards: object = metadata.shard_format
-    if not isinstance(shards, PrecomputedShards):
+    metadata: ArrayMetadata, names: Sequence[str | None] | None, shape: Shape, field: str
+) -> tuple[int | None, ...] | None:
+    """See :class:`SourceAxes`. The names tell the axes, or else the scale notes them."""
+    letters = named_axes(names, len(shape))
+    if letters is None:
+        told = (_noted(metadata) or {}).get(_AXES)
+        letters = named_axes(list(told), len(shape)) if isinstance(told, str) else None
+    if letters is None:
         return None
-    found = named_axes(names, ndim)
-    if found is None:
-        known = _noted(metadata)
-        told = None if known is None else known.get(_AXES)
-        found = named_axes(list(told), ndim) if isinstance(told, str) else None
-    return found
+    wanted = metadata.values_shape
+    own = ROW_MAJOR[-len(wanted) :]
+    sizes = dict(zip(own, wanted, strict=True))
+    expected = tuple(sizes.get(letter, 1) for letter in letters)
+    if shape != expected:
+        raise SpecError(
+            "is not the array's",
+            field=f"{field}.shape",
+            value=shape,
+            remedy=f"give a source of shape {expected}, whose axes are {letters!r} as those of "
+            f"this one, or of shape {wanted} with the names {list(own)} for its dimensions",
+        )
+    return tuple(letters.index(axis) if axis in letters else None for axis in own)
 
 
 def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
     """Whether an array is a scale whose hash scatters the chunks. Their ids are not computed."""
     shards: object = metadata.shard_format
     return isinstance(shards, PrecomputedShards) and shards.size is not None
-
-
-def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None) -> bool:
-    """Whether another array of as many axes has the values of an array in the same order."""
-    letters = source_axes(metadata, names, len(metadata.grid.shape))
-    return letters is None or ROW_MAJOR.endswith(letters)
 
 
 def is_scale(metadata: ArrayMetadata) -> bool:

@@ -20,6 +20,11 @@ from shardwrite.grid import Shape
 COLUMN_NBYTES = 24
 """Bytes that the index of a minishard has for each chunk, before it is compressed."""
 
+# Memory for each chunk while the indexes of minishards are made, as it was measured. The first
+# chunks take about 1 MiB, and are not counted.
+_SEALING_NBYTES = 144
+_FEW_CHUNKS = 2**13
+
 Read = Callable[[int, int], Buffer]
 
 
@@ -54,6 +59,12 @@ class VolumeObject:
     def base_nbytes(self) -> int:
         """See :attr:`ObjectFormat.base_nbytes`."""
         return self.sharding.shard_index_nbytes
+
+    @property
+    def sealing_nbytes(self) -> int:
+        """Memory that the indexes take while they are made, in bytes."""
+        n_chunks = math.prod(self.chunks_per_shard)
+        return self.base_nbytes + _SEALING_NBYTES * max(0, n_chunks - _FEW_CHUNKS)
 
     def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Ids of the chunks of some ranks."""
