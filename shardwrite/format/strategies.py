@@ -369,7 +369,7 @@ def as_strategy(value: object) -> Strategy:
         try:
             found = registered(value)
             from_text: Any = getattr(registered(name), "from_text", None) if colon else None
-        except (AttributeError, ImportError) as error:
+        except (AttributeError, ImportError, LookupError) as error:
             raise SpecError(
                 f"the strategy cannot be loaded ({error})",
                 field="strategy",
