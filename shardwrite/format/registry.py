@@ -90,7 +90,7 @@ def registered(name: str) -> type[Strategy] | None:
 
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             register_strategy(entry.load())
-        if name in installed("strategy"):
+        if name not in _REGISTERED and name in installed("strategy"):
             register_strategy(resolve("strategy", name))
     return _REGISTERED.get(name)
 

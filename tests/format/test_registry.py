@@ -172,7 +172,7 @@ def test_packages_are_asked_only_for_names_that_are_not_known(monkeypatch):
         def load(self):
             return another()
 
-    def entry_points(*, group, name):
+    def entry_points(*, group, name=None):
         asked.append((group, name))
         return [Entry()] if name == "another" else []
 

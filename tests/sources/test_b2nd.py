@@ -16,6 +16,8 @@ from shardwrite.cli import main
 from shardwrite.errors import CodecError, SourceError, SpecError
 from shardwrite.sources import as_dask, open_source
 
+pytestmark = pytest.mark.compat
+
 SHAPES = [((10, 33, 7), (4, 10, 5), (3, 4, 5)), ((101,), (30,), (7,)), ((), None, None)]
 DTYPES = ["u1", "<i2", ">u4", "<f2", "<f4", "<f8", "<c16", "?", "<M8[ns]", "<m8[s]", "<U3", "S5"]
 

@@ -19,6 +19,8 @@ from shardwrite.cli import main
 from shardwrite.errors import SourceError, SpecError, StoreError
 from shardwrite.sources import as_dask, open_source
 
+pytestmark = pytest.mark.compat
+
 RAW, LZ4, LZ4HC = 1, 2, 3
 DTYPES = ["u1", "u2", "u4", "u8", "f4", "f8", "i1", "i2", "i4", "i8"]
 CUBE = 32  # voxels along each axis of a file
@@ -31,7 +33,7 @@ def cube(n_channels, dtype, seed=0):
     return (rng.integers(0, 100, shape) * (rng.random(shape) < 0.3)).astype(dtype)
 
 
-def make(path, blocks=LZ4, n_channels=1, dtype="u2", block_len=8, offsets=OFFSETS):
+def make_wkw(path, blocks=LZ4, n_channels=1, dtype="u2", block_len=8, offsets=OFFSETS):
     header = wkw.Header(
         np.dtype(dtype).type, n_channels, block_len=block_len, file_len=CUBE // block_len,
         block_type=blocks,
@@ -47,7 +49,7 @@ def make(path, blocks=LZ4, n_channels=1, dtype="u2", block_len=8, offsets=OFFSET
     ("dtype", "n_channels"), [*[(dtype, 1) for dtype in DTYPES], ("u1", 3), ("f4", 2)]
 )
 def test_values(tmp_path, blocks, dtype, n_channels):
-    made = make(tmp_path / "x", blocks, n_channels, dtype)
+    made = make_wkw(tmp_path / "x", blocks, n_channels, dtype)
     source = open_source(tmp_path / "x")
     assert source.shape == (n_channels, 96, 96, 128)
     assert source.dtype == np.dtype(dtype)
@@ -61,14 +63,14 @@ def test_values(tmp_path, blocks, dtype, n_channels):
 @pytest.mark.parametrize("block_len", [4, 16, 32])
 def test_blocks_of_each_size_in_morton_order(tmp_path, block_len):
     for blocks in (RAW, LZ4):
-        made = make(tmp_path / str(blocks), blocks, block_len=block_len, offsets=OFFSETS[:1])
+        made = make_wkw(tmp_path / str(blocks), blocks, block_len=block_len, offsets=OFFSETS[:1])
         source = open_source(tmp_path / str(blocks))
         np.testing.assert_array_equal(source[...], made.read((0, 0, 0), (CUBE,) * 3))
 
 
 def test_files_of_several_kinds_of_blocks(tmp_path):
-    make(tmp_path / "raw", RAW)
-    packed = make(tmp_path / "packed", LZ4HC)
+    make_wkw(tmp_path / "raw", RAW)
+    packed = make_wkw(tmp_path / "packed", LZ4HC)
     name = "z0/y1/x2.wkw"
     os.replace(tmp_path / "raw" / name, tmp_path / "packed" / name)
     np.testing.assert_array_equal(
@@ -77,7 +79,7 @@ def test_files_of_several_kinds_of_blocks(tmp_path):
 
 
 def test_chunks_are_whole_blocks(tmp_path):
-    make(tmp_path / "x", offsets=OFFSETS[:1])
+    make_wkw(tmp_path / "x", offsets=OFFSETS[:1])
     with dask.config.set({"shardwrite.source.chunk-size": 16 * 8 * 8 * 2}):
         source = open_source(tmp_path / "x")
     assert source.chunks == (1, 16, 8, 8)
@@ -85,7 +87,7 @@ def test_chunks_are_whole_blocks(tmp_path):
 
 
 def test_a_shape_cuts_or_extends(tmp_path):
-    made = make(tmp_path / "x")
+    made = make_wkw(tmp_path / "x")
     source = open_source(tmp_path / "x", shape=(1, 90, 100, 200))
     whole = made.read((0, 0, 0), (90, 100, 200))
     np.testing.assert_array_equal(as_dask(source), whole)
@@ -96,13 +98,13 @@ def test_a_shape_cuts_or_extends(tmp_path):
 
 
 def test_a_directory_without_files(tmp_path):
-    make(tmp_path / "x", offsets=())
+    make_wkw(tmp_path / "x", offsets=())
     assert open_source(tmp_path / "x").shape == (1, 0, 0, 0)
     assert not open_source(tmp_path / "x", shape=(1, 5, 5, 5))[...].any()
 
 
 def test_another_process_reads_by_path(tmp_path):
-    make(tmp_path / "x")
+    make_wkw(tmp_path / "x")
     source = open_source(tmp_path / "x")
     (tmp_path / "pickle").write_bytes(pickle.dumps(source))
     code = "import pickle, sys; print(int(pickle.load(open(sys.argv[1], 'rb'))[...].sum()))"
@@ -113,7 +115,7 @@ def test_another_process_reads_by_path(tmp_path):
 
 
 def test_files_that_come_or_go_are_another_source(tmp_path):
-    made = make(tmp_path / "x")
+    made = make_wkw(tmp_path / "x")
     first = open_source(tmp_path / "x")
     made.write((96, 0, 0), cube(1, "u2"))
     with pytest.raises(StoreError, match="added or removed"):
@@ -127,7 +129,7 @@ def test_files_that_come_or_go_are_another_source(tmp_path):
 
 
 def test_written_and_verified_from_the_command_line(tmp_path):
-    made = make(tmp_path / "x")
+    made = make_wkw(tmp_path / "x")
     new, shape = str(tmp_path / "x.zarr"), ["--shape", "1,90,90,120"]
     written = ["write", str(tmp_path / "x"), new, *shape, "--shards", "1,32,32,32"]
     for words in (
@@ -144,7 +146,7 @@ def test_written_and_verified_from_the_command_line(tmp_path):
 
 
 def test_the_header_stands_for_its_directory_and_one_file_does_not(tmp_path):
-    make(tmp_path / "x")
+    make_wkw(tmp_path / "x")
     assert open_source(tmp_path / "x/header.wkw") == open_source(tmp_path / "x")
     with pytest.raises(StoreError, match=r"x0.wkw: .*Not a directory"):
         open_source(tmp_path / "x/z0/y0/x0.wkw")
@@ -166,7 +168,7 @@ def test_the_header_stands_for_its_directory_and_one_file_does_not(tmp_path):
     ],
 )
 def test_headers_that_make_no_sense(tmp_path, header):
-    make(tmp_path / "x")
+    make_wkw(tmp_path / "x")
     whole = header.ljust(16, b"\0") if len(header) > 7 else header
     (tmp_path / "x/header.wkw").write_bytes(whole)
     with pytest.raises(SpecError, match=r"cannot be read as wkw.*header\.wkw"):
@@ -175,7 +177,7 @@ def test_headers_that_make_no_sense(tmp_path, header):
 
 @pytest.mark.parametrize("blocks", [RAW, LZ4], ids=["raw", "lz4"])
 def test_damaged_files(tmp_path, blocks):
-    make(tmp_path / "x", blocks, offsets=OFFSETS[:1])
+    make_wkw(tmp_path / "x", blocks, offsets=OFFSETS[:1])
     path = tmp_path / "x/z0/y0/x0.wkw"
     good = path.read_bytes()
     damaged = [b"", good[:10], good[:20], good[:-1], good[:300], b"X" + good[1:]]
