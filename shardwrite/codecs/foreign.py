@@ -41,6 +41,7 @@ class ForeignPipeline:
 
     encoded_nbytes: int | None = None
     is_identity = False
+    is_lossy = False  # as far as its codecs tell
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
     since computing often loses them; units of a time are always compared. An array of floats has
     NaN for missing values, and takes them from a source that has no other value for these.
     """
-    from shardwrite.format.joined import changed_meaning  # where both have attributes
+    from shardwrite.format.attributes import changed_meaning  # where both have attributes
 
     kept, own = attributes_of(metadata.document), known.attributes
     if not own:
