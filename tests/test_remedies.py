@@ -97,7 +97,6 @@ COVERED: dict[str, str] = {
     "if they mean the same, give the values alone": (
         "tests/sources/test_packed.py::test_a_file_that_is_packed_otherwise_goes_nowhere"
     ),
-    "copy its chunks into plain shards": f"{_ADOPT}::test_remedies_of_datasets_that_are_no_shards",
     "with the version that began it": f"{_PLACES}::test_what_an_older_version_began_is_refused",
     "another conversion of {} in its place was begun": (
         f"{_PLACES}::test_short_calls_have_no_restart_and_name_none"
