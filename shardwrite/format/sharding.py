@@ -97,7 +97,8 @@ def register_shard_format(cls: _Class) -> _Class:
         )
     if not isinstance(cls.name, str) or not cls.name:
         raise SpecError("not a name", field="name", value=cls.name, remedy="give it a text")
-    known = shard_format_named(cls.name)
+    is_of_wing = cls.name in registered(_KIND)  # whose class is imported to compare
+    known = shard_format_named(cls.name) if is_of_wing else _FORMATS.get(cls.name)
     is_own = known is None or (known.__module__, known.__qualname__) == (
         cls.__module__,
         cls.__qualname__,

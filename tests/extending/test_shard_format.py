@@ -14,6 +14,7 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import SpecError
+from shardwrite.format import sharding
 from shardwrite.format.sharding import ShardingIndexed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -173,3 +174,15 @@ def test_what_is_refused(values, paths):
     with pytest.raises(SpecError, match="it lacks"):
         shardwrite.register_shard_format(int)
     shardwrite.register_shard_format(sealed.Sealed)
+
+
+def test_a_format_of_an_installed_package_is_found_by_its_entry_point(monkeypatch):
+    class Installed(ShardingIndexed):
+        name = "of_an_installed_package"
+
+    monkeypatch.setattr(sharding, "installed", lambda kind: [Installed.name])
+    monkeypatch.setattr(sharding, "needed", lambda *given, **more: Installed)
+    try:
+        assert sharding.shard_format_named(Installed.name) is Installed
+    finally:
+        del sharding._FORMATS[Installed.name]
