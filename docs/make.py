@@ -18,8 +18,8 @@ import dask.array as da
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.config.reference import as_markdown
-from shardwrite.picture import write_png
+from shardwrite.cli.settings import as_markdown
+from shardwrite.show.png import write_png
 
 sys.path.insert(0, str(Path(__file__).parent))
 import links
@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "../README.md": "index.md",
     "../CHANGELOG.md": "changelog.md",
     "../ARCHITECTURE.md": "architecture.md",
+    "../../ARCHITECTURE.md": "../architecture.md",  # of the pages in `design`
     "../slurm/": "slurm-scripts/",
 }
 

@@ -136,9 +136,9 @@ def cards(work: Path) -> Iterator[tuple[str, str]]:
     from distributed import Client, LocalCluster
 
     import shardwrite
-    from shardwrite.notebook.html import page_html
-    from shardwrite.picture import html as census_html
-    from shardwrite.reporting.page import html as report_html
+    from shardwrite.show.html import page_html
+    from shardwrite.show.page import html as census_html
+    from shardwrite.show.report import html as report_html
 
     x = da.random.default_rng(0).integers(0, 4000, (4000, 3000), dtype="uint16", chunks=500)
     names = ["y", "x"]

@@ -13,91 +13,88 @@ from shardwrite._lazy import LateMethod, attach, when_imported
 from shardwrite._version import __version__
 from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
-from shardwrite.config.values import use as _use
+from shardwrite.config.table import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.seams import register as _register
 
 _register(
     "view",
     [
-        ("card", "shardwrite.notebook.html:card_html"),
-        ("bar", "shardwrite.runs.bar:in_notebook"),
-        ("census", "shardwrite.picture.page:fragment"),
+        ("card", "shardwrite.show.html:card_html"),
+        ("bar", "shardwrite.show.bar:in_notebook"),
+        ("census", "shardwrite.show.page:fragment"),
     ],
 )
-_register("report", [("run", "shardwrite.reporting.make:report_file")])
-_register("format", [("transformer-2022", "shardwrite.format.transformer:FORMAT_OF_2022")])
-_register("hierarchy", [("transformer-2022", "shardwrite.place.transformer:place_in")])
-_register("document", [("v2", "shardwrite.format.v2:translated")])
+_register("report", [("run", "shardwrite.show.make_report:report_file")])
+_register("format", [("transformer-2022", "shardwrite.legacy.transformer:FORMAT_OF_2022")])
+_register("hierarchy", [("transformer-2022", "shardwrite.legacy.place:place_in")])
+_register("document", [("v2", "shardwrite.legacy.v2:translated")])
 _register("place", [("file", "shardwrite.sources.opening:place_of")])
-_register("abandon", [("in place", "shardwrite.operations.in_place:abandon_in_place")])
-_register("job", [("slurm", "shardwrite.journal.jobs:note_job")])
-_register("strategy", [("hdf5", "shardwrite.format.hdf5_strategy:Hdf5")])
-_register("framing", [("hdf5", "shardwrite.read.hdf5_shards:Hdf5Framing")])
-_register("old shard", [("hdf5", "shardwrite.read.hdf5_shards:strategy_of")])
-_register("deep check", [("hdf5", "shardwrite.read.hdf5_shards:why_unreadable")])
-_register("file as a store", [("hdf5", "shardwrite.sources.hdf5_store:Hdf5Store")])
-_register("new index", [("hdf5", "shardwrite.operations.hdf5_salvage:index_again")])
+_register("abandon", [("in place", "shardwrite.convert.in_place:abandon_in_place")])
+_register("job", [("slurm", "shardwrite.slurm.notes:note_job")])
+_register("strategy", [("hdf5", "shardwrite.hdf5.strategy:Hdf5")])
+_register("framing", [("hdf5", "shardwrite.hdf5.shards:Hdf5Framing")])
+_register("old shard", [("hdf5", "shardwrite.hdf5.shards:strategy_of")])
+_register("deep check", [("hdf5", "shardwrite.hdf5.shards:why_unreadable")])
+_register("file as a store", [("hdf5", "shardwrite.hdf5.reading:Hdf5Store")])
+_register("new index", [("hdf5", "shardwrite.hdf5.salvage:index_again")])
 
 _SCALE = "neuroglancer_uint64_sharded_v1"
-_register("shard-format", [(_SCALE, "shardwrite.format.precomputed.boxes:PrecomputedShards")])
+_register("shard-format", [(_SCALE, "shardwrite.volumes.scale:PrecomputedShards")])
 _register(
     "serializer",
     [
-        (f"neuroglancer_{encoding}", "shardwrite.codecs.volume:VolumeSerializer")
+        (f"neuroglancer_{encoding}", "shardwrite.volumes.codecs:VolumeSerializer")
         for encoding in ("compressed_segmentation", "jpeg", "png")
     ],
 )
-_register("source axes", [(_SCALE, "shardwrite.format.precomputed.stored:source_axes")])
-_register("steps", [(_SCALE, "shardwrite.operations.scales:ScaleSteps")])
-_register("foreign", [("volume", "shardwrite.read.volume_paths:refuse_volume")])
-_register("not whole", [("scale", "shardwrite.operations.scattered:refuse_waiting")])
-_register("unfinished", [("scale", "shardwrite.operations.scattered:is_abandonable")])
-_register("give up", [("scale", "shardwrite.operations.scattered:abandon_scale")])
+_register("source axes", [(_SCALE, "shardwrite.volumes.new:source_axes")])
+_register("steps", [(_SCALE, "shardwrite.volumes.hashed:ScaleSteps")])
+_register("foreign", [("volume", "shardwrite.volumes.reading:refuse_volume")])
+_register("not whole", [("scale", "shardwrite.volumes.hashed:refuse_waiting")])
+_register("unfinished", [("scale", "shardwrite.volumes.hashed:is_abandonable")])
+_register("give up", [("scale", "shardwrite.volumes.hashed:abandon_scale")])
 
 if TYPE_CHECKING:
-    from shardwrite.format.hdf5_strategy import Hdf5
-    from shardwrite.format.precomputed.parameters import ShardingParameters
-    from shardwrite.format.registry import register_strategy
-    from shardwrite.format.sharding import register_shard_format
-    from shardwrite.format.strategies import AppendOnly, FixedOrder
-    from shardwrite.operations.adopt import adopt
-    from shardwrite.operations.adopted import Adopted
-    from shardwrite.operations.compact import Compaction, compact
-    from shardwrite.operations.conversion import Conversion, ConversionPlan
-    from shardwrite.operations.convert import plan_reshard, reshard, shard, unshard
-    from shardwrite.operations.convert_parts import (
-        convert_part,
-        finalize_conversion,
-        prepare_conversion,
+    from shardwrite.convert.convert import (
+        plan_reshard,
+        reshard,
+        shard,
+        shard_store,
+        unshard,
+        unshard_store,
     )
+    from shardwrite.convert.parts import convert_part, finalize_conversion, prepare_conversion
+    from shardwrite.convert.plan import Conversion, ConversionPlan
+    from shardwrite.convert.transfer import download, plan_transfer, upload
+    from shardwrite.convert.transferring import Transfer, TransferPlan
+    from shardwrite.format.sharding import register_shard_format
+    from shardwrite.format.strategies import AppendOnly, FixedOrder, register_strategy
+    from shardwrite.hdf5.adopt import Adopted, adopt
+    from shardwrite.hdf5.strategy import Hdf5
+    from shardwrite.legacy.view import transformer_view
+    from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.create import create
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
-    from shardwrite.operations.precomputed import plan_precomputed, to_precomputed
-    from shardwrite.operations.present import PresentChunks, present
-    from shardwrite.operations.read import from_sharded_zarr
+    from shardwrite.operations.read import PresentChunks, from_sharded_zarr, present
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
-    from shardwrite.operations.run_report import report
-    from shardwrite.operations.stores_in_place import shard_store, unshard_store
-    from shardwrite.operations.transfer import download, plan_transfer, upload
-    from shardwrite.operations.transferred import Transfer, TransferPlan
-    from shardwrite.operations.transformer import transformer_view
-    from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
-    from shardwrite.operations.uint64_shards import UInt64Shards
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
     from shardwrite.read.census import Census
-    from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import VolumeResult, WriteResult
-    from shardwrite.sources.precomputed import from_precomputed
-    from shardwrite.stream.report import StreamReport
-    from shardwrite.stream.writer import ShardWriter
+    from shardwrite.show.make_report import report
+    from shardwrite.show.report import RunReport
+    from shardwrite.stream.writer import ShardWriter, StreamReport
+    from shardwrite.volumes.precomputed import plan_precomputed, to_precomputed
+    from shardwrite.volumes.sharding import ShardingParameters
+    from shardwrite.volumes.source import from_precomputed
+    from shardwrite.volumes.uint64_shards import UInt64Report, UInt64Shards, UInt64Written
 else:
     # `shardwrite.plan` is the function. The folder of that name is imported here and unbound, so
     # that no later import binds it to the name.
@@ -107,17 +104,22 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "shardwrite.format.hdf5_strategy": ("Hdf5",),
-            "shardwrite.format.precomputed.parameters": ("ShardingParameters",),
-            "shardwrite.format.registry": ("register_strategy",),
+            "shardwrite.hdf5.strategy": ("Hdf5",),
+            "shardwrite.volumes.sharding": ("ShardingParameters",),
+            "shardwrite.format.strategies": ("register_strategy", "AppendOnly", "FixedOrder"),
             "shardwrite.format.sharding": ("register_shard_format",),
-            "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
-            "shardwrite.operations.adopt": ("adopt",),
-            "shardwrite.operations.adopted": ("Adopted",),
+            "shardwrite.hdf5.adopt": ("adopt", "Adopted"),
             "shardwrite.operations.compact": ("Compaction", "compact"),
-            "shardwrite.operations.conversion": ("Conversion", "ConversionPlan"),
-            "shardwrite.operations.convert": ("plan_reshard", "reshard", "shard", "unshard"),
-            "shardwrite.operations.convert_parts": (
+            "shardwrite.convert.plan": ("Conversion", "ConversionPlan"),
+            "shardwrite.convert.convert": (
+                "plan_reshard",
+                "reshard",
+                "shard",
+                "unshard",
+                "shard_store",
+                "unshard_store",
+            ),
+            "shardwrite.convert.parts": (
                 "convert_part",
                 "finalize_conversion",
                 "prepare_conversion",
@@ -126,42 +128,36 @@ else:
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
-            "shardwrite.operations.precomputed": ("plan_precomputed", "to_precomputed"),
-            "shardwrite.operations.present": ("PresentChunks", "present"),
-            "shardwrite.operations.read": ("from_sharded_zarr",),
+            "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
+            "shardwrite.operations.read": ("PresentChunks", "present", "from_sharded_zarr"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
-            "shardwrite.operations.run_report": ("report",),
-            "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
-            "shardwrite.operations.transfer": ("download", "plan_transfer", "upload"),
-            "shardwrite.operations.transferred": ("Transfer", "TransferPlan"),
-            "shardwrite.operations.transformer": ("transformer_view",),
-            "shardwrite.operations.uint64_results": ("UInt64Report", "UInt64Written"),
-            "shardwrite.operations.uint64_shards": ("UInt64Shards",),
+            "shardwrite.show.make_report": ("report",),
+            "shardwrite.convert.transfer": ("download", "plan_transfer", "upload"),
+            "shardwrite.convert.transferring": ("Transfer", "TransferPlan"),
+            "shardwrite.legacy.view": ("transformer_view",),
+            "shardwrite.volumes.uint64_shards": ("UInt64Report", "UInt64Written", "UInt64Shards"),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.read.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),
-            "shardwrite.reporting.report": ("RunReport",),
+            "shardwrite.show.report": ("RunReport",),
             "shardwrite.runs.result": ("VolumeResult", "WriteResult"),
-            "shardwrite.sources.precomputed": ("from_precomputed",),
-            "shardwrite.stream.report": ("StreamReport",),
-            "shardwrite.stream.writer": ("ShardWriter",),
+            "shardwrite.volumes.source": ("from_precomputed",),
+            "shardwrite.stream.writer": ("StreamReport", "ShardWriter"),
         },
         modules=(
             "shardwrite.encode",
-            "shardwrite.engines",
+            "shardwrite.engines.choice",
             "shardwrite.format",
             "shardwrite.grid",
             "shardwrite.host",
             "shardwrite.journal",
             "shardwrite.operations",
-            "shardwrite.picture",
             "shardwrite.place",
             "shardwrite.read",
-            "shardwrite.reporting",
             "shardwrite.runs",
             "shardwrite.stores",
             "shardwrite.stream",

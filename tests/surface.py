@@ -61,7 +61,7 @@ def signature(function: object) -> str:
 
 
 def settings() -> Iterator[str]:
-    from shardwrite.config.reference import as_markdown
+    from shardwrite.cli.settings import as_markdown
 
     yield from as_markdown().splitlines()
 

@@ -23,7 +23,10 @@ import shardwrite
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-WITHOUT_EXAMPLES = {"contributing.md", "glossary.md", "reference/api.md", "speed.md"}
+WITHOUT_EXAMPLES = {
+    *("contributing.md", "glossary.md", "reference/api.md", "speed.md"),
+    *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
+}
 PAGES = [
     ROOT / "README.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in WITHOUT_EXAMPLES),

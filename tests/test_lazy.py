@@ -168,7 +168,7 @@ def test_every_public_name_is_what_its_module_calls_so():
 )
 def test_plan_is_the_function_whenever_the_folder_is_imported(first):
     run(
-        f"{first}\nimport shardwrite, shardwrite.plan.waves\nassert shardwrite.plan.__module__ == 'shardwrite.operations.plan'"
+        f"{first}\nimport shardwrite, shardwrite.plan.model\nassert shardwrite.plan.__module__ == 'shardwrite.operations.plan'"
     )
 
 
@@ -195,7 +195,7 @@ def test_the_package_is_pickled_by_reference_with_a_function_that_uses_it():
 
 def test_folders_are_attributes_as_soon_as_the_package_is_imported():
     run(
-        "import shardwrite\nassert shardwrite.engines.active_engine().kind == 'threads'\nassert shardwrite.stores.PosixStore"
+        "import shardwrite\nassert shardwrite.engines.choice.active_engine().kind == 'threads'\nassert shardwrite.stores.PosixStore"
     )
 
 

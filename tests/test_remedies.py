@@ -45,7 +45,9 @@ from shardwrite import (
 )
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.journal import Holder, Process, find_run, lock
+from shardwrite.journal import lock
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.process import Holder, Process
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import resolve_target
 from shardwrite.slurm.status import status

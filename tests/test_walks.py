@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import dask
@@ -53,127 +54,129 @@ def as_hdf5(path: Path) -> Callable[[], object]:
     return write(path, strategy="hdf5")
 
 
-OF_UPDATES = {
-    "operations/region.py": "write_into",
-    "runs/region_plan.py": "region_plan",
-    "runs/execute.py": "execute",
-    "runs/begin.py": "begin",
-    "journal/neighbours.py": "begin_beside",
-    "runs/session.py": "Session.catch_up",
-    "write/tasks.py": "write_group",
-    "read/stored_shard.py": "open_shard",
-}
+OF_UPDATES = [
+    ("operations/region.py", "write_into"),
+    ("runs/region_plan.py", "region_plan"),
+    ("runs/execute.py", "execute"),
+    ("runs/begin.py", "begin"),
+    ("journal/neighbours.py", "begin_beside"),
+    ("runs/session.py", "Session.catch_up"),
+    ("write/tasks.py", "write_group"),
+    ("read/stored_shard.py", "open_shard"),
+]
 """What all updates pass first."""
 
 WALKS = {
     "a block of pixels from `x.to_sharded_zarr()` to bytes on disk": (
         write,
-        {
-            "operations/write.py": "to_sharded_zarr",
-            "runs/array_plan.py": "plan_array",
-            "plan/make.py": "make_plan",
-            "runs/execute.py": "execute",
-            "runs/graph.py": "GroupGraph.fused",
-            "runs/array_chunks.py": "ArrayChunks.write",
-            "engines/local.py": "LocalEngine.run",
-            "write/tasks.py": "write_group",
-            "encode/unit.py": "tiles_of",
-            "codecs/pipeline.py": "NativePipeline.encode",
-            "write/emitter.py": "Emitter.put",
-            "stores/posix.py": "PosixWriter.write",
-        },
+        [
+            ("operations/write.py", "to_sharded_zarr"),
+            ("runs/array_plan.py", "plan_array"),
+            ("plan/make.py", "make_plan"),
+            ("runs/execute.py", "execute"),
+            ("runs/begin.py", "begin"),
+            ("runs/session.py", "GroupGraph.fused"),
+            ("runs/array_plan.py", "ArrayChunks.write"),
+            ("engines/local.py", "LocalEngine.run"),
+            ("write/tasks.py", "write_group"),
+            ("encode/unit.py", "tiles_of"),
+            ("codecs/pipeline.py", "NativePipeline.encode"),
+            ("write/emitter.py", "Emitter.put"),
+            ("stores/posix.py", "PosixWriter.write"),
+        ],
     ),
     "`shards=`": (
         write,
-        {
-            "operations/write.py": "to_sharded_zarr",
-            "format/document.py": "ArrayOptions.__post_init__",
-            "runs/array_plan.py": "plan_array",
-            "plan/sizes.py": "resolve_shapes",
-            "grid.py": "ShardGrid.__post_init__",
-        },
+        [
+            ("operations/write.py", "to_sharded_zarr"),
+            ("format/document.py", "ArrayOptions.__post_init__"),
+            ("runs/array_plan.py", "plan_array"),
+            ("plan/options.py", "resolve_shapes"),
+            ("grid.py", "ShardGrid.__post_init__"),
+        ],
     ),
     "`strategy=`": (
         lambda path: write(path, strategy=FixedOrder("F")),
-        {
-            "operations/write.py": "to_sharded_zarr",
-            "plan/options.py": "PlanOptions.__post_init__",
-            "format/strategies.py": "as_strategy",
-            "format/registry.py": "check_strategy",
-            "write/context.py": "WriteSpec.streams",
-            "write/emitter.py": "Emitter.put",
-        },
+        [
+            ("operations/write.py", "to_sharded_zarr"),
+            ("plan/options.py", "PlanOptions.__post_init__"),
+            ("format/strategies.py", "as_strategy"),
+            ("format/strategies.py", "check_strategy"),
+            ("write/context.py", "WriteSpec.streams"),
+            ("write/emitter.py", "Emitter.put"),
+        ],
     ),
     '`strategy="hdf5"`': (
         as_hdf5,
-        {
-            "format/hdf5_strategy.py": "Hdf5.__post_init__",
-            "format/hdf5_file.py": "describe",
-            "format/hdf5.py": "filters_of",
-            "runs/needs.py": "check_needs",
-            "read/hdf5_shards.py": "Hdf5Framing.check_library",
-            "write/emitter.py": "Emitter.stream",
-            "hdf5/layout.py": "lay_out_file",
-            "place/framed.py": "PieceRoom.fill",
-        },
+        [
+            ("hdf5/strategy.py", "Hdf5.__post_init__"),
+            ("hdf5/format.py", "filters_of"),
+            ("hdf5/layout.py", "lay_out_file"),
+        ],
     ),
     "`durability=`": (
         lambda path: write(path, durability="full"),
-        {
-            "operations/write.py": "to_sharded_zarr",
-            "runs/options.py": "RunOptions.__post_init__",
-            "runs/job.py": "Job.durability",
-            "place/target.py": "Target.durability",
-            "runs/session.py": "Session.spec",
-            "write/commit.py": "commit_shards",
-            "stores/posix.py": "PosixWriter.sync",
-        },
+        [
+            ("operations/write.py", "to_sharded_zarr"),
+            ("runs/job.py", "RunOptions.__post_init__"),
+            ("runs/job.py", "Job.durability"),
+            ("place/target.py", "Target.durability"),
+            ("runs/session.py", "Session.spec"),
+            ("write/commit.py", "commit_shards"),
+            ("stores/posix.py", "PosixWriter.sync"),
+        ],
     ),
     "an update, into a new file": (
         update,
-        {
-            **OF_UPDATES,
-            "write/assemble.py": "revise",
-            "write/emitter.py": "Emitter.place",
-        },
+        [
+            *OF_UPDATES,
+            ("write/assemble.py", "revise"),
+            ("write/emitter.py", "Emitter.place"),
+        ],
     ),
     "an update in place": (
         update_in_place,
-        {
-            **OF_UPDATES,
-            "write/assemble.py": "revise",
-            "journal/undo.py": "change_in_place",
-        },
+        [
+            *OF_UPDATES,
+            ("write/assemble.py", "revise"),
+            ("journal/undo.py", "change_in_place"),
+        ],
     ),
     "an encoded chunk into another shard": (
         into_other_shards,
-        {
-            "operations/convert.py": "reshard",
-            "read/stored_array.py": "stored_at",
-            "runs/conversion.py": "convert_array",
-            "format/converted.py": "converted",
-            "format/passage.py": "passage_between",
-            "runs/stored_chunks.py": "StoredChunks.write",
-            "write/copying.py": "copy_group",
-            "write/donor.py": "Donor.copies_ranges",
-            "write/emitter.py": "Emitter.place",
-        },
+        [
+            ("convert/convert.py", "reshard"),
+            ("read/stored_array.py", "stored_at"),
+            ("convert/run.py", "convert_array"),
+            ("convert/plan.py", "converted"),
+            ("format/passage.py", "passage_between"),
+            ("runs/stored_chunks.py", "StoredChunks.write"),
+            ("write/copying.py", "copy_group"),
+            ("write/copying.py", "Donor.copies_ranges"),
+            ("write/emitter.py", "Emitter.place"),
+        ],
     ),
     "a resume": (
         resume,
-        {
-            "operations/write.py": "to_sharded_zarr",
-            "runs/finished.py": "finished",
-            "runs/begin.py": "begin",
-            "journal/begin.py": "begin_run",
-            "runs/session.py": "Session.catch_up",
-            "journal/replay.py": "replay",
-            "journal/ledger.py": "Ledger.left_in_groups",
-            "runs/graph.py": "GroupGraph.fused",
-        },
+        [
+            ("operations/write.py", "to_sharded_zarr"),
+            ("runs/finished.py", "finished"),
+            ("runs/begin.py", "begin"),
+            ("journal/begin.py", "begin_run"),
+            ("runs/session.py", "Session.catch_up"),
+            ("journal/replay.py", "replay"),
+            ("journal/ledger.py", "Ledger.left_in_groups"),
+            ("runs/session.py", "GroupGraph.fused"),
+        ],
     ),
 }
-"""What is followed: how to have it done, and the function of each file in which it is handled."""
+"""What is followed: how to have it done, and the functions in which it is handled, each with its
+file."""
+
+
+def files_of(walk: list[tuple[str, str]]) -> list[str]:
+    """Files that a walk passes. Functions of one file that follow one another count once."""
+    return [file for file, _ in groupby(file for file, _ in walk)]
 
 
 def told() -> dict[str, list[str]]:
@@ -192,11 +195,13 @@ def told() -> dict[str, list[str]]:
 
 
 def test_the_table_names_what_is_followed_here():
-    assert told() == {what: list(doors) for what, (_, doors) in WALKS.items()}
+    assert told() == {what: files_of(walk) for what, (_, walk) in WALKS.items()}
 
 
 @contextmanager
-def watched(files: list[str]) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, ...]]]]:
+def watched(
+    files: Collection[str],
+) -> Iterator[tuple[list[tuple[str, str]], list[tuple[str, ...]]]]:
     """Note which functions of these files are called, and where one file calls another, which calls
     the first, which calls the other again."""
     calls, circles, stack = [], [], []
@@ -210,9 +215,7 @@ def watched(files: list[str]) -> Iterator[tuple[list[tuple[str, str]], list[tupl
             return
         stack.append(name)
         calls.append((name, frame.f_code.co_qualname))
-        turns = [
-            one for one, before in zip(stack, [None, *stack[:-1]], strict=True) if one != before
-        ]
+        turns = [file for file, _ in groupby(stack)]
         if len(turns) > 3 and turns[-4:-2] == turns[-2:]:
             circles.append(tuple(turns[-4:]))
 
@@ -226,11 +229,11 @@ def watched(files: list[str]) -> Iterator[tuple[list[tuple[str, str]], list[tupl
 
 @pytest.mark.parametrize("what", WALKS)
 def test_it_passes_these_files_in_this_order(tmp_path, what):
-    prepare, doors = WALKS[what]
+    prepare, walk = WALKS[what]
     call = prepare(tmp_path / "x")
-    with watched(list(doors)) as (calls, circles):
+    with watched(files_of(walk)) as (calls, circles):
         call()
     called = iter(calls)
-    for door in doors.items():
-        assert door in called, f"{door} is not called after the doors before it"
+    for step in walk:
+        assert step in called, f"{step} is not called after the steps before it"
     assert not circles, "one goes back and forth between two files"

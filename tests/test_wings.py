@@ -14,8 +14,8 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite.journal.consuming import Consumption
-from shardwrite.journal.in_place import InPlace
+from shardwrite.convert.removal import Consumption
+from shardwrite.convert.swap import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape import WINGS, home, leaks_of, texts_of

@@ -12,7 +12,6 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine
 from shardwrite.cli.completion import directories, files, one_of
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     accept_source_option,
     dry_run_option,
@@ -20,9 +19,9 @@ from shardwrite.cli.options import (
     json_option,
     restart_option,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Extents
-from shardwrite.operations.adopt import preview_adopt
+from shardwrite.hdf5.adopt import preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
 

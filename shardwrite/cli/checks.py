@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import shardwrite
 from shardwrite.cli.common import command, engine, open_written
 from shardwrite.cli.completion import directories, files, one_of
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     drop_hdf5_option,
     dry_run_option,
@@ -24,14 +23,15 @@ from shardwrite.cli.options import (
     name_option,
     source_options,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import SpecError
-from shardwrite.operations.verify import open_begun, verify_opened
-from shardwrite.operations.verify_groups import is_group, verify_group
-from shardwrite.picture import html, terminal_picture, write_png
+from shardwrite.operations.verify import is_group, open_begun, verify_group, verify_opened
 from shardwrite.place.target import resolve_place
 from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
+from shardwrite.show.page import html
+from shardwrite.show.png import write_png
+from shardwrite.show.terminal import terminal_picture
 from shardwrite.sources.opening import place_of
 
 

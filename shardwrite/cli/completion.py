@@ -8,8 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from shardwrite.cli.helping import Grouped
-from shardwrite.cli.terminal import emit
+from shardwrite.cli.terminal import Grouped, emit
 
 _PROGRAM, _VARIABLE = "shardwrite", "_SHARDWRITE_COMPLETE"
 # A shell whose settings have not started completion has no function to register ours with.
@@ -58,6 +57,6 @@ def one_of(*words: str) -> Callable[[click.Context, click.Parameter, str], Any]:
 
 def formats(_context: click.Context, _option: click.Parameter, incomplete: str) -> Items:
     """Complete the name of a format of sources."""
-    from shardwrite.sources.formats import FORMATS
+    from shardwrite.sources.registry import FORMATS
 
     return [CompletionItem(name) for name in FORMATS if name.startswith(incomplete)]

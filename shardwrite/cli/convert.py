@@ -22,7 +22,6 @@ from shardwrite.cli.convert_options import (
 )
 from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
 from shardwrite.cli.elastic import cluster_options, convert_with_jobs, taken
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     engine_options,
     json_option,
@@ -31,9 +30,9 @@ from shardwrite.cli.options import (
     recheck_option,
     requeue_option,
 )
-from shardwrite.cli.terminal import echo
-from shardwrite.operations.conversion_keywords import ConvertKeywords
-from shardwrite.operations.convert import preview_loss
+from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.convert.convert import preview_loss
+from shardwrite.convert.keywords import ConvertKeywords
 from shardwrite.runs.outcome import handling_signals
 
 

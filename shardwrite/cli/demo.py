@@ -17,12 +17,12 @@ from rich.text import Text
 
 import shardwrite
 from shardwrite.cli.common import command
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import dry_run_option, json_option
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import SpecError
 from shardwrite.host.environment import configured
-from shardwrite.sources import as_dask, open_source
+from shardwrite.read.source import as_dask
+from shardwrite.sources.registry import open_source
 
 _SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
 

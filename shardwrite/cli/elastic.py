@@ -11,16 +11,17 @@ import dask
 import shardwrite
 from shardwrite.cli.common import engine
 from shardwrite.cli.terminal import echo
+from shardwrite.convert.convert import preview_loss
+from shardwrite.convert.plan import Conversion
 from shardwrite.errors import SpecError
-from shardwrite.journal import find_run
-from shardwrite.operations.conversion import Conversion
-from shardwrite.operations.convert import preview_loss
+from shardwrite.journal.begin import find_run
 from shardwrite.operations.keywords import PlanArguments
 from shardwrite.options import names
-from shardwrite.place.scratch import target_via
-from shardwrite.place.target import resolve_new, resolve_target
+from shardwrite.place.target import resolve_new, resolve_target, target_via
 from shardwrite.runs.result import WriteResult
-from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
+from shardwrite.slurm.elastic import opened
+from shardwrite.slurm.jobs import refuse_second, runs_at
+from shardwrite.slurm.workers import workers_of
 
 _FIELDS = {
     "jobs": "jobs",

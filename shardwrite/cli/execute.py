@@ -10,11 +10,9 @@ from pathlib import Path
 
 import click
 
-from shardwrite.cli.common import engine, requeueing
-from shardwrite.cli.helping import Grouped
-from shardwrite.cli.logs import log_option, logging_to_terminal
+from shardwrite.cli.common import engine, log_option, logging_to_terminal, requeueing
 from shardwrite.cli.options import requeue_option, scheduler_option
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import IncompleteError
 from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 

@@ -11,8 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardwrite._version import __version__
-from shardwrite.cli.helping import write_commands
-from shardwrite.cli.terminal import Program
+from shardwrite.cli.terminal import Program, write_commands
 from shardwrite.seams import installed, register, resolve
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help

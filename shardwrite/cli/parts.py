@@ -14,7 +14,7 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.helping import Grouped
+from shardwrite.cli.convert_options import in_order
 from shardwrite.cli.options import (
     dry_run_option,
     durability_option,
@@ -28,17 +28,18 @@ from shardwrite.cli.options import (
     source_options,
     stripe_option,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.previews import preview_part
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
-from shardwrite.cli.volume_options import in_order
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal import fetched
-from shardwrite.operations.previews import preview_part
+from shardwrite.journal.bucket_runs import fetched
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
-from shardwrite.slurm import check_directory, read_scripts, resubmission, status
-from shardwrite.stores import is_store_url
+from shardwrite.slurm.client import resubmission
+from shardwrite.slurm.jobs import check_directory, read_scripts
+from shardwrite.slurm.status import status
+from shardwrite.stores.opening import is_store_url
 
 MEMORY_OF_A_THREAD = 2**30
 

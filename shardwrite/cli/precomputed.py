@@ -11,7 +11,7 @@ import shardwrite
 from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.helping import Grouped
+from shardwrite.cli.convert_options import open_volume, volume_options
 from shardwrite.cli.options import (
     dry_run_option,
     durability_option,
@@ -23,12 +23,11 @@ from shardwrite.cli.options import (
     restart_option,
     source_options,
 )
-from shardwrite.cli.terminal import echo
-from shardwrite.cli.volume_options import open_volume, volume_options
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import SpecError
-from shardwrite.place.url import without_kind
+from shardwrite.place.base import without_kind
 from shardwrite.runs.outcome import handling_signals
-from shardwrite.stores import local_path
+from shardwrite.stores.looking import local_path
 
 _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 

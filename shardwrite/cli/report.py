@@ -12,12 +12,10 @@ from rich.text import Text
 import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option, name_option
-from shardwrite.cli.terminal import echo, printable
+from shardwrite.cli.terminal import Grouped, echo, printable
 from shardwrite.errors import redacted
-from shardwrite.reporting.page import html
-from shardwrite.reporting.text import lines_of
+from shardwrite.show.report import html, lines_of
 
 
 @click.command(cls=Grouped)

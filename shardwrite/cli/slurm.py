@@ -10,46 +10,265 @@ from typing import Any
 
 import click
 
-from shardwrite.cli.common import command
+import shardwrite
+from shardwrite.cli.common import command, engine
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.helping import Grouped, write_commands
+from shardwrite.cli.convert_options import (
+    begin_options,
+    codec_options,
+    conversion_arguments,
+    conversion_options,
+    in_order,
+    index_option,
+    open_volume,
+    shards_option,
+    volume_options,
+)
 from shardwrite.cli.options import (
     dry_run_option,
+    durability_option,
     json_option,
     layout_options,
     name_option,
+    restart_option,
     source_options,
+    stripe_option,
 )
-from shardwrite.cli.slurm_convert import reshard, shard, unshard
-from shardwrite.cli.slurm_options import (
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD
+from shardwrite.cli.slurm_submit import (
+    absolute,
     need_directory,
+    parts_settings,
+    resubmit,
+    scripts_directory,
+    scripts_of,
     settings_from,
     settings_options,
+    show_scripts,
     source_arguments,
+    submit,
+    submit_scripts,
+    usual_parts,
     write_arguments,
 )
-from shardwrite.cli.slurm_submit import resubmit, submit
-from shardwrite.cli.slurm_volume import precomputed
-from shardwrite.cli.terminal import echo, emit
-from shardwrite.journal import fetched
-from shardwrite.place.target import resolve_target
+from shardwrite.cli.terminal import Grouped, echo, emit, write_commands
+from shardwrite.convert.arrays import call_of
+from shardwrite.convert.keywords import ReshardArguments
+from shardwrite.convert.parts import plan_parts
+from shardwrite.engines.local import LocalEngine
+from shardwrite.journal.bucket_runs import fetched
+from shardwrite.place.base import without_kind
+from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.outcome import INCOMPLETE
-from shardwrite.slurm import (
+from shardwrite.slurm import doctor
+from shardwrite.slurm.client import root_of
+from shardwrite.slurm.inside import make_run_directory, run_scheduler, run_worker
+from shardwrite.slurm.jobs import cancel_all, jobs_known, refuse_second, targets_at
+from shardwrite.slurm.script import (
     AllocationJob,
     ArrayJob,
     ElasticJob,
     allocation_script,
     array_script,
-    cancel_all,
-    doctor,
     elastic_script,
     finalize_script,
-    jobs_known,
-    make_run_directory,
-    run_scheduler,
-    run_worker,
-    status,
 )
+from shardwrite.slurm.status import status
+from shardwrite.stores.opening import is_store_url
+from shardwrite.volumes.new import ROW_MAJOR, checked_key
+from shardwrite.volumes.precomputed import noting_axes
+
+# ---- Commands that submit the parts of a conversion to SLURM
+
+
+def _submitting(function: Any) -> Any:
+    """Add the options of a conversion by a job array to a command."""
+    for option in reversed(
+        (
+            conversion_options,
+            begin_options,
+            parts_settings,
+            settings_options,
+            click.option(
+                "--dry-run", is_flag=True, help="Print what would be done, and do nothing."
+            ),
+            json_option,
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _submit(
+    conversion: str, src: str, dst: str, arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    """Begin a conversion, and submit a job array for its parts and a job that publishes."""
+    settings = settings_from(options, dst)
+    target = resolve_target(dst, None)
+    need_directory(target)
+    run = {name: options.pop(name) for name in ("durability", "restart")}
+    run["mode"] = "w" if options.pop("overwrite") else "w-"
+    n_parts, throughput = options.pop("n_parts"), options.pop("throughput")
+    directory, at_once = options.pop("directory"), options.pop("at_once")
+    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
+    options["memory_limit"] = options["memory_limit"] or settings.cores * MEMORY_OF_A_THREAD
+    engine = LocalEngine("threads")
+    parts = plan_parts(src, call_of(ReshardArguments(src, dst, **run, **options)), engine)
+    n_parts = n_parts or usual_parts(parts.raw_nbytes, parts.n_groups, throughput)
+    scripts = scripts_of(
+        ArrayJob(
+            src=absolute(src),
+            dst=root_of(target),
+            n_parts=n_parts,
+            at_once=at_once,
+            source_options=arguments,
+            conversion=conversion,
+        ),
+        settings,
+    )
+    where = scripts_directory(directory, target)
+    if dry_run:
+        show_scripts(where, scripts)
+        return
+    refuse_second(target)  # before anything is changed
+    parts.begin(engine)
+    runs = {parts.target_of(one): among for one, among in parts.stretches()}
+    submit_scripts(target, runs, where, n_parts, as_json, scripts)
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@shards_option
+@index_option
+@_submitting
+@command
+def shard(src: str, dst: str, **options: Any) -> None:
+    """Put the encoded chunks of SRC into shards of DST, with a job array.
+
+    This begins the conversion, submits a job array that converts the parts, and a job that
+    publishes DST after them. The parts are cut over all arrays of SRC. If anything was interrupted,
+    run the same command again: tasks whose part is complete end at once.
+    """
+    if options["shards"] is None:
+        raise click.UsageError("shards are needed; unshard makes an array without them")
+    _submit("shard", src, dst, conversion_arguments(options), options)
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@_submitting
+@command
+def unshard(src: str, dst: str, **options: Any) -> None:
+    """Make one file in DST of each encoded chunk of SRC, with a job array.
+
+    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
+    """
+    arguments = conversion_arguments(options)
+    _submit("unshard", src, dst, arguments, {"shards": None, **options})
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@shards_option
+@codec_options
+@index_option
+@_submitting
+@command
+def reshard(src: str, dst: str, **options: Any) -> None:
+    """Write SRC as DST with other shards or codecs, with a job array.
+
+    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
+    """
+    _submit("reshard", src, dst, conversion_arguments(options), options)
+
+
+# ---- The command that submits the parts of a scale of a Neuroglancer volume to SLURM
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@source_options
+@volume_options
+@click.option(
+    "--memory-limit",
+    help="Memory of each task for the plan, such as 4GB. Default: 1 GiB for each core.",
+)
+@restart_option
+@durability_option
+@stripe_option
+@parts_settings
+@settings_options
+@dry_run_option
+@json_option
+@command
+def precomputed(
+    src: str,
+    dst: str,
+    restart: bool,
+    durability: str | None,
+    stripe_count: int | None,
+    n_parts: int | None,
+    throughput: str,
+    directory: str | None,
+    at_once: int,
+    dry_run: bool,
+    as_json: bool,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """Write SRC as a scale of the Neuroglancer volume DST, with a job array.
+
+    This makes the plan, submits a job array that writes the parts, and a job that enters the scale
+    into the info file of DST after them. If the hash scatters the chunks, the array is submitted
+    twice: its first tasks spool the chunks, and the others gather the shards. Encoded chunks of a
+    Zarr array are copied where `shardwrite precomputed` copies them. If anything was interrupted,
+    run the same command again: tasks whose part is complete end at once.
+    """
+    dst = without_kind(dst)
+    settings = settings_from(options, dst)
+    arguments = source_arguments(options)
+    x, identity = open_volume(src, options, as_source=True)
+    axes = options["axes"]
+    with engine(settings.cores, None, None):
+        plan = shardwrite.plan_precomputed(
+            x,
+            dst,
+            source_id=identity,
+            memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
+            **options,
+        )
+    plan = noting_axes(plan, axes)
+    key = checked_key(options["key"], options["resolution"])
+    store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
+    target = resolve_new(store, None)
+    need_directory(target)
+    n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)
+    job = ArrayJob(
+        src=absolute(src),
+        dst=root_of(target),
+        n_parts=n_parts,
+        at_once=at_once,
+        source_options=(*arguments, *([] if ROW_MAJOR.endswith(axes) else ["--axes", axes])),
+    )
+    scripts = scripts_of(job, settings)
+    where = scripts_directory(directory, target)
+    if dry_run:
+        show_scripts(where, scripts, 1 if plan.gathering is None else 2)
+        return
+    refuse_second(target)  # before anything is changed
+    shardwrite.prepare(
+        in_order(x, axes),
+        store,
+        plan,
+        durability=durability,
+        restart=restart,
+        stripe_count=stripe_count,
+    )
+    submit_scripts(target, dict.fromkeys(targets_at(target)), where, n_parts, as_json, scripts)
 
 
 class Slurm(click.Group):

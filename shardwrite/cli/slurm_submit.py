@@ -14,8 +14,10 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, open_to_write
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.helping import Grouped
+from shardwrite.cli.convert_options import accept_arguments
 from shardwrite.cli.options import (
+    SOURCE_NAMES,
+    arguments_of,
     dry_run_option,
     durability_option,
     json_option,
@@ -28,38 +30,145 @@ from shardwrite.cli.options import (
     via_option,
 )
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD
-from shardwrite.cli.slurm_options import (
-    need_directory,
-    settings_from,
-    settings_options,
-    source_arguments,
-)
-from shardwrite.cli.terminal import echo, emit, exact
+from shardwrite.cli.terminal import Grouped, echo, emit, exact
+from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.place.target import Target, resolve_new, resolve_target
-from shardwrite.place.url import without_kind
-from shardwrite.plan import Stretch, parse_nbytes
-from shardwrite.slurm import (
-    ArrayJob,
-    Settings,
-    array_script,
+from shardwrite.journal.bucket_runs import refuse_in_store
+from shardwrite.operations.keywords import LayoutKeywords
+from shardwrite.options import names
+from shardwrite.place.base import without_kind
+from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_target
+from shardwrite.plan.options import parse_nbytes
+from shardwrite.plan.plan import Stretch
+from shardwrite.slurm.client import max_array_size, root_of, submit_chain
+from shardwrite.slurm.jobs import (
     check_directory,
     default_directory,
-    finalize_script,
-    max_array_size,
-    parts_for,
     read_scripts,
     record_jobs,
     refuse_second,
-    root_of,
     runs_at,
     spool_at,
-    submit_chain,
     submitting,
     targets_at,
     write_scripts,
 )
-from shardwrite.stores import local_path
+from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
+from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import local_path
+from shardwrite.stores.opening import is_store_url
+
+# ---- Options that the commands for SLURM share, and the arguments that scripts repeat
+
+
+def settings_options(function: Any) -> Any:
+    """Add the options that `settings_from` reads to a command."""
+    usual = Settings()
+    for option in reversed(
+        (
+            click.option(
+                "--job-name",
+                "job_name",
+                default=usual.name,
+                help="Name of the jobs.",
+            ),
+            click.option(
+                "--cores",
+                type=click.IntRange(1),
+                default=usual.cores,
+                help="Number of cores of each task.",
+            ),
+            click.option(
+                "--memory", default=usual.memory, show_default=True, help="Memory of each task."
+            ),
+            click.option(
+                "--time",
+                "time_limit",
+                default=usual.time,
+                help="Time limit of each task.",
+            ),
+            click.option(
+                "--lead",
+                type=click.IntRange(1),
+                default=usual.lead_seconds,
+                help="Seconds before the time limit at which a task finishes its shards and "
+                "requeues itself.",
+            ),
+            click.option(
+                "--requeues",
+                type=click.IntRange(0),
+                default=usual.requeues,
+                help="How often a task may put itself back into the queue.",
+            ),
+            click.option(
+                "--at-once",
+                type=click.IntRange(0),
+                default=0,
+                show_default=False,
+                help="Number of tasks that may run at a time. Default: all.",
+            ),
+            click.option(
+                "--sbatch",
+                "directives",
+                multiple=True,
+                help="An option for sbatch, such as --sbatch=--partition=main. May be repeated.",
+            ),
+            click.option(
+                "--setup",
+                multiple=True,
+                help='A shell command before the work, such as --setup "module load python". '
+                "May be repeated.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def settings_from(options: dict[str, Any], dst: str) -> Settings:
+    """Remove the settings of jobs that write DST from `options`, and return them as one value.
+
+    If DST is in a bucket, the jobs keep the state of the run where this process does.
+    """
+    run_dir = value_of(RUN_DIR) if is_store_url(dst) else None
+    via = options.pop("via", None)
+    if via is not None and not is_bucket_url(dst):
+        raise no_bucket(dst, via)
+    via = via if via is not None or not is_bucket_url(dst) else value_of(VIA)
+    provider = value_of(STORAGE).get("credential_provider") if is_bucket_url(dst) else None
+    return Settings(
+        name=options.pop("job_name"),
+        cores=options.pop("cores"),
+        memory=options.pop("memory"),
+        time=options.pop("time_limit"),
+        lead_seconds=options.pop("lead"),
+        requeues=options.pop("requeues"),
+        directives=tuple(options.pop("directives")),
+        setup=tuple(options.pop("setup")),
+        run_dir="" if run_dir is None else os.path.abspath(local_path(run_dir, "run_dir")),
+        via=via or "",
+        credential_provider=provider if isinstance(provider, str) else "",
+    )
+
+
+def need_directory(target: Target) -> None:
+    """Refuse jobs that write a target whose run state would lie in a bucket."""
+    refuse_in_store(
+        target,
+        "job arrays leave notes about their jobs in a directory, so the state of the run must lie "
+        "in one, too, and none is named",
+    )
+
+
+def source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the source options, which stay in `options`."""
+    return (*arguments_of(SOURCE_NAMES, options), *accept_arguments())
+
+
+def write_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the name, the source and the layout of an array."""
+    of_write = {"name", *SOURCE_NAMES, *names(LayoutKeywords)}
+    return (*arguments_of(of_write, options), *accept_arguments())
 
 
 def parts_settings(function: Any) -> Any:

@@ -13,7 +13,6 @@ import shardwrite
 from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories
 from shardwrite.cli.convert_options import begin_options
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
@@ -21,7 +20,7 @@ from shardwrite.cli.options import (
     requeue_option,
     via_option,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.runs.outcome import handling_signals
 
 _CONSUMED = (

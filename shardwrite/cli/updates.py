@@ -10,7 +10,6 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, requeueing
 from shardwrite.cli.completion import directories, files, one_of
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     drop_hdf5_option,
     dry_run_option,
@@ -24,10 +23,10 @@ from shardwrite.cli.options import (
     source_options,
     via_option,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.previews import preview_abandon, preview_compact, preview_erase
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
-from shardwrite.operations.in_place import abandon_in_place
-from shardwrite.operations.previews import preview_abandon, preview_compact, preview_erase
+from shardwrite.convert.in_place import abandon_in_place
 from shardwrite.operations.region import abandon_of_wings
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals

@@ -12,7 +12,6 @@ from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
-from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
@@ -22,16 +21,16 @@ from shardwrite.cli.options import (
     requeue_option,
     source_options,
 )
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal import fetched, find_run
-from shardwrite.notebook.html import page_html
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.bucket_runs import fetched
 from shardwrite.operations.keywords import PlanArguments, WriteKeywords
 from shardwrite.options import names
-from shardwrite.place.scratch import target_via
-from shardwrite.place.target import resolve_new
+from shardwrite.place.target import resolve_new, target_via
 from shardwrite.runs.outcome import handling_signals
-from shardwrite.stores import is_store_url
+from shardwrite.show.html import page_html
+from shardwrite.stores.opening import is_store_url
 
 
 @click.command(cls=Grouped)

@@ -19,8 +19,7 @@ import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
 from shardwrite.codecs.documents import Codec, Document
-from shardwrite.codecs.limits import chunk_limit
-from shardwrite.codecs.stages import Buffer, BytesStage, most_added, undo
+from shardwrite.codecs.stages import Buffer, BytesStage, chunk_limit, most_added, undo
 from shardwrite.errors import CodecError, CorruptShardError
 
 Array = npt.NDArray[Any]

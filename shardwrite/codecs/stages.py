@@ -25,20 +25,49 @@ import crc32c
 import numpy as np
 
 from shardwrite.codecs.documents import Codec
+from shardwrite.config.table import CHUNK_LIMIT, INDEX_LIMIT, value_of
 from shardwrite.errors import CodecError, CorruptShardError
 
+# ---- Size limits of what is read whose size no metadata tell
+
+
+def chunk_limit() -> int:
+    """Largest allowed size, in bytes, of an inner chunk of variable-length elements.
+
+    The size is that of the serialized elements with their lengths, before any compression.
+    """
+    return value_of(CHUNK_LIMIT)
+
+
+def index_limit() -> int:
+    """Largest index of a shard in Neuroglancer's format that is written or read, in bytes."""
+    return value_of(INDEX_LIMIT)
+
+
 _SMALL_NBYTES = 128 * 2**10
+
 _GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
+
 _GZIP_USUAL_LEVELS = range(4, 7)
+
 _GZIP_QUICK_LEVEL = 2
+
 _GZIP_HARD_SHARE = 0.8  # of its size that data must still take
+
 _GZIP_SAMPLE_NBYTES = 2**12
+
 _ZSTD_BLOCK_NBYTES = 128 * 2**10  # a block holds at most this (RFC 8878, 3.1.1.2)
+
 _ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # a block takes 4 bytes or more in its frame
+
 _ZSTD_PIECE_NBYTES = 2**10  # piece of a frame to decode at a time; it may become 32 MiB
+
 _ZSTD_AT_ONCE_NBYTES = 2**25  # largest buffer that is allocated for a frame of unknown size
+
 _FIRST_WINDOW_NBYTES, _WINDOW_NBYTES = 2**20, 2**16
+
 _LZMA_NBYTES = 2**28  # memory limit of the decoder, which depends on the dictionary's size
+
 _LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 bytes
 
 Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray

@@ -2,18 +2,202 @@
 
 `docs/make.py` makes the reference from this table. `shardwrite.yaml` holds the same defaults, with
 the same words; a test compares the two.
+
+A setting has the value that was decided for a run, or else the value in the configuration of dask.
+This package knows nothing of dask: `use` is called with a function that reads its configuration.
+
+Decisions are taken in the process that begins a run. `Decided` holds them, and travels with the
+tasks, so that workers whose files and environment differ do the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
-from shardwrite.config import kinds
-from shardwrite.config.kinds import Kind
+from shardwrite.errors import SpecError
+
+# ---- Kinds of settings: how a value is written in a configuration, and what it becomes
+
+
+T = TypeVar("T")
+
+S = TypeVar("S")
+
+_SUFFIXES = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+_DURATIONS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """Kind of a setting."""
+
+    label: str  # name of the kind, for the reference
+    remedy: str  # what to give, for the message that refuses a wrong value
+    # Function that turns a value of the configuration into a value of this kind. It raises
+    # ValueError or TypeError if the value is wrong.
+    parse: Callable[[Any], T]
+
+
+def as_nbytes(value: object) -> int:
+    """Number of bytes of a size such as ``"256MB"``, ``"1.5 GiB"`` or 1000.
+
+    Fractions of a byte are cut off.
+
+    Examples
+    --------
+    >>> as_nbytes("1.5 KiB"), as_nbytes(100)
+    (1536, 100)
+    """
+    nbytes = 0
+    if isinstance(value, str):
+        nbytes = _nbytes_of(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        nbytes = value
+    if nbytes < 1:
+        raise ValueError(f"{value!r} is not a positive number of bytes")
+    return nbytes
+
+
+@functools.lru_cache
+def _nbytes_of(size: str) -> int:
+    """Number of bytes, or 0 if the text is no size."""
+    match = re.fullmatch(
+        r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", size, re.IGNORECASE
+    )
+    return int(Fraction(match[1]) * _SUFFIXES[(match[2] or "").lower()]) if match else 0
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-z]*)\s*", value)
+        if not match or match[2] not in _DURATIONS:
+            raise ValueError(f"{value!r} is no time")
+        value = float(match[1]) * _DURATIONS[match[2]]
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{value!r} is not positive")
+    return float(value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is not a positive integer")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _auto_nbytes(value: object) -> str:
+    if value == "auto":
+        return "auto"
+    if not isinstance(value, str):
+        raise TypeError("a number could be meant as an extent in elements")
+    return f"{as_nbytes(value)}B"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise TypeError("no mapping of names")
+    return dict(value)
+
+
+def _codecs(value: object) -> Any:
+    is_list = isinstance(value, list | tuple) and all(
+        isinstance(one, str | dict) and one for one in value
+    )
+    if not (is_list or (isinstance(value, str | dict) and value)):
+        raise TypeError(f"{value!r} names no codecs")
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def _pauses(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{value!r} is no list")
+    return tuple(0.0 if _is_zero(one) else _seconds(one) for one in value)
+
+
+def _is_zero(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and value == 0
+
+
+size = Kind("size", 'give for instance "32 MiB"', as_nbytes)
+
+auto_nbytes = Kind("size or auto", 'give "auto", or a size in bytes such as "256MB"', _auto_nbytes)
+
+seconds = Kind("time", "give a positive number of seconds", _seconds)
+
+positive = Kind("number", "give a positive number", _number)
+
+count = Kind("integer", "give an integer, 1 or more", _count)
+
+flag = Kind("true or false", "give true or false", _flag)
+
+text = Kind("text", "give a text", _text)
+
+codecs = Kind(
+    "codecs", 'give "auto", the name of a codec, or a list of codecs as in zarr.json', _codecs
+)
+
+mapping = Kind("mapping", "give names and values", _mapping)
+
+pauses = Kind("list of times", "give a list of seconds, such as [0.05, 0.2, 0.8]", _pauses)
+
+
+def one_of(*choices: str) -> Kind[str]:
+    """Kind of a setting that is one of some words."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"{value!r} is no choice")
+        return value
+
+    return Kind(", ".join(choices), f"use one of {list(choices)}", parse)
+
+
+def or_null(kind: Kind[S]) -> Kind[S | None]:
+    """Kind of a setting that may be null, too."""
+
+    def parse(value: object) -> S | None:
+        return None if value is None else kind.parse(value)
+
+    return Kind(f"{kind.label}, or null", f"{kind.remedy}, or null", parse)
+
 
 PREFIX = "shardwrite"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,205 +228,231 @@ class Setting(Generic[T]):
 
 RUN_DIR = Setting(
     "run-dir",
-    kinds.or_null(kinds.text),
+    or_null(text),
     None,
     "Directory for the state of runs on arrays that lie in no directory. All processes of a run "
     "must see it. With null, the state of a run on a bucket lies in the bucket.",
     keyword="run_dir",
 )
+
 STORAGE = Setting(
     "storage",
-    kinds.mapping,
+    mapping,
     {},
     "Options of obstore for URLs of buckets, such as endpoint and region. Keys and tokens are "
     "better kept in the environment.",
     keyword="storage_options",
     is_secret=True,
 )
+
 VIA = Setting(
     "bucket.via",
-    kinds.or_null(kinds.text),
+    or_null(text),
     None,
     "Directory on each machine's own disk in which shards wait until they are put into a bucket. "
     "It may name variables, such as $SLURM_TMPDIR. With null, they wait in memory.",
     keyword="via",
     travels=True,
 )
+
 EXCLUSIVE = Setting(
     "bucket.exclusive",
-    kinds.flag,
+    flag,
     False,
     "Whether nobody else writes to an array while it is updated. This is asked only where a bucket "
     "cannot refuse a request if an object has changed meanwhile.",
     keyword="exclusive",
     fills=True,
 )
+
 DURABILITY = Setting(
     "durability",
-    kinds.or_null(kinds.one_of("full", "batch", "none")),
+    or_null(one_of("full", "batch", "none")),
     None,
     "Whether shards are synced to disk one by one, many at a time, or not at all. With null, the "
     "strongest that the store can promise. Stores that cannot sync ignore it.",
     keyword="durability",
 )
+
 STRATEGY = Setting(
     "strategy",
-    kinds.text,
+    text,
     "fixed-order",
     "Write strategy, or the order of inner chunks in a shard: C, F or morton.",
     keyword="strategy",
     fills=True,
 )
+
 WRITE_EMPTY_CHUNKS = Setting(
     "write-empty-chunks",
-    kinds.flag,
+    flag,
     False,
     "Whether inner chunks that hold only the fill value are stored.",
     keyword="write_empty_chunks",
     fills=True,
 )
+
 MEMORY_LIMIT = Setting(
     "memory-limit",
-    kinds.or_null(kinds.size),
+    or_null(size),
     None,
     "Memory of each worker process. With null, the limit of the cluster, the job or the machine.",
     keyword="memory_limit",
     fills=True,
 )
+
 MAX_GRAPH_TASKS = Setting(
     "max-graph-tasks",
-    kinds.count,
+    count,
     100_000,
     "Number of tasks that the scheduler may hold at a time.",
     keyword="max_graph_tasks",
     fills=True,
 )
+
 MAX_SOURCE_RERUNS = Setting(
     "max-source-reruns",
-    kinds.positive,
+    positive,
     1.25,
     "How often a source task may run on average, if the work is cut into several graphs.",
     keyword="max_source_reruns",
     fills=True,
 )
+
 PROGRESS = Setting(
     "progress",
-    kinds.flag,
+    flag,
     False,
     "Whether functions show a progress bar. Commands always show one, unless they print JSON.",
     keyword="progress",
     fills=True,
 )
+
 SHARDS = Setting(
     "array.shards",
-    kinds.auto_nbytes,
+    auto_nbytes,
     "auto",
     'Size of a shard of new arrays, where "auto" is asked for. With auto, about 64 MiB of decoded '
     "data, or the size of a source chunk.",
     keyword="shards",
 )
+
 INNER_CHUNKS = Setting(
     "array.chunks",
-    kinds.auto_nbytes,
+    auto_nbytes,
     "auto",
     'Size of an inner chunk of new arrays, where "auto" is asked for. With auto, about 512 KiB of '
     "decoded data.",
     keyword="chunks",
 )
+
 COMPRESSORS = Setting(
     "array.compressors",
-    kinds.codecs,
+    codecs,
     "auto",
     'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c. '
     "A name alone is followed by crc32c, too.",
     keyword="compressors",
 )
+
 HEARTBEAT = Setting(
     "lease.heartbeat",
-    kinds.seconds,
+    seconds,
     15.0,
     "Time between two signs of life of a process that works on a run, in seconds.",
     travels=True,
 )
+
 TTL = Setting(
     "lease.ttl",
-    kinds.seconds,
+    seconds,
     120.0,
     "Time without a sign of life after which a process on another host counts as dead, in seconds. "
     "It must be more than twice the heartbeat.",
     travels=True,
 )
+
 CLAIM_WAIT = Setting(
     "lease.claim-wait",
-    kinds.seconds,
+    seconds,
     300.0,
     "Time for which a process waits for a shard that another process changes, in seconds.",
     travels=True,
 )
+
 RETRY_PAUSES = Setting(
     "retry-pauses",
-    kinds.pauses,
+    pauses,
     (0.05, 0.2, 0.8),
     "Pauses before a failed commit is tried again, in seconds. An empty list means no retries.",
     travels=True,
 )
+
 READ_LIMIT = Setting(
     "read.limit",
-    kinds.size,
+    size,
     "32 MiB",
     "Largest document or file of run state that is read.",
     travels=True,
 )
+
 CHUNK_LIMIT = Setting(
     "read.chunk-limit",
-    kinds.size,
+    size,
     "128 MiB",
     "Largest inner chunk of texts or bytes of variable length, before it is encoded.",
     travels=True,
 )
+
 INDEX_LIMIT = Setting(
     "precomputed.index-limit",
-    kinds.size,
+    size,
     "64 MiB",
     "Largest index of a shard in Neuroglancer's format that is written or read.",
     keyword="index_limit",
     travels=True,
 )
+
 SOURCE_CHUNKS = Setting(
     "source.chunk-size",
-    kinds.size,
+    size,
     "64 MiB",
     "Size up to which a file is read at a time, if nobody gives the chunks.",
     keyword="source_chunks",
 )
+
 ACCEPT_SOURCE = Setting(
     "source.accept",
-    kinds.flag,
+    flag,
     False,
     "Whether to go on with a run although the name or the time of its source has changed. You say "
     "by it that the data are the same. Set it for one call, and not for good.",
 )
+
 CLUSTER_ATTEMPTS = Setting(
     "cluster.attempts",
-    kinds.count,
+    count,
     3,
     "How often a task is run whose workers die, before the run gives up.",
 )
+
 SLURM_TIMEOUT = Setting(
     "slurm.command-timeout",
-    kinds.seconds,
+    seconds,
     60.0,
     "Time in which a command of SLURM must answer, in seconds.",
 )
+
 SLURM_START = Setting(
     "slurm.start-timeout",
-    kinds.seconds,
+    seconds,
     120.0,
     "Time in which a scheduler or a first worker inside a job must appear, in seconds.",
 )
+
 LOG_LEVEL = Setting(
     "log-level",
-    kinds.one_of("debug", "info", "warning", "error"),
+    one_of("debug", "info", "warning", "error"),
     "warning",
     "Least level of the log that commands print. Functions use the logging of your program.",
     keyword="log_level",
@@ -291,3 +501,88 @@ def as_tree() -> dict[str, Any]:
         default = setting.default
         node[last] = list(default) if isinstance(default, tuple) else default
     return tree
+
+
+# ---- Values of settings
+
+
+Look = Callable[[Setting[Any]], Any]
+
+"""Function that gives the value of a setting in the configuration, not parsed."""
+
+_TRAVELLING = tuple(setting for setting in SETTINGS if setting.travels)
+
+_decided: ContextVar[Mapping[str, Any] | None] = ContextVar("shardwrite-decided", default=None)
+
+
+def _defaults(setting: Setting[Any]) -> Any:
+    return setting.default
+
+
+def _no_source(setting: Setting[Any]) -> str:
+    return setting.path
+
+
+_look: list[tuple[Look, Callable[[Setting[Any]], str]]] = [(_defaults, _no_source)]
+
+
+def use(look: Look, where: Callable[[Setting[Any]], str]) -> None:
+    """Set the functions that read the configuration.
+
+    - `look`: function that gives the value of a setting, not parsed.
+    """
+    _look[:] = [(look, where)]
+
+
+def value_of(setting: Setting[T]) -> T:
+    """Value of a setting."""
+    decided = _decided.get()
+    if decided is not None and setting.name in decided:
+        found: T = decided[setting.name]
+        return found
+    look, _ = _look[-1]
+    return parsed(setting, look(setting))
+
+
+def parsed(setting: Setting[T], value: Any) -> T:
+    """Check a value of a setting, and turn it into a value of its kind."""
+    try:
+        return setting.kind.parse(value)
+    except (TypeError, ValueError):
+        raise refused(setting, value) from None
+
+
+def refused(setting: Setting[Any], value: Any, message: str = "", remedy: str = "") -> SpecError:
+    """Error that refuses the value of a setting.
+
+    - `message`, `remedy`: what is wrong, and what to do. By default, the value is of the wrong
+      kind.
+    """
+    _, where = _look[-1]
+    return SpecError(
+        f"{message or 'not a valid value'} (set {where(setting)})",
+        field=setting.path,
+        value=type(value).__name__ if setting.is_secret else value,
+        remedy=remedy or setting.kind.remedy,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Values of the settings that travel with the tasks of a run."""
+
+    values: tuple[tuple[str, Any], ...]  # name and value of each setting
+
+    @contextlib.contextmanager
+    def holds(self) -> Iterator[None]:
+        """Use these values in this thread until the block ends."""
+        token = _decided.set(dict(self.values))
+        try:
+            yield
+        finally:
+            _decided.reset(token)
+
+
+def decide() -> Decided:
+    """Values that hold here and now."""
+    return Decided(tuple((setting.name, value_of(setting)) for setting in _TRAVELLING))

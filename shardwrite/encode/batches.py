@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.cutting import encode_tiles
 from shardwrite.encode.unit import (
     MOST_IN_BATCH,
     EncodeOptions,
     Pieces,
+    encode_tiles,
     ranks_in_box,
     tiles_of,
 )

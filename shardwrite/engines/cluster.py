@@ -13,13 +13,11 @@ from typing import Any
 import dask
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.config.table import CLUSTER_ATTEMPTS
-from shardwrite.config.values import value_of
-from shardwrite.engines.base import Explain, OnResult, Stopped
+from shardwrite.config.table import CLUSTER_ATTEMPTS, value_of
+from shardwrite.engines.local import Explain, OnResult, Stopped
 from shardwrite.errors import ClusterLostError, WorkersLostError
-from shardwrite.host.events import RUNS, tell
 from shardwrite.host.resources import memory_limit_nbytes
-from shardwrite.host.stopping import is_draining, n_busy
+from shardwrite.host.stopping import RUNS, is_draining, n_busy, tell
 
 _POLL_SECONDS = 0.02
 _QUIET_SECONDS = 60.0

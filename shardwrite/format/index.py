@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from shardwrite.codecs import build_pipeline
 from shardwrite.codecs.documents import Codec
+from shardwrite.codecs.pipeline import build_pipeline
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.grid import Shape, unravel

@@ -7,6 +7,9 @@ So the list names all chunks that hold data at any time, and after an interrupti
 A long list has a compact form beside it, ``"nonempty_chunks_runs"``: runs of chunks that follow
 each other along the last axis. It says of which list it was made, so a reader can tell whether
 another program has changed the list since.
+
+Stores of zarr-vectors may say in an attribute which chunk the first cell of the grid is. Their keys
+count from there.
 """
 
 from __future__ import annotations
@@ -26,19 +29,52 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
-from shardwrite.format.chunk_keys import keys_of, origin_in
 from shardwrite.grid import Box, ceil_div
+
+# ---- Keys of inner chunks as lists of non-empty chunks name them: ``"0.3.12"``
+
+
+_ORIGIN = "chunk_grid_origin"
+
+
+def origin_in(document: Document, ndim: int) -> npt.NDArray[np.int64]:
+    """Coordinates of the first inner chunk in the keys: zeros, if no attribute has others."""
+    given: Any = attributes_of(document).get(_ORIGIN)
+    if not given:
+        return np.zeros(ndim, dtype=np.int64)
+    is_valid = isinstance(given, list) and len(given) == ndim
+    if not is_valid or any(type(n) is not int or abs(n) >= 2**53 for n in given):
+        raise SpecError(
+            "the attribute holds no integer for each axis",
+            field=_ORIGIN,
+            value=given,
+            remedy="mend it, or remove it",
+        )
+    return np.array(given, dtype=np.int64)
+
+
+def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> list[str]:
+    """Keys of inner chunks, sorted as text.
+
+    - `coords`: int64, shape (n, ndim). Positions of the chunks in the grid of inner chunks.
+    - `origin`: int64, shape (ndim,). Coordinates of the first chunk of the grid.
+    """
+    return sorted(".".join(map(str, row)) for row in (coords + origin).tolist())
+
 
 Coords = npt.NDArray[np.int64]
 
 
 LIST = "nonempty_chunks"
+
 """Name of the attribute with the keys."""
 
 RUNS = "nonempty_chunks_runs"
+
 """Name of the attribute with the compact form."""
 
 COMPACT_FROM = 100_000
+
 """Number of keys from which on the compact form is written."""
 
 _ENCODING = "int64 little-endian, zlib, base64"
@@ -285,6 +321,7 @@ def rendered(document: Document) -> str:
 
 
 _LONG = 1000
+
 _CONSOLIDATED = "consolidated_metadata"
 
 

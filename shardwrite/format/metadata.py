@@ -1,39 +1,348 @@
-"""Metadata of sharded arrays, parsed from ``zarr.json`` and checked."""
+"""Metadata of sharded arrays, parsed from ``zarr.json`` and checked.
+
+Such a sharding is one step of a pipeline. So its shards are encoded and decoded as a whole, and
+readers of the array cannot take single inner chunks out of an object. They are decoded here, and
+not by zarr, so that the size of each part has a bound.
+
+Such an array is treated as one whose shards hold a single inner chunk. Its index follows from the
+size of the object.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, native_dtype
 from shardwrite.codecs.documents import Codec, Document, named_today
-from shardwrite.errors import CodecError, SpecError
-from shardwrite.format.base import ObjectFormat
-from shardwrite.format.lengths import MOST, why_too_long
+from shardwrite.codecs.pipeline import FillPattern, Pipeline, build_pipeline, serializer_named
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
+from shardwrite.errors import CodecError, CorruptShardError, SpecError
+from shardwrite.format.index import IndexCodec, Seal, ShardIndex
 from shardwrite.format.manifest import emptied
-from shardwrite.format.nested import (
-    build_with_sharding,
-    check_chunks_of,
-    chunks_of_sharding,
-    trial_shapes,
-)
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
 from shardwrite.format.sharding import (
+    ObjectFormat,
     ShardFormat,
     ShardingIndexed,
     register_shard_format,
     shard_format_named,
 )
-from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
+
+# ---- How long the axes of documents may be: lengths and sizes in bytes must fit into 64 bits
+
+
+MOST = 2**63 - 1
+
+"""The longest that an axis can be in numpy, and the most bytes that an inner chunk can have."""
+
+
+def why_too_long(sizes: Sequence[int], itemsize: int | None = None) -> str | None:
+    """Why a shape is refused; None if it is not."""
+    if any(size > MOST for size in sizes):
+        return f"is longer than {MOST:,}, the longest that an axis can be"
+    if itemsize is not None and math.prod(sizes) * itemsize > MOST:
+        return f"holds more than {MOST:,} bytes"
+    return None
+
+
+# ---- Pipelines that contain a sharding: codecs around it, or a sharding inside another
+
+
+_NAME = "sharding_indexed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A sharding among other codecs."""
+
+    chunks: Shape  # shape of an inner chunk
+    inner: Pipeline  # pipeline of the inner chunks
+    index_codec: IndexCodec
+
+
+class ShardingPipeline:
+    """Pipeline of transpositions, a sharding, and bytes-to-bytes stages.
+
+    Inner chunks lie in the shard in row-major order. Those of the fill value are left out.
+
+    - `stages`: codecs after the sharding.
+    """
+
+    encoded_nbytes: int | None = None
+    is_identity = False
+
+    def __init__(
+        self,
+        axes: Shape,
+        shape: Shape,
+        sharding: Sharding,
+        stages: Sequence[BytesStage],
+        fill_value: Any,
+        dtype: np.dtype[Any],
+    ) -> None:
+        self._axes = axes
+        self._stored_shape = tuple(shape[a] for a in axes)
+        self._axes_back = tuple(axes.index(a) for a in range(len(axes)))
+        self._counts = tuple(
+            n // c for n, c in zip(self._stored_shape, sharding.chunks, strict=True)
+        )
+        self._inner, self._chunks = sharding.inner, sharding.chunks
+        self._index_codec = sharding.index_codec
+        self._stages = tuple(stages)
+        self._fill_value = fill_value
+        self.stored_dtype = dtype
+        self.is_lossy = sharding.inner.is_lossy
+
+    @property
+    def _limit_nbytes(self) -> int:
+        return (
+            self._index_codec.encoded_nbytes
+            + math.prod(self._counts) * self._inner.most_encoded_nbytes
+        )
+
+    @property
+    def most_encoded_nbytes(self) -> int:
+        """See :attr:`Pipeline.most_encoded_nbytes`."""
+        return most_added(self._stages, self._limit_nbytes)
+
+    @cached_property
+    def _fill(self) -> FillPattern:
+        return FillPattern(self._fill_value, self._inner.stored_dtype)
+
+    def encode(
+        self, batch: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
+    ) -> Sequence[Buffer]:
+        """See :meth:`Pipeline.encode`."""
+        encoded: Sequence[Buffer] = [
+            self._encode_shard(batch[row].transpose(self._axes))
+            for row in (range(len(batch)) if rows is None else rows.tolist())
+        ]
+        for stage in self._stages:
+            encoded = stage.encode(encoded)
+        return encoded
+
+    def _encode_shard(self, stored: npt.NDArray[Any]) -> bytearray:
+        """Encode a shard, whose axes are in the order in which they are stored.
+
+        One row of inner chunks is cut out at a time, so that the shard is not copied as a whole.
+        """
+        n_chunks = math.prod(self._counts)
+        offsets, nbytes = np.zeros(n_chunks, dtype=np.int64), np.full(n_chunks, -1, dtype=np.int64)
+        out = bytearray(self._index_codec.base_nbytes)
+        first = 0
+        for row in self._rows(stored):
+            tiles = self._cut(row)
+            ranks = np.flatnonzero(~self._fill.empty(tiles))
+            for rank, buffer in zip(
+                (first + ranks).tolist(), self._inner.encode(tiles, ranks), strict=True
+            ):
+                offsets[rank] = len(out)
+                out += memoryview(buffer).cast("B")
+                nbytes[rank] = len(out) - offsets[rank]
+            first += len(tiles)
+        seal = self._index_codec.seal(ShardIndex.build(offsets, nbytes))
+        out[: len(seal.prefix)] = seal.prefix
+        out += seal.suffix
+        return out
+
+    def _rows(self, stored: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+        """Parts of a shard that are one inner chunk long along the first axis."""
+        if not self._chunks:
+            yield stored
+            return
+        for start in range(0, len(stored), self._chunks[0]):
+            yield stored[start : start + self._chunks[0]]
+
+    def _cut(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Inner chunks of a row as an array of shape (n, *chunks), in row-major order."""
+        counts = [n // c for n, c in zip(row.shape, self._chunks, strict=True)]
+        pairs = [size for pair in zip(counts, self._chunks, strict=True) for size in pair]
+        n_axes = len(self._chunks)
+        order = [*range(0, 2 * n_axes, 2), *range(1, 2 * n_axes, 2)]
+        apart = row.astype(self._inner.stored_dtype, copy=False).reshape(pairs)
+        return np.ascontiguousarray(apart.transpose(order).reshape(-1, *self._chunks))
+
+    def decode(self, data: Buffer) -> npt.NDArray[Any]:
+        """See :meth:`Pipeline.decode`."""
+        view = memoryview(undo(self._stages, data, self._limit_nbytes)).cast("B")
+        start, stop = self._index_codec.span(len(view))
+        table = self._index_codec.decode(view[start:stop], len(view))
+        out = np.full(self._stored_shape, self._fill_value, dtype=self.stored_dtype)
+        most = self._inner.most_encoded_nbytes
+        for rank in np.flatnonzero(~table.is_empty).tolist():
+            offset, nbytes = (int(v) for v in table.table[rank])
+            if nbytes > most:
+                raise CorruptShardError(
+                    f"an inner chunk of an inner shard takes {nbytes} bytes "
+                    f"where at most {most} can be"
+                )
+            position = unravel(rank, self._counts)
+            place = tuple(
+                slice(i * c, (i + 1) * c) for i, c in zip(position, self._chunks, strict=True)
+            )
+            out[place] = self._inner.decode(view[offset : offset + nbytes])
+        return out.transpose(self._axes_back)
+
+
+def build_with_sharding(
+    codecs: Sequence[Codec],
+    shape: Shape,
+    dtype: np.dtype[Any],
+    document: Document,
+    fill_value: Any,
+) -> Pipeline:
+    """Build the pipeline for a list of codecs, which may contain a sharding.
+
+    A sharding whose neighbours are not transpositions before it and known stages after it is left
+    to zarr's own codec.
+
+    - Raises CodecError if inner chunks do not divide a shard, or a codec cannot be used here.
+    """
+    serializer = serializer_named(str(codecs[0]["name"])) if codecs else None
+    if serializer is not None:
+        return serializer.build(codecs, shape, dtype)
+    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if at is None:
+        return build_pipeline(codecs, shape, dtype, document)
+    axes = _transposed_axes(codecs[:at], len(shape))
+    stages = [
+        build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
+    ]
+    if axes is None or None in stages:
+        return build_pipeline(codecs, shape, dtype, document)
+    configuration = codecs[at]["configuration"]
+    chunks, stored = configuration.get("chunk_shape"), tuple(shape[a] for a in axes)
+    if not _divides(chunks, stored):
+        raise CodecError(f"shards of {stored} cannot be cut into chunks of {chunks}", codec=_NAME)
+    chunks = tuple(chunks)
+    counts = tuple(n // c for n, c in zip(stored, chunks, strict=True))
+    sharding = Sharding(
+        chunks,
+        build_with_sharding(configuration["codecs"], chunks, dtype, document, fill_value),
+        IndexCodec(
+            configuration["index_codecs"], counts, configuration.get("index_location", "end")
+        ),
+    )
+    return ShardingPipeline(
+        axes,
+        shape,
+        sharding,
+        [stage for stage in stages if stage is not None],
+        fill_value,
+        dtype,
+    )
+
+
+def _divides(chunks: Any, shape: Shape) -> bool:
+    """Whether `chunks`, as a document gives it, is a shape that divides `shape`."""
+    if not isinstance(chunks, list) or len(chunks) != len(shape):
+        return False
+    return all(type(c) is int and c > 0 and n % c == 0 for n, c in zip(shape, chunks, strict=True))
+
+
+def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
+    """Shape of the inner chunks of a sharding, as its document gives it.
+
+    - `shape`: shape of a shard, as the codecs before the sharding leave it.
+    """
+    found = sharding.get("configuration", {}).get("chunk_shape")
+    if not _divides(found, shape):
+        raise SpecError(
+            f"shards of {shape} cannot be cut into such chunks",
+            field="chunk_shape",
+            value=found,
+            remedy="give one number for each axis, which divides the shard there",
+        )
+    return tuple(found)
+
+
+def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
+    """Shape of the inner chunks of a sharding among codecs, as the decoded array has its axes.
+
+    The document gives it as the transpositions before the sharding leave it. The result is None
+    without a sharding, and where something else than transpositions stands before it.
+    """
+    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if at is None:
+        return None
+    axes = _transposed_axes(codecs[:at], len(shape))
+    if axes is None:
+        return None
+    stored = check_chunks_of(codecs[at], tuple(shape[a] for a in axes))
+    return tuple(stored[axes.index(a)] for a in range(len(shape)))
+
+
+def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequence[Codec], Shape]]:
+    """Lists of codecs to try, each with the shape of a small array that it must be able to encode.
+
+    These are the codecs of each sharding, down to the innermost, and all codecs for a shard of one
+    inner chunk. Without a sharding, they are the codecs for the whole shape.
+    """
+    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    chunks = chunks_of_sharding(codecs, shape)
+    if at is not None:
+        inner = codecs[at]["configuration"]
+        yield from trial_shapes(inner["codecs"], tuple(inner["chunk_shape"]))
+    yield codecs, shape if chunks is None else chunks
+
+
+def _transposed_axes(codecs: Sequence[Codec], ndim: int) -> Shape | None:
+    """Axes of the decoded array in the order that transpositions give them.
+
+    The result is None if a codec is not a valid transposition.
+    """
+    axes = tuple(range(ndim))
+    for codec in codecs:
+        order = codec.get("configuration", {}).get("order")
+        is_axes = isinstance(order, list) and all(type(i) is int for i in order)
+        if codec["name"] != "transpose" or not is_axes or sorted(order) != list(range(ndim)):
+            return None
+        axes = tuple(axes[i] for i in order)
+    return axes
+
+
+# ---- Arrays without shards: each inner chunk is an object of its own, and there is no index
+
+
+class NoIndex:
+    """What `IndexCodec` is for shards: nothing stands around the only inner chunk of an object."""
+
+    location = "none"
+    encoded_nbytes = 0
+    base_nbytes = 0
+    has_checksum = False
+
+    def seal(self, index: ShardIndex) -> Seal:
+        """Nothing before the inner chunk, and nothing behind it."""
+        return Seal(index, b"", b"")
+
+    def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
+        """The same for several objects, their tables in one array of shape (n, 1, 2)."""
+        return [self.seal(ShardIndex(table)) for table in tables]
+
+    def span(self, shard_nbytes: int) -> tuple[int, int]:
+        """An empty span at the end of the object.
+
+        - Raises CorruptShardError if the object is empty: no codec leaves nothing of an inner
+          chunk.
+        """
+        if not shard_nbytes:
+            raise CorruptShardError("the object is empty")
+        return shard_nbytes, shard_nbytes
+
+    def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:  # noqa: ARG002 (there is none)
+        """The index of an object of `shard_nbytes`: its inner chunk is all of it."""
+        return ShardIndex(np.array([[0, shard_nbytes]], dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -418,6 +727,7 @@ def _is_shard_format(codec: Codec) -> bool:
 _ENTRY_NBYTES = 16  # of an inner chunk in the index
 
 _MAKE_NO_BYTES = frozenset({"transpose", "blosc", "crc32c", "gzip", "zstd"})
+
 """Usual codecs that turn arrays into arrays, or bytes into bytes."""
 
 

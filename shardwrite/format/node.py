@@ -2,6 +2,9 @@
 
 The document of a node is what makes readers see it. A format with other documents brings its own
 module of this kind.
+
+These are signatures, by which the core knows what it has to do with. What is in the documents is in
+`format.transformer`.
 """
 
 from __future__ import annotations
@@ -12,16 +15,88 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 
+# ---- Attributes by which programs compute what stored values mean
+
+
+_OF_VALUES = (
+    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),
+)
+
+"""Attributes by which programs compute what a stored value means."""
+
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "scale_factor": (1,),
+    "add_offset": (0,),
+    "_Unsigned": ("false",),
+    "calendar": ("standard", "gregorian"),
+    "_FillValue": ("AAAAAAAA+H8=",),  # NaN, as xarray writes it
+    "missing_value": ("NaN",),
+}
+
+"""Values of these attributes that say what programs assume without them."""
+
+
+def changed_meaning(kept: Mapping[str, object], own: Mapping[str, object]) -> str | None:
+    """Name of an attribute by which equal values mean different things; None if there is none."""
+    for key in _OF_VALUES:
+        pair = [attributes.get(key) for attributes in (kept, own)]
+        first, second = (None if value in _NEUTRAL.get(key, ()) else value for value in pair)
+        if first != second:
+            return key
+    return None
+
+
+# ---- What tells a hierarchy of 2022, whose arrays a storage transformer may have put into shards
+
+
+DATA, META = "data/root", "meta/root"
+
+"""Beginnings of the keys of the objects, and of the documents, of all nodes of a hierarchy."""
+
+FORMAT = "transformer-2022"
+
+"""Name of the format among the keywords."""
+
+CORE = "https://purl.org/zarr/spec/protocol/core/3.0"
+
+
+def is_hierarchy(document: Any) -> bool:
+    """Whether the parsed ``zarr.json`` of a store is that of a hierarchy of 2022."""
+    found = document.get("zarr_format") if isinstance(document, dict) else None
+    return isinstance(found, str) and found.startswith(CORE.partition("protocol")[0])
+
+
+def documents_of(key: str) -> list[str]:
+    """Where the documents of nodes begin that may have an object of a hierarchy; outermost first.
+
+    Examples
+    --------
+    >>> documents_of("data/root/x/c0")
+    ['meta/root', 'meta/root/x', 'meta/root/x/c0']
+    >>> documents_of("meta/root/x.array.json")
+    []
+    """
+    if not f"{key}/".startswith(f"{DATA}/"):
+        return []
+    parts = key.removeprefix(DATA).split("/")
+    return [META + "/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
 DOCUMENT = "zarr.json"
+
 """Key of a node's document, below the path of the node."""
 
 DOCUMENTS_OF_V2 = (".zarray", ".zgroup")
+
 """Keys of the documents of Zarr v2, which is read and never written."""
 
 ATTRIBUTES_OF_V2 = ".zattrs"
+
 """Key of the document of Zarr v2 that holds the attributes of a node."""
 
 CONSOLIDATED_OF_V2 = ".zmetadata"
+
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
 
 _MAY_CHANGE = ("shape", "attributes", "dimension_names")

@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import ShardIndex
-from shardwrite.format.sharding import ShardFormat
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.sharding import ObjectFormat, ShardFormat
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 
 Read = Callable[[int, int], Buffer]

@@ -6,6 +6,9 @@ other fields are its own. `ShardingIndexed` is the format of the sharding specif
 
 A wing brings a format under the kind ``shard format``, and the name of its codec. The core knows
 that name, and so it refuses what has this format where the wing is missing.
+
+`IndexCodec` is the format of the sharding specification, and `NoIndex` is that of arrays without
+shards.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
-from shardwrite.format.base import ObjectFormat
-from shardwrite.format.index import IndexCodec
+from shardwrite.format.index import IndexCodec, Seal, ShardIndex
 from shardwrite.grid import Shape
 from shardwrite.seams import installed, needed, registered
 
@@ -28,6 +34,59 @@ __all__ = [
     "shard_format_named",
     "why_kept",
 ]
+
+
+# ---- The format of an object: what stands around its inner chunks, and how they are found
+
+
+class ObjectFormat(Protocol):
+    """Where the index of an object lies, and how it is encoded and decoded."""
+
+    @property
+    def location(self) -> str:
+        """``"start"``, ``"end"``, or ``"none"`` where there is no index."""
+
+    @property
+    def encoded_nbytes(self) -> int:
+        """Size of an encoded index."""
+
+    @property
+    def base_nbytes(self) -> int:
+        """Offset of the first inner chunk: the size of the index where that comes first, else 0."""
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether an index that is torn can be told."""
+
+    def seal(self, index: ShardIndex) -> Seal:
+        """Encode the index of an object."""
+
+    def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
+        """Encode the indexes of several objects.
+
+        Parameters
+        ----------
+        tables : numpy.ndarray of uint64, shape (n, chunks per shard, 2)
+            Offset and size of each inner chunk, in bytes.
+        """
+
+    def span(self, shard_nbytes: int) -> tuple[int, int]:
+        """Start and stop of the encoded index in an object of `shard_nbytes`.
+
+        Raises
+        ------
+        CorruptShardError
+            If the object is too short to have one.
+        """
+
+    def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:
+        """The index of an object of `shard_nbytes`, from its encoded bytes, and checked.
+
+        Raises
+        ------
+        CorruptShardError
+            If the checksum differs, or an entry cannot be right.
+        """
 
 
 class ShardFormat(Protocol):
@@ -47,9 +106,13 @@ class ShardFormat(Protocol):
 
 
 _CODECS = frozenset({"bytes", "endian", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
+
 _CODECS |= {"blosc", "gzip", "zstd"}  # what the specification and its extensions name
+
 _FORMATS: dict[str, type[ShardFormat]] = {}
+
 _KIND = "shard-format"
+
 _Class = TypeVar("_Class", bound=type[Any])
 
 

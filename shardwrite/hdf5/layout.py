@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.frame import Layout, Piece
-from shardwrite.format.hdf5_file import END_OF_FILE, Hdf5File
-from shardwrite.format.placement import Ranks
-from shardwrite.format.signatures import HDF5
+from shardwrite.format.frame import HDF5, Layout, Piece
+from shardwrite.format.order import Ranks
 from shardwrite.grid import Shape
+from shardwrite.hdf5.format import END_OF_FILE, Hdf5File
 
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")

@@ -8,8 +8,7 @@ from typing import Any
 
 import dask.config
 
-from shardwrite.config.table import PREFIX, SETTINGS, STRATEGY, Setting
-from shardwrite.config.values import refused, value_of
+from shardwrite.config.table import PREFIX, SETTINGS, STRATEGY, Setting, refused, value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import as_strategy
 

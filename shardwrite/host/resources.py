@@ -2,6 +2,17 @@
 
 A job scheduler gives a job a part of a machine. SLURM describes this part in environment variables,
 in the limit on the resident set and in control groups. The smallest of these limits applies.
+
+The striping of a file is fixed when the file is created, and is inherited from its directory.
+
+Only anonymous memory counts on Linux, which ``/proc/self/status`` calls ``RssAnon``: arrays,
+buffers and Python objects. The system can drop pages of mapped files at any time, such as those of
+libraries or of a memory map. So no limit needs room for them. Other systems do not tell anonymous
+memory apart. There the growth of the peak of the resident set counts. It includes mapped pages, and
+it is 0 until the run needs more than the process ever had before.
+
+Tasks take samples while they hold most: when their source has been loaded, after each batch that
+they encode, and when they commit. Nothing runs in the background.
 """
 
 from __future__ import annotations
@@ -10,18 +21,26 @@ import contextlib
 import os
 import re
 import resource
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from dask.system import CPU_COUNT
 
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 
 # usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest
 _SHARE = 0.9
+
 _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order
+
 _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
+
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # a character in a path that the system lists
 
 
@@ -208,3 +227,128 @@ def file_system(path: Path, root: str = "/") -> str:
         if real.is_relative_to(place) and len(place.parts) >= longest:
             found, longest = kind, len(place.parts)
     return found
+
+
+# ---- Striping: how files are spread over the storage targets of a Lustre file system
+
+
+def set_stripes(directory: Path, count: int) -> bool:
+    """Set the stripe count for everything that is created in a directory from now on.
+
+    - Returns: True if the stripe count was set, False if the directory is not on Lustre.
+    """
+    if file_system(directory) != "lustre":
+        return False
+    command = ["lfs", "setstripe", "--stripe-count", str(count), str(directory)]
+    try:
+        done = subprocess.run(  # noqa: S603 (no shell)
+            command, capture_output=True, text=True, check=False, timeout=60
+        )
+    except FileNotFoundError as error:
+        message = (
+            f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; "
+            "do without it, or run this where lfs is"
+        )
+        raise StoreError(message, key=str(directory)) from error
+    except subprocess.TimeoutExpired as error:
+        raise StoreError(
+            f"lfs setstripe {directory}: no answer in 60 s", key=str(directory)
+        ) from error
+    if done.returncode:
+        raise StoreError(
+            f"lfs setstripe {directory}: {(done.stderr or done.stdout).strip()}", key=str(directory)
+        )
+    return True
+
+
+# ---- Memory that a run takes in this process, above what the process had when the run began
+
+
+_STATM = "/proc/self/statm"  # the system writes it in a fraction of the time of /proc/self/status
+
+_PAGE_NBYTES = resource.getpagesize()
+
+_PAUSE_SECONDS = 0.005  # least time between two samples of a process, which take about 7 µs each
+
+_MOST_RUNS = 64  # runs that are remembered; older ones have ended
+
+
+@dataclass(slots=True)
+class _Watched:
+    baseline: int
+    peak: int
+
+
+_watched: dict[str, _Watched] = {}
+
+_lock = threading.Lock()
+
+_sampled = 0.0
+
+
+def memory_nbytes() -> int:
+    """Anonymous resident memory of this process in bytes; on other systems see this module."""
+    try:
+        _, resident, mapped, *_ = _pages()
+    except OSError:
+        return _most_resident_nbytes()
+    return (resident - mapped) * _PAGE_NBYTES
+
+
+def _pages() -> list[int]:
+    """Pages of this process by kind. Threads wait for the lock of Python after each system call."""
+    file = os.open(_STATM, os.O_RDONLY)
+    try:
+        return [*map(int, os.read(file, 256).split())]
+    finally:
+        os.close(file)
+
+
+def _most_resident_nbytes() -> int:
+    """Peak of the resident set of this process, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def watch_memory(run: str, held_nbytes: int = 0) -> None:
+    """Take the memory that this process has now as the baseline of a run."""
+    now = memory_nbytes()
+    with _lock:
+        _watched.pop(run, None)
+        while len(_watched) >= _MOST_RUNS:
+            del _watched[next(iter(_watched))]
+        _watched[run] = _Watched(max(0, now - held_nbytes), now)
+
+
+def note_memory(run: str, held_nbytes: int = 0) -> None:
+    """Take a sample for a run, unless one was taken a moment ago.
+
+    If the process does not know the run, as one that was started later, its baseline is the memory
+    without the bytes that the task holds.
+    """
+    global _sampled
+    if run not in _watched:
+        watch_memory(run, held_nbytes)
+        return
+    now = time.monotonic()
+    if now - _sampled < _PAUSE_SECONDS:
+        return
+    _sampled = now
+    _enter(memory_nbytes())
+
+
+def peak_memory_nbytes(run: str) -> int:
+    """Peak of the memory of a run in this process so far, in bytes above its baseline."""
+    if run not in _watched:
+        watch_memory(run)
+    _enter(memory_nbytes())
+    with _lock:
+        found = _watched.get(run)
+        return 0 if found is None else found.peak - found.baseline
+
+
+def _enter(nbytes: int) -> None:
+    """Enter a sample for all runs, as they share the process."""
+    with _lock:
+        for one in _watched.values():
+            one.peak = max(one.peak, nbytes)

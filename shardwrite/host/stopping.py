@@ -2,19 +2,39 @@
 
 A process that drains begins no new shard and finishes those in flight. A drain is requested by the
 signal handlers of programs, and when a run with elastic workers is cancelled.
+
+Each record has the attributes ``run``, the directory of the run, and ``shard``, the key of a shard;
+they are empty where there is none. Credentials are removed. The package installs no handler but
+`logging.NullHandler`, so a program sees records only if it configures logging.
+
+Each such operation releases the interpreter's lock and then waits to take it again. Two threads
+that do so at the same time spend longer on passing the lock on than on the operations. So the
+threads take turns. A turn lasts as long as the operations take if nothing waits for storage. A
+thread that needs longer waits for a disk or a network, and threads should wait for these together.
+So the next turn begins after this time, even if the last one has not ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from shardwrite.errors import printable, redacted
 
 _drain = threading.Event()
+
 _lock = threading.Lock()
+
 _n_busy = 0
+
 _leaving: list[Callable[[], None]] = []
+
 _n_committed = 0
 
 
@@ -92,3 +112,98 @@ def has_ended(thread: threading.Thread) -> bool:
     if thread.is_alive():
         thread.join()
     return True
+
+
+# ---- The log: what happens in runs, as records of :mod:`logging` below ``shardwrite``
+
+
+RUNS = logging.getLogger("shardwrite.runs")
+
+"""Runs that begin, are joined, go on, end or fail, and their waves."""
+
+SHARDS = logging.getLogger("shardwrite.shards")
+
+"""Commits that are tried again; at the level DEBUG, each shard."""
+
+TAKEOVERS = logging.getLogger("shardwrite.takeovers")
+
+"""What is done about processes that have died: their claims, changes and runs."""
+
+logging.getLogger("shardwrite").addHandler(logging.NullHandler())
+
+
+def is_told(logger: logging.Logger, level: int) -> bool:
+    """Whether records of a level go anywhere, so that it is worth to make them."""
+    return logger.isEnabledFor(level)
+
+
+def tell(
+    logger: logging.Logger,
+    level: int,
+    message: str,
+    *,
+    run: str | os.PathLike[str],
+    shard: str = "",
+) -> None:
+    """Make a record.
+
+    - `message`: one sentence. Credentials in URLs are removed.
+    """
+    if logger.isEnabledFor(level):
+        facts = {"run": redacted(os.fspath(run)), "shard": redacted(shard)}
+        logger.log(level, "%s", printable(redacted(message)), extra=facts, stacklevel=2)
+
+
+# ---- Turns of threads at many short file operations, such as the commits of small shards
+
+
+SMALL_NBYTES = 64 * 2**10
+
+"""Largest decoded size of a small shard, in bytes.
+
+Copying the bytes of a small shard takes less time than opening and renaming its file.
+"""
+
+_changed = threading.Condition()
+
+_holder: Turn | None = None
+
+_ends = 0.0
+
+
+class Turn:
+    """Turns of one thread, as a context.
+
+    The context begins without a turn. A turn that is still held at its end is given back.
+    """
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.give()
+
+    def take(self, seconds: float) -> None:
+        """Take a turn of `seconds` from now.
+
+        The call waits until another thread's turn has been given back or its time is over. A thread
+        that has the turn keeps it and does not wait.
+        """
+        global _holder, _ends
+        with _changed:
+            while _holder not in (None, self) and (left := _ends - time.monotonic()) > 0:
+                _changed.wait(left)
+            _holder, _ends = self, time.monotonic() + seconds
+
+    def give(self) -> None:
+        """Give the turn back, if another thread has not taken it."""
+        global _holder
+        with _changed:
+            if _holder is self:
+                _holder = None
+                _changed.notify()

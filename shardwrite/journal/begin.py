@@ -17,15 +17,14 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
-from shardwrite.journal.lost import has_lost_array
+from shardwrite.journal.plan_record import Intent, OtherVersionError, RunRecord
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.record import Intent, OtherVersionError, RunRecord
 from shardwrite.journal.rundir import RunDirectory, held, other_version
 from shardwrite.journal.takeover import (
     ENDED,
@@ -44,20 +43,73 @@ from shardwrite.journal.wing_states import refuse_in_place
 from shardwrite.place.checks import check_surroundings, check_target
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
-from shardwrite.stores import (
-    is_there,
-    keep_room,
-    listed,
-    make_directories,
-    parse_json,
-    read_file,
-    read_limit,
-    remove_state,
-    sync_entry,
-    write_file,
-)
-from shardwrite.stores.descriptors import opened
-from shardwrite.stores.files import check_movable
+from shardwrite.stores.directories import make_directories
+from shardwrite.stores.editing import keep_room
+from shardwrite.stores.files import check_movable, sync_entry, write_file
+from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
+from shardwrite.stores.removal import remove_state
+
+# ---- Runs whose array is gone, because somebody has removed it, or put another one in its place
+
+
+def has_lost_array(run: RunDirectory) -> bool:
+    """Whether the array of a run was removed. Another one may stand there.
+
+    An array counts as another one if its number of axes, data type, shards, chunks or codecs are
+    others. It is not compared with a run that replaces an array.
+
+    - `run`: A run that has not ended.
+    """
+    place = run.target.place
+    kind = place.kind()
+    if kind == "array":
+        if run.makes_array and run.record.replaces:
+            return False
+        found = run.target.document_if_there
+        if found is not None:
+            planned = begun_with(run)
+            return planned is not None and _essentials(found) != _essentials(planned)
+        kind = "nothing"  # it was removed a moment ago
+    if not run.makes_array:
+        return kind in ("nothing", "group", "v2")
+    if place.is_occupied() or run.record.replaces or not isinstance(place, Directory):
+        return False  # a place in another store has a mark
+    return bool(listed(run.path, "journal-"))  # begun once there was a directory for the shards
+
+
+def begun_with(run: RunDirectory) -> Document | None:
+    """Document of the array with which a run began, or None if the run has ended meanwhile."""
+    try:
+        return run.document
+    except StoreError:
+        if not run.has_ended:
+            raise
+        return None
+
+
+def _essentials(document: Document) -> tuple[object, ...]:
+    """What stays the same in a document that other programs write again; it may be damaged."""
+    shape = document.get("shape")
+    return (
+        len(shape) if isinstance(shape, list) else shape,
+        document.get("data_type"),
+        document.get("chunk_grid"),
+        _names_and_chunks(document.get("codecs")),
+    )
+
+
+def _names_and_chunks(codecs: JSON) -> list[object]:
+    found: list[object] = []
+    for codec in codecs if isinstance(codecs, list) else []:
+        name = codec.get("name") if isinstance(codec, Mapping) else codec
+        configuration = codec.get("configuration") if isinstance(codec, Mapping) else None
+        known = configuration if isinstance(configuration, Mapping) else {}
+        inner = known.get("codecs")
+        found.append(
+            (name, known.get("chunk_shape"), None if inner is None else _names_and_chunks(inner))
+        )
+    return found
+
 
 _MAX_TRIES = 8
 

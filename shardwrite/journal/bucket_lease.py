@@ -21,12 +21,13 @@ from typing import Any
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.journal.deadline import now
+from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lease import is_this_process, lease_times, lives, this_process
-from shardwrite.journal.process import Holder, Process, is_duration
+from shardwrite.journal.process import Holder, Process, is_duration, now
 from shardwrite.place.base import STATE_PREFIX
-from shardwrite.stores import BucketStore, Capability, parse_json, require
+from shardwrite.stores.base import Capability, require
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.looking import parse_json
 
 LEASE = f"{STATE_PREFIX}lease.json"
 _CLOCK = f"{STATE_PREFIX}clock-"

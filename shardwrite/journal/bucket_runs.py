@@ -22,6 +22,23 @@ Between two such processes, others may add to the state at a time (`journal.buck
 The text in italics says what a crash leaves. A process that has lost its lease puts nothing more:
 its directory is moved away, so that all of its tasks stop as those of a run that has ended. A log
 that is put too late belongs to no lease, and is not read.
+
+The directory of such a run belongs to its driver. What a task can ask depends on where it runs:
+
+- In the driver's process it looks at the token in the directory.
+- In another process on the driver's host it looks at the token, and whether the driver lives. A
+  process that takes the run over on this host does not wait for the lease of a dead driver to run
+  out.
+- On another host it reads the lease in the bucket, with one request before each commit. It cannot
+  write the journal either. Its report goes to the driver, which writes the journal in its place.
+
+A run may also be written by several processes at a time, or later. Then nobody holds the lease
+meanwhile, and a `SharedFence` asks whether the state in the bucket still has the run.
+
+A process keeps the state of its runs in a bucket, and works on a directory among the temporary
+files of its host. It removes the directory when it ends. If it is killed, the directory stays with
+its encoded units. So the directory names its process, and the next process of the same
+user on the same host removes it.
 """
 
 from __future__ import annotations
@@ -36,29 +53,204 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
-from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.host.stopping import has_ended, on_leaving
-from shardwrite.journal.deadline import forget_deadline, now, set_deadline
-from shardwrite.journal.lease import lease_times, this_process
+from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
+from shardwrite.journal.bucket_lease import LEASE, read_lease
+from shardwrite.journal.bucket_log import Logs
+from shardwrite.journal.lease import lease_times, lives, this_process
+from shardwrite.journal.lines import ensure_current
+from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
 from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
-    from shardwrite.journal.bucket_fence import BucketFence, Fence, SharedFence
     from shardwrite.journal.bucket_lease import LeaseRecord
     from shardwrite.stores.bucket import BucketStore
 
+
+# ---- Whether a run whose state lies in the bucket still goes on, as its tasks ask before they
+# commit
+
+
+_runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
+
+
+@lru_cache(maxsize=64)
+def _distance(driver: Process, directory: str, pid: int) -> str:  # noqa: ARG001 (forks differ)
+    """Where this process runs, which is found out once: ``"here"``, ``"near"`` or ``"far"``.
+
+    It is near if it runs on the driver's host, and sees its directory.
+    """
+    me = this_process()
+    if me.is_same(driver):
+        return "here"
+    is_same_host = bool(me.boot) and (me.boot, me.pids) == (driver.boot, driver.pids)
+    return "near" if is_same_host and is_there(directory) else "far"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFence:
+    """The way from a task to the lease of its run in a bucket. It travels with the tasks."""
+
+    store: BucketStore  # store of the array's objects
+    holder: str  # unique name of the lease's holder
+    driver: Process
+    directory: str  # directory of run state of the driver's process
+    label: str  # text that names the array in messages
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process runs on the driver's host, and sees its directory."""
+        return self._distance != "far"
+
+    @property
+    def _distance(self) -> str:
+        return _distance(self.driver, self.directory, os.getpid())
+
+    def check(self, run_path: str, driver: str) -> None:
+        """Refuse to go on with a run that has ended or was taken over.
+
+        - Raises RunEndedError if it has.
+        """
+        if self._distance == "far":
+            found = read_lease(self.store)
+            if found is None or found[0].holder != self.holder:
+                raise _ended(self.label, "it has ended, or another process has taken it over")
+            return
+        if self._distance == "near" and not lives(self.driver, this_process(), 0.0):
+            raise _ended(self.label, "its driver is gone")
+        ensure_current(run_path, driver)
+
+    def probe(self) -> tuple[str, int | None] | None:
+        """Check that this process finds the lease of the run in the bucket.
+
+        - Returns: message and error number of what went wrong, or None.
+        """
+        try:
+            found = read_lease(self.store)
+        except StoreError as error:
+            return error.message, error.errno
+        except JournalError as error:
+            return error.message, None
+        if found is not None and found[0].holder == self.holder:
+            return None
+        return f"{LEASE} is missing here, so this may be another bucket or service", errno.ENOENT
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFence:
+    """The way from a task to a run that nobody holds the lease of; it travels with the tasks.
+
+    The check is one request. The first one of a process reads the state, too.
+    """
+
+    store: BucketStore  # store of the array's objects
+    # Directory of run state that the tasks write their journal into; empty if there is none
+    directory: str
+    label: str  # text that names the array in messages
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process sees the directory."""
+        return bool(self.directory) and is_there(self.directory)
+
+    def check(self, run_path: str, driver: str) -> None:
+        """Refuse to go on with a run that has ended, or that another process works on alone.
+
+        - Raises RunEndedError if it has.
+        """
+        self.check_run(os.path.basename(run_path).removeprefix("run-"))
+        if self.is_near:
+            ensure_current(run_path, driver)
+
+    def check_run(self, run: str) -> str:
+        """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
+        found = read_lease(self.store)
+        why = ""
+        if found is None:
+            why = "it has ended"
+        elif found[0].holder:
+            why = f"another process works on it alone ({found[0].process.name})"
+        elif run not in _runs_after(self.store, found[0].state):
+            why = "it has ended, or was given up"
+        if why or found is None:
+            raise _ended(self.label, why)
+        return found[0].state
+
+    def probe(self) -> tuple[str, int | None] | None:
+        """See :meth:`BucketFence.probe`; each task asks anyway."""
+        return None
+
+
+def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
+    """Names of the runs that a holder has left, whose log does not change any more."""
+    if state not in _runs:
+        _runs[state] = Logs(store).runs_of(state)
+    return _runs[state]
+
+
+Fence = BucketFence | SharedFence
+
+
+def _ended(label: str, why: str) -> RunEndedError:
+    return RunEndedError(f"the run on {label} does not go on: {why}", path=label)
+
+
+# ---- Directories for the state of runs in buckets whose processes were killed
+
+
+_OWNER = "process.json"
+
+
+def begin_private(directory: Path) -> None:
+    """Begin to use the private directory of this process, which may be in use already."""
+    owner = directory / _OWNER
+    if is_there(owner):
+        return
+    me = this_process()
+    with as_store_error(str(directory), "cannot write to"):
+        directory.mkdir(parents=True, exist_ok=True)
+        owner.write_text(json.dumps(me.to_dict()))
+    with contextlib.suppress(StoreError):  # where nothing can be listed, nothing is removed
+        for other in listed(directory.parent, f"{directory.name.partition('-')[0]}-"):
+            if _is_left_over(other, me):
+                shutil.rmtree(other, ignore_errors=True)
+
+
+def _is_left_over(directory: Path, me: Process) -> bool:
+    """Whether a process of this user on this host has made a directory, and is gone."""
+    found = _owner_of(directory)
+    if found is None or not me.boot or (found.boot, found.pids) != (me.boot, me.pids):
+        return False
+    return not lives(found, me, 0.0)
+
+
+def _owner_of(directory: Path) -> Process | None:
+    """The process of such a directory of this user; None if it is another one."""
+    try:
+        if directory.lstat().st_uid != os.geteuid():
+            return None
+        return process_in((directory / _OWNER).read_bytes())
+    except OSError:  # it has no such file, or is being removed
+        return None
+
+
 _STATES = ("run-", "ended-", "taken-")
+
 PUT_SECONDS = 5.0
+
 _LEAVE_SECONDS = 5.0
+
 _holds: dict[Path, _Hold] = {}
+
 _lock = threading.Lock()
 
 
@@ -83,6 +275,7 @@ class Share(Protocol):
 
 
 shares: dict[Path, Share] = {}
+
 """Work that this process does with others, by its directory of run state."""
 
 
@@ -220,7 +413,7 @@ def fence_of(target: Target) -> Fence | None:
 
 def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
     """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
-    from shardwrite.journal.bucket_fence import SharedFence  # for buckets only
+    # for buckets only
 
     if not target.in_store:
         return None
@@ -264,8 +457,8 @@ def fetched(target: Target) -> Target:
     has a lease there, too. Other targets are returned as they are.
     """
     from shardwrite.journal.bucket_lease import read_lease  # for buckets only
-    from shardwrite.journal.bucket_logs import Logs  # for buckets only
-    from shardwrite.journal.left_over import begin_private  # for buckets only
+    from shardwrite.journal.bucket_log import Logs  # for buckets only
+    # for buckets only
 
     if not target.in_store or target.beside in _holds:
         return target
@@ -309,8 +502,10 @@ class _Hold:
 
     def __init__(self, target: Target) -> None:
         from shardwrite.journal.bucket_lease import BucketLease  # for buckets only
-        from shardwrite.journal.bucket_log import Mirror  # for buckets only
-        from shardwrite.journal.bucket_logs import Logs  # for buckets only
+        from shardwrite.journal.bucket_log import (
+            Logs,  # for buckets only
+            Mirror,  # for buckets only
+        )
 
         self.target = target
         self.turn = threading.Lock()
@@ -329,7 +524,7 @@ class _Hold:
 
     def open(self) -> None:
         """Take the lease, and make the directory again from what is in the bucket."""
-        from shardwrite.journal.left_over import begin_private  # for buckets only
+        # for buckets only
 
         beside = self.target.beside
         self._state = self._lease.take(self._log.state_after)
@@ -360,7 +555,7 @@ class _Hold:
     @property
     def fence(self) -> BucketFence:
         """What tasks in other processes need to ask for the lease."""
-        from shardwrite.journal.bucket_fence import BucketFence  # for buckets only
+        # for buckets only
 
         store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)

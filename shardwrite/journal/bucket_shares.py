@@ -30,15 +30,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
-from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.host.stopping import has_ended, on_leaving
+from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_fence import SharedFence
 from shardwrite.journal.bucket_lease import read_lease
-from shardwrite.journal.bucket_log import Mirror, Step, encode
-from shardwrite.journal.bucket_logs import Logs
+from shardwrite.journal.bucket_log import Logs, Mirror, Step, encode
 from shardwrite.journal.bucket_runs import (
     PUT_SECONDS,
+    SharedFence,
+    begin_private,
     holding,
     refuse_alone,
     runs_in,
@@ -46,10 +45,9 @@ from shardwrite.journal.bucket_runs import (
     store_of,
 )
 from shardwrite.journal.lease import lease_times
-from shardwrite.journal.left_over import begin_private
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import Target
-from shardwrite.stores import listed
+from shardwrite.stores.looking import listed
 
 _MAX_TRIES = 8
 _OVER = ("ended-", "taken-")

@@ -34,11 +34,11 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, RUN_SUFFIX, Place
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, RUN_SUFFIX, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import Target, document_of
-from shardwrite.stores import Capability, is_there, parse_document
+from shardwrite.stores.base import Capability
+from shardwrite.stores.looking import is_there, parse_document
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""

@@ -33,24 +33,21 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from shardwrite.config.table import HEARTBEAT, TTL
-from shardwrite.config.values import refused, value_of
+from shardwrite.config.table import HEARTBEAT, TTL, refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
-from shardwrite.host.events import TAKEOVERS, tell
-from shardwrite.host.stopping import has_ended
+from shardwrite.host.stopping import TAKEOVERS, has_ended, tell
 from shardwrite.journal.process import Holder, Process, process_in
-from shardwrite.stores import (
-    NO_ROOM,
-    TEMPORARY_SUFFIX,
+from shardwrite.stores.editing import NO_ROOM
+from shardwrite.stores.looking import (
     as_store_error,
-    is_open_temporary,
     is_there,
     listed,
+    opened,
     parse_json,
     read_file,
     write_new,
 )
-from shardwrite.stores.descriptors import opened
+from shardwrite.stores.removal import TEMPORARY_SUFFIX, is_open_temporary
 
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")

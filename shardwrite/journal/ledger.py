@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.journal.records import Entry
+from shardwrite.journal.lines import Entry
 
 
 class Ledger:

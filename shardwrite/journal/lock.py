@@ -36,10 +36,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.config.table import CLAIM_WAIT
-from shardwrite.config.values import value_of
+from shardwrite.config.table import CLAIM_WAIT, value_of
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lease import (
     CLOCK,
     is_alive,
@@ -50,20 +49,18 @@ from shardwrite.journal.lease import (
     this_process,
 )
 from shardwrite.journal.process import Process, process_in
-from shardwrite.stores import (
+from shardwrite.stores.directories import copy_rights, fsync_directory, make_directories
+from shardwrite.stores.looking import (
     as_store_error,
-    copy_rights,
-    fsync_directory,
     is_there,
     listed,
-    make_directories,
+    opened,
     pread_all,
     read_file,
-    remove_state,
     write_all,
     write_new,
 )
-from shardwrite.stores.descriptors import opened
+from shardwrite.stores.removal import remove_state
 
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8

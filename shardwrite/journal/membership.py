@@ -9,9 +9,9 @@ from pathlib import Path
 
 from shardwrite.errors import RunEndedError
 from shardwrite.journal.lease import Lease
-from shardwrite.journal.writer import admit, close_journals
+from shardwrite.journal.lines import admit, close_journals
 from shardwrite.seams import resolve
-from shardwrite.stores import as_store_error
+from shardwrite.stores.looking import as_store_error
 
 _drivers: set[str] = set()  # of this process, that take part in a run now
 

@@ -15,18 +15,24 @@ from dataclasses import dataclass, replace
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
 from shardwrite.format.node import layout_in
-from shardwrite.journal.begin import differences, find_run, look_at_run, record_of, tidied_run
+from shardwrite.journal.begin import (
+    begun_with,
+    differences,
+    find_run,
+    has_lost_array,
+    look_at_run,
+    record_of,
+    tidied_run,
+)
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.lost import begun_with, has_lost_array
-from shardwrite.journal.record import Intent
+from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import refuse_consuming, take_away, take_back
 from shardwrite.journal.trust import require_trusted
 from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
-from shardwrite.plan import ShardWindow
-from shardwrite.plan.identity import Bounds
-from shardwrite.stores import as_store_error, is_there
+from shardwrite.plan.identity import Bounds, ShardWindow
+from shardwrite.stores.looking import as_store_error, is_there
 
 _MAX_TRIES = 3
 

@@ -5,8 +5,10 @@ The file lies inside the array so that it is moved and removed together with the
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,19 +20,59 @@ from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.journal.record import LaterFormatError, fields_in_lines
-from shardwrite.journal.sizes import MAX_SIZES, pack_sizes, unpack_sizes
+from shardwrite.journal.plan_record import LaterFormatError, fields_in_lines
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
-from shardwrite.plan import Identity
-from shardwrite.plan.identity import Bounds
+from shardwrite.plan.identity import Bounds, Identity
 from shardwrite.plan.limits import MAX_SHARDS
-from shardwrite.stores import parse_json, read_limit
+from shardwrite.stores.looking import parse_json, read_limit
+
+# ---- Sizes of the objects of an array as a short text, which a receipt holds
+
+
+MAX_SIZES = 2**20
+
+"""Number of objects up to which sizes are kept; an update writes all of them anew."""
+
+
+def pack_sizes(sizes: npt.NDArray[np.int64]) -> str:
+    """Sizes as a text.
+
+    The first bytes of all numbers come first, then the second bytes, and so on. Most of the last
+    ones are zero, so a size of some megabytes takes about four characters.
+
+    - `sizes`: the sizes in bytes; -1 stands for one that is not known.
+    """
+    planes = np.ascontiguousarray(sizes, dtype="<i8").view(np.uint8).reshape(-1, 8).T
+    return base64.b64encode(zlib.compress(planes.tobytes(), 1)).decode()
+
+
+def unpack_sizes(text: str, n: int) -> npt.NDArray[np.int64]:
+    """Sizes from the text that `pack_sizes` has made."""
+    if n > MAX_SIZES:
+        raise ValueError("more sizes than a receipt holds")
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(base64.b64decode(text, validate=True), 8 * n + 1)
+    except zlib.error as error:
+        raise ValueError(f"sizes that are none ({error})") from error
+    if len(data) != 8 * n or not unpacker.eof:
+        raise ValueError(f"not {n} sizes")
+    planes = np.frombuffer(data, dtype=np.uint8).reshape(8, n)
+    sizes = np.ascontiguousarray(planes.T).view("<i8").reshape(n).astype(np.int64)
+    if (sizes < -1).any():
+        raise ValueError("sizes that are none")
+    return sizes
+
 
 FORMAT = 1
+
 _MAX_UPDATES = 100
+
 _MAX_APPENDS = 10_000
+
 _NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
+
 _DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has given an identifier
 
 

@@ -18,17 +18,12 @@ from shardwrite.journal.bucket_runs import is_resumed
 from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.records import Beginning, Entry, Head, parse_lines
+from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines
 from shardwrite.journal.rundir import RunDirectory, drivers_in
 from shardwrite.place.target import Target
-from shardwrite.stores import (
-    Store,
-    as_store_error,
-    listed,
-    read_blocks,
-    read_limit,
-    remove_state,
-)
+from shardwrite.stores.base import Store
+from shardwrite.stores.looking import as_store_error, listed, read_blocks, read_limit
+from shardwrite.stores.removal import remove_state
 
 # Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
 # it may run more than once.

@@ -62,25 +62,23 @@ from shardwrite.journal.documents import (
     withdraw,
 )
 from shardwrite.journal.lease import CLOCK, is_left_behind
+from shardwrite.journal.lines import ensure_current
+from shardwrite.journal.plan_record import OtherVersionError, RunRecord
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.record import OtherVersionError, RunRecord
-from shardwrite.journal.writer import ensure_current
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
-from shardwrite.stores import (
-    NO_ROOM,
-    Proof,
+from shardwrite.stores.editing import NO_ROOM
+from shardwrite.stores.looking import (
     is_there,
     listed,
     parse_document,
     parse_json,
     read_file,
     read_there,
-    remove_state,
 )
+from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:
     from shardwrite.journal.lock import Claim

@@ -18,6 +18,14 @@ begun before is settled here, before any other process writes to the array, in t
 5. Move ``plan.json`` into the directory, and remove the directory.
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
+
+An append or a stream writes shards first, and enlarges the shape afterwards. If it is given up in
+between, elements that it has written lie beyond the shape. They would appear as values of the array
+as soon as something else makes it larger.
+
+Keys of chunks are added before a run commits, and removed when it ends or is given up. Each change
+is made under the lock of the array's document. So the list names all chunks that hold data at any
+time, also after a crash, and exactly these when no run is open.
 """
 
 from __future__ import annotations
@@ -29,29 +37,41 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import Document
+from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
+from shardwrite.format.frame import Frame, frame_at
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.manifest import (
+    Coords,
+    chunks_in,
+    has_manifest,
+    with_added,
+    with_present,
+)
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
-from shardwrite.grid import Box, ShardGrid, ravel
-from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.format.order import place
+from shardwrite.format.strategies import Strategy
+from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.bucket_runs import confirm, is_resumed
-from shardwrite.journal.documents import discard_ends
+from shardwrite.journal.documents import DocumentChange, discard_ends
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.manifest import present_listed
+from shardwrite.journal.lines import TOKEN, Beginning
 from shardwrite.journal.receipt import (
     Receipt,
     UpdateEntry,
     changed_region,
     read_receipt,
 )
-from shardwrite.journal.records import Beginning
 from shardwrite.journal.replay import (
     Replay,
     begun,
@@ -71,23 +91,266 @@ from shardwrite.journal.rundir import (
     remove_empty,
     run_in,
 )
-from shardwrite.journal.undo import recover_changes
+from shardwrite.journal.undo import Change, OldBytes, change_in_place, recover_changes, shard_claim
 from shardwrite.journal.wing_states import CONSUMES
-from shardwrite.journal.writer import TOKEN
+from shardwrite.place.framed import write_framed
 from shardwrite.place.target import Target
-from shardwrite.plan import ShardWindow
-from shardwrite.plan.identity import Bounds
-from shardwrite.stores import (
-    Proof,
-    Store,
-    as_store_error,
-    data_in,
-    give_room,
-    is_there,
-    listed,
-    remove_data,
-    remove_state,
-)
+from shardwrite.plan.identity import Bounds, ShardWindow
+from shardwrite.read.signatures import signature_of
+from shardwrite.read.stored_shard import ExistingShard, open_shard
+from shardwrite.seams import resolve
+from shardwrite.stores.base import Bounded, Capability, ObjectWriter, Store
+from shardwrite.stores.editing import NO_ROOM, give_room, needing
+from shardwrite.stores.looking import as_store_error, is_there, listed
+from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+
+# ---- Elements beyond the shape of an array, in shards that lie inside of it in part
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a process may do to shards of a run."""
+
+    proof: Proof  # proof that the shards may be removed, if nothing is left in them
+    # Called right before a shard is changed, replaced or removed. If it raises, the shard stays as
+    # it is.
+    check: Callable[[], None]
+    # Whether the run has changed shards in place. Where a full disk has no room for a new object,
+    # they are then changed in place, too.
+    in_place: bool = False
+
+
+def clear_beyond(
+    store: Store,
+    metadata: ArrayMetadata,
+    shards: Iterable[Shape],
+    durability: str,
+    rights: Rights,
+    scope: str,
+) -> list[Shape]:
+    """Give elements beyond the shape of an array the fill value, in a new object for each shard.
+
+    Shards that are damaged stay as they are. What an earlier process of the same scope has left is
+    removed first, so that it publishes nothing if it was only frozen.
+
+    - `shards`: positions of shards in the shard grid. Those that lie inside of the shape stay.
+    """
+    grid, removed = metadata.grid, []
+    for index in shards:
+        if grid.whole.contains(grid.shard_box(index)):
+            continue
+        store.discard_scope(metadata.shard_key(index), scope)
+        shard = _opened(store, metadata, index)
+        if shard is None:
+            continue
+        with shard:
+            try:
+                new = _without_outside(shard, grid.shard_box(index).start)
+            except CorruptShardError:
+                continue  # verify tells of it
+            if new is None:
+                continue
+            frame = _frame_of(shard, index)
+            attempt = f"{scope}.{uuid.uuid4().hex}"
+            try:
+                with (
+                    needing(shard.reader.nbytes, shard.key),
+                    store.transaction(
+                        durability, attempt, rights.check, proof=rights.proof
+                    ) as transaction,
+                ):
+                    if not (new[0] >= 0).any():
+                        transaction.remove(shard.key, shard.check_current)
+                        removed.append(index)
+                        continue
+                    if isinstance(transaction, Bounded):
+                        transaction.expect_nbytes(shard.reader.nbytes)
+                    writer = transaction.create(shard.key)
+                    if Capability.CONDITIONAL in store.capabilities:
+                        writer.expect(shard.reader.version)
+                    _write(shard, writer, frame, *new)
+                    writer.finish(shard.check_current)
+            except StoreError as error:
+                if error.errno not in NO_ROOM or not rights.in_place or frame is not None:
+                    raise
+                change, version = _cleared_in_place(shard, *new), shard.reader.version
+                with shard_claim(str(rights.proof.run_path), shard.key) as claim:
+                    change_in_place(claim, store, change, durability, version, rights.check)
+    return removed
+
+
+def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
+    try:
+        return open_shard(metadata, store, index)
+    except CorruptShardError:
+        return None  # verify tells of it
+
+
+def _without_outside(
+    shard: ExistingShard, origin: Shape
+) -> tuple[npt.NDArray[np.int64], dict[int, Buffer]] | None:
+    """Sizes of the inner chunks without what lies beyond the array, and those encoded anew.
+
+    It is None if nothing lies beyond. An inner chunk that is empty has the size -1.
+    """
+    metadata, nbytes = shard.metadata, shard.stored().nbytes.copy()
+    grid, changed = metadata.grid, dict[int, Buffer]()
+    for rank in shard.present():
+        at = unravel(rank, grid.chunks_per_shard)
+        start = tuple(o + i * c for o, i, c in zip(origin, at, grid.chunks, strict=True))
+        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+        if grid.whole.contains(box):
+            continue
+        inside = box.intersect(grid.whole)
+        tiles = np.empty((1, *grid.chunks), dtype=metadata.pipeline.stored_dtype)
+        tiles[...] = metadata.fill_value
+        part = (0, *inside.shift(start).slices)
+        old = shard.chunk(rank) if inside.size else None
+        if old is not None:
+            tiles[part] = old[part[1:]]
+        if metadata.fill_pattern.empty(tiles).all():
+            nbytes[rank] = -1
+            continue
+        (encoded,) = metadata.pipeline.encode(tiles, None)
+        offset, size = (int(v) for v in shard.index.table[rank])
+        if bytes(encoded) != bytes(shard.source.read(offset, size)):
+            nbytes[rank], changed[rank] = len(encoded), bytes(encoded)
+    if not changed and (nbytes == shard.stored().nbytes).all():
+        return None
+    return nbytes, changed
+
+
+def _write(
+    shard: ExistingShard,
+    writer: ObjectWriter,
+    frame: Frame | None,
+    nbytes: npt.NDArray[np.int64],
+    changed: dict[int, Buffer],
+) -> None:
+    """Write a shard anew, within its frame if it has one."""
+
+    def write_chunks(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        for rank in ranks.tolist():
+            data = changed.get(rank)
+            if data is None:
+                old, size = (int(v) for v in shard.index.table[rank])
+                data = shard.source.read(old, size)
+            writer.write([data])
+
+    if frame is None:
+        _write_plain(shard, writer, nbytes, write_chunks)
+        return
+    layout = frame.close(nbytes)
+    index = ShardIndex.build(layout.offsets, nbytes)
+    write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
+
+
+def _write_plain(
+    shard: ExistingShard,
+    writer: ObjectWriter,
+    nbytes: npt.NDArray[np.int64],
+    write_chunks: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
+) -> None:
+    """Write inner chunks in the sequence of the old shard, and the index."""
+    codec, stored = shard.metadata.index_codec, shard.stored()
+    placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
+    seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
+    if seal.prefix:
+        writer.write([seal.prefix])
+    end = codec.base_nbytes
+    for rank in placement.sequence:
+        offset = int(placement.offsets[rank])
+        if offset > end:
+            writer.skip(offset - end)
+        write_chunks(writer, np.array([rank]))
+        end = offset + int(nbytes[rank])
+    if seal.suffix:
+        writer.write([seal.suffix])
+
+
+def _cleared_in_place(
+    shard: ExistingShard, nbytes: npt.NDArray[np.int64], changed: dict[int, Buffer]
+) -> Change:
+    """Change that appends the inner chunks that are encoded anew, and writes the index."""
+    old_nbytes, offsets = shard.reader.nbytes, shard.stored().offsets.copy()
+    end, writes = old_nbytes, list[tuple[int, Buffer]]()
+    for rank, data in changed.items():
+        offsets[rank] = end
+        writes.append((end, data))
+        end += len(data)
+    seal = shard.metadata.index_codec.seal(ShardIndex.build(offsets, nbytes))
+    writes.append((0 if seal.prefix else end, seal.prefix or seal.suffix))
+    spans = [(start, start + len(data)) for start, data in writes]
+    saved = OldBytes(shard.reader, [span for span in spans if span[0] < old_nbytes])
+    return Change(shard.key, old_nbytes, writes, saved, spans)
+
+
+def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
+    """Frame of a shard that is a file of another format, too; None if it is a plain one."""
+    signature = signature_of(shard.metadata, shard.reader)
+    if signature is None:
+        return None
+    strategy: Strategy | None = resolve("old shard", signature.strategy)(shard)
+    return None if strategy is None else frame_at(strategy, shard.metadata, index)
+
+
+# ---- The manifest of an array while runs change the array
+
+
+def list_before(
+    run: RunDirectory, part: ArrayMetadata, region: Box, durability: str, driver: str
+) -> None:
+    """List the inner chunks that a run may write, before it commits anything.
+
+    Chunks outside of the array are left out; those that the run adds to it are listed as soon as
+    the shape of the array has them. Nothing is done if the array keeps no manifest.
+
+    - Raises RunEndedError if the run has ended meanwhile.
+    """
+    if not has_manifest(part.document):
+        return
+    with run.ending():
+        run.change(partial(all_listed, part, region), durability, driver)
+
+
+def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
+    """Document whose manifest also lists all chunks that a region touches inside the array."""
+    return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
+
+
+def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
+    """Look which chunks of a part of an array hold data, for its manifest.
+
+    No other run may write the shards of the part until the document was changed.
+
+    - Returns: makes a document whose manifest lists exactly these chunks of the part. It does
+      nothing if the array keeps no manifest, and then no index is read.
+    - Raises CorruptShardError if the index of a shard is not valid.
+    """
+    if not has_manifest(part.document):
+        return _same
+    from shardwrite.read.array import ShardedArray  # for arrays with a manifest
+    from shardwrite.read.chunk_table import stored_coords_here
+
+    grid = part.grid
+    per_shard = grid.chunks_per_shard
+    start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
+    stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
+    coords = stored_coords_here(ShardedArray(part, store))
+    return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
+
+
+def _exact(part: ArrayMetadata, box: Box, coords: Coords, document: Document) -> Document:
+    """Document whose manifest lists those chunks of a box that hold data inside the array."""
+    shape = document["shape"]
+    whole = chunks_in(Box((0,) * len(shape), tuple(shape)), shape, part.grid.chunks)
+    is_inside = (coords < np.array(whole.stop, dtype=np.int64)).all(axis=1)
+    return with_present(document, box, coords[is_inside])
+
+
+def _same(document: Document) -> Document:
+    return document
+
 
 ENDED, TAKEN = "ended", "taken"
 
@@ -385,7 +648,7 @@ def _clear_edges(
     check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    from shardwrite.journal.edges import Rights, clear_beyond  # for arrays that have become smaller
+    # for arrays that have become smaller
 
     array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts

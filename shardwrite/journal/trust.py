@@ -35,7 +35,8 @@ from shardwrite._lazy import if_loaded
 from shardwrite.errors import UntrustedStateError
 from shardwrite.place.base import Place
 from shardwrite.place.target import Target
-from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
+from shardwrite.stores.looking import as_store_error, owner_of
+from shardwrite.stores.removal import SET_ASIDE
 
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10

@@ -2,10 +2,10 @@
 
 ``<leaf>.conversion.shardwrite/record.json``
     The tree of that name is converted or consumed. Nothing else writes
-    to it; see :mod:`shardwrite.journal.in_place`.
+    to it; see :mod:`shardwrite.convert.swap`.
 ``consumes.json`` in the directory of a run
     The shards of the run hold what was removed elsewhere. They are not taken away; see
-    :mod:`shardwrite.journal.consuming`.
+    :mod:`shardwrite.convert.removal`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from shardwrite.errors import JournalError
 from shardwrite.place.target import Target
 from shardwrite.seams import REMEDY, resolve
-from shardwrite.stores import CONVERSION_SUFFIX, is_there
+from shardwrite.stores.directories import CONVERSION_SUFFIX
+from shardwrite.stores.looking import is_there
 
 CONSUMES = "consumes.json"
 RECORD = "record.json"

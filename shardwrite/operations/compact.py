@@ -10,26 +10,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.engines import active_engine
+from shardwrite.engines.choice import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
-from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
+from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.neighbours import look_beside, make_way
 from shardwrite.operations.verify import how_to_mend, refuse_waiting
 from shardwrite.place.target import COMPACTION, Target, resolve_target
-from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
+from shardwrite.plan.make import Update, make_plan
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.read.signatures import signature_at
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.job import Job, RunOptions, intent_of
 from shardwrite.runs.old_shards import shards_at_ends
-from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport

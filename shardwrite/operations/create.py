@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.engines import active_engine
+from shardwrite.engines.choice import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape, Sized
-from shardwrite.journal import Ledger, holding
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.ledger import Ledger
 from shardwrite.operations.keywords import EXISTING
 from shardwrite.options import (
     ArrayKeywords,
@@ -27,13 +28,15 @@ from shardwrite.options import (
     taken_from,
 )
 from shardwrite.place.target import resolve_new
-from shardwrite.plan import Partition, Plan, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import resolve_shapes
+from shardwrite.plan.partition import Partition
+from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import naming_settings, resources_of, with_configured
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.finished import has_ended
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.source import NoChunks
 
 

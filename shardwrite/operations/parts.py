@@ -12,18 +12,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from shardwrite.engines import LocalEngine
+from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
-from shardwrite.journal import (
-    Receipt,
-    RunDirectory,
-    read_receipt,
-)
+from shardwrite.journal.receipt import Receipt, read_receipt
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.operations.keywords import EXISTING, ProgressKeywords, StripeKeywords
-from shardwrite.operations.part_sources import PartSource, check_fits
-from shardwrite.operations.steps import Share, counted_at, enter_at, run_in_parts, steps_of
+from shardwrite.operations.steps import (
+    PartSource,
+    Share,
+    check_fits,
+    counted_at,
+    enter_at,
+    run_in_parts,
+    steps_of,
+)
 from shardwrite.options import (
     BeginKeywords,
     ModeKeywords,
@@ -35,7 +39,8 @@ from shardwrite.options import (
     taken_from,
 )
 from shardwrite.place.target import Target, resolve_new, resolve_target
-from shardwrite.plan import Plan, check_n_parts, check_part, memory_limit_of
+from shardwrite.plan.options import memory_limit_of
+from shardwrite.plan.plan import Plan, check_n_parts, check_part
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import (
@@ -45,9 +50,8 @@ from shardwrite.runs.in_parts import (
     refuse_unwritten,
     run_on,
 )
-from shardwrite.runs.job import Job
+from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
-from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import NoChunks

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import shardwrite._dask as dask
+from shardwrite.engines.choice import active_engine
 from shardwrite.entry.public import public
-from shardwrite.place.url import at_url, named
-from shardwrite.read.array import as_dask_array, open_sharded
+from shardwrite.errors import SpecError
+from shardwrite.format.manifest import keys_of, listed_chunks, origin_in
+from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.place.base import at_url, named
+from shardwrite.place.target import document_of, resolve_place
+from shardwrite.read.array import ShardedArray, as_dask_array, open_sharded
+from shardwrite.read.chunk_table import stored_coords
 
 
 @public
@@ -66,3 +76,112 @@ def from_sharded_zarr(
     """
     view = open_sharded(at_url(store, storage_options, is_read=True), named(name, component))
     return as_dask_array(view, chunks, dask_name=dask_name, inline_array=inline_array)
+
+
+# ---- Which inner chunks of an array hold data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PresentChunks:
+    """Inner chunks of an array that hold data. :func:`shardwrite.present` makes one.
+
+    Attributes
+    ----------
+    coords : numpy.ndarray of int64, shape (n, ndim)
+        Positions in the grid of inner chunks, in row-major order.
+    chunks : tuple of int
+        Shape of an inner chunk, in elements. ``coords * chunks`` are the first elements.
+    origin : numpy.ndarray of int64, shape (ndim,)
+        Coordinates of the first chunk in the keys: the attribute ``"chunk_grid_origin"``, which
+        zarr-vectors writes, or zeros.
+    """
+
+    coords: npt.NDArray[np.int64]
+    chunks: Shape
+    origin: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of the chunks."""
+        return len(self.coords)
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys such as ``"0.3.12"``, sorted as text, as zarr-vectors lists them."""
+        return keys_of(self.coords, self.origin)
+
+    def __repr__(self) -> str:
+        return f"<PresentChunks: {len(self):,} inner chunks of {self.chunks}>"
+
+
+@public
+def present(
+    array: Any,
+    *,
+    name: str | None = None,
+    listed: bool = False,
+    on_shards: Callable[[int], None] | None = None,
+) -> PresentChunks:
+    """List the inner chunks of an array that hold data, from the indexes of its shards.
+
+    No chunk is read. An array without shards is asked for the object of each chunk. A chunk that
+    was stored although it has only the fill value is listed.
+
+    Parameters
+    ----------
+    array : str, path, store or node of zarr-python, or what :func:`open_sharded` returns
+        The array.
+    name : str, optional
+        Path of the array in the store.
+    listed : bool
+        Read the list that the array keeps in its attribute ``"nonempty_chunks"``, and no index.
+        While a run on the array is open or interrupted, it may also name chunks that are empty.
+    on_shards : callable, optional
+        Function that is called with the number of shards that were read since its last call.
+
+    Returns
+    -------
+    PresentChunks
+        Their positions in the grid of inner chunks, and their keys.
+
+    Raises
+    ------
+    SpecError
+        If there is no array, or its attribute ``"chunk_grid_origin"`` does not hold one integer for
+        each axis. Also if the list was asked for, and the array keeps none.
+    CorruptShardError
+        If an index is not valid.
+    StoreError
+        If the storage refuses.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10) // 80
+    >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
+    >>> found = shardwrite.present(path)
+    >>> found.coords.tolist(), found.keys
+    ([[10], [11], [12]], ['10', '11', '12'])
+    """
+    opened = array if isinstance(array, ShardedArray) else open_sharded(array, name)
+    metadata = opened.metadata
+    origin = origin_in(metadata.document, metadata.grid.ndim)
+    if listed:
+        coords = _listed(array, name, metadata.grid)
+    else:
+        coords = stored_coords(active_engine(), opened, on_shards)
+    return PresentChunks(coords, metadata.grid.chunks, origin)
+
+
+def _listed(array: Any, name: str | None, grid: ShardGrid) -> npt.NDArray[np.int64]:
+    """Positions of the inner chunks that the manifest of an array lists, inside the array."""
+    if isinstance(array, ShardedArray):
+        raise SpecError(
+            "an array that is open does not tell its list",
+            field="array",
+            value=repr(array),
+            remedy="give its path or store",
+        )
+    coords = listed_chunks(document_of(resolve_place(array, name, is_read=True)))
+    counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
+    is_inside = ((coords >= 0) & (coords < np.array(counts, dtype=np.int64))).all(axis=1)
+    return coords[is_inside]

@@ -9,32 +9,31 @@ import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
-from shardwrite.engines import Engine, active_engine
+from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public, taking
-from shardwrite.errors import SpecError
-from shardwrite.journal import (
-    RunDirectory,
-    give_up,
-    holding,
-    tidied_neighbours,
-    tidied_run,
-    unfinished,
-)
+from shardwrite.errors import JournalError, SpecError
+from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.bucket_runs import holding, refuse_unfinished
+from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.wing_states import abandon_in_place
-from shardwrite.operations.committing import committing
+from shardwrite.operations.icechunk_sessions import committing
 from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
-from shardwrite.operations.traffic import with_traffic
+from shardwrite.operations.plan import with_traffic
 from shardwrite.options import names, taken_from
-from shardwrite.place.scratch import target_via
-from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import Plan, PlanOptions, as_region
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target, resolve_target, target_via
 from shardwrite.plan.limits import check_region
+from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.plan import Plan
+from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at, open_sharded
-from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.read.hierarchy import Hierarchy
+from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, target_of_update
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
@@ -315,3 +314,38 @@ def nothing_in(store: Any, region: Any, name: str | None) -> tuple[dask.array.Ar
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
     nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
     return nothing, box.slices[:-1]
+
+
+# ---- Hierarchies in which a run has not ended. They are neither converted nor copied
+
+
+_END_IT = (
+    "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
+    "or copy the array"
+)
+
+
+def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
+    """Refuse a hierarchy if a run on one of its arrays has not ended.
+
+    - `is_kept`: whether the hierarchy is only read. Untrusted state beside it is then ignored,
+      because anybody may have put it there.
+    """
+    for name, source in tree.arrays:
+        place = tree.place.member(name) if name else tree.place
+        if not isinstance(place, Directory):
+            refuse_unfinished(place, _END_IT)
+            continue
+        beside = look_beside(Target(place, place.beside))
+        if beside.untrusted is not None and not is_kept:
+            raise beside.untrusted
+        if beside.run is not None and beside.run.makes_array:
+            raise JournalError(
+                f"the run that makes {source.label} has not ended, so shards are missing. Make the "
+                "same call again to finish it, and then convert or copy the array",
+                path=str(place.beside),
+            )
+        if beside.run is not None or beside.updates:
+            raise JournalError(
+                f"a run on {source.label} has not ended. {_END_IT}", path=str(place.beside)
+            )

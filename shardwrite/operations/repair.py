@@ -19,8 +19,9 @@ as runs do: see :mod:`shardwrite.operations.salvage` and :mod:`shardwrite.journa
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,33 +29,26 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.config.table import STRATEGY
-from shardwrite.config.values import value_of
-from shardwrite.engines import active_engine
+from shardwrite.config.table import STRATEGY, value_of
+from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
-from shardwrite.errors import JournalError, SpecError
+from shardwrite.errors import JournalError, SpecError, printable
+from shardwrite.format.frame import signatures_in
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.placed import ScatteredChunks
-from shardwrite.format.signatures import signatures_in
-from shardwrite.format.strategies import as_strategy
-from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Shape, ravel
-from shardwrite.journal import (
-    Ledger,
-    RunDirectory,
-    drivers_on,
-    give_up,
-    give_up_passing,
-    holding,
-    live_holders,
-    read_receipt,
-    replay,
-    require_trusted,
-)
-from shardwrite.operations.quarantine import keep_copy
-from shardwrite.operations.repaired import Repair, RepairTask
+from shardwrite.format.strategies import Strategy, as_strategy
+from shardwrite.grid import Shape, ravel, unravel
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.lease import live_holders
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.neighbours import give_up, give_up_passing
+from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.replay import drivers_on, replay
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Report
-from shardwrite.operations.salvage import find_torn, salvage_shards
+from shardwrite.operations.salvage import find_torn, keep_copy, salvage_shards
 from shardwrite.operations.steps import BadShards, RepairOptions, steps_of
 from shardwrite.operations.verify import (
     Opened,
@@ -67,8 +61,8 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
-from shardwrite.read.inspection import inspect_shards
-from shardwrite.read.versions import object_versions
+from shardwrite.read.inspection import inspect_shards, of_objects
+from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.given import check_meaning, take, take_written
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
@@ -77,6 +71,168 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
+
+
+# ---- What a repair has done, and what it has left to do
+
+
+_INTERRUPTED = (
+    "an earlier repair has not ended; repair again with the source, or give it up with "
+    "shardwrite abandon"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTask:
+    """A shard that must be written again."""
+
+    key: str  # storage key of the shard
+    index: tuple[int, ...]  # position of the shard in the shard grid
+    # Elements of the shard: ``(start, stop)`` along each axis. It is the whole volume if the hash
+    # of a volume scatters the chunks of the shard.
+    region: tuple[tuple[int, int], ...]
+    reason: str  # description of the fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Result):
+    """Report of a repair: the work that was done, and the work that is left.
+
+    Attributes
+    ----------
+    path : str
+        Path of the array.
+    tasks : tuple of RepairTask
+        The shards that must be written again. If `result` is not None, they were written.
+    n_temporaries : int
+        Number of stale temporary files that were removed; if `is_look`, that were found.
+    quarantined : tuple of str
+        Paths of the copies of bad shards.
+    salvaged : tuple of str
+        One text for each shard that was cut back to an earlier state, and how that was found. Or
+        for each HDF5 file that got a new index.
+    result : WriteResult or None
+        Result of writing the shards; None if none was written.
+    is_look : bool
+        Whether nothing was changed, because the call gave no source and asked for no salvage.
+    is_interrupted : bool
+        Whether an earlier repair has not ended. Updates are refused until it ends.
+    changed : tuple of str
+        Keys of good shards that another program has changed since they were written here. With a
+        source they are in `tasks`.
+    warnings : tuple of str
+        If `is_look`, warnings about the files beside the array; see :class:`Report`. Of a salvage,
+        one text for each HDF5 file that it could not mend, and why.
+    is_compared : bool
+        Whether every value was compared with the source.
+    """
+
+    path: str
+    tasks: tuple[RepairTask, ...]
+    n_temporaries: int
+    quarantined: tuple[str, ...]
+    salvaged: tuple[str, ...]
+    result: WriteResult | None = None
+    is_look: bool = False
+    is_interrupted: bool = False
+    changed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    is_compared: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return (not self.tasks or self.result is not None) and not self.is_interrupted
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and `is_done`, as a dictionary that JSON can hold."""
+        return {
+            **asdict(self),
+            "result": self.result.to_dict() if self.result else None,
+            "is_done": self.is_done,
+        }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Rows of the table, without the list of shards."""
+        done = (
+            "written again"
+            if self.result is not None
+            else "to write again; give the source to do it"
+        )
+        left = counted(self.n_temporaries, "temporary file")
+        rows = [
+            ("array", self.path),
+            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "all are good"),
+            ("leftovers", left + (" to remove" if self.is_look else " removed")),
+        ]
+        rows += [("compared", "with the source, every value")] if self.is_compared else []
+        rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
+        rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
+        rows += [("salvaged", text) for text in self.salvaged]
+        if self.changed:
+            told = "shards, by another program, since they were written here"
+            rows.append(("changed", f"{len(self.changed):,} {told}"))
+        return rows
+
+    def _faults(self) -> list[tuple[str, str]]:
+        """One row for each shard that was bad, or still is."""
+        return [
+            (task.key, f"[{', '.join(f'{a}:{b}' for a, b in task.region)}] {task.reason}")
+            for task in self.tasks[:50]
+        ]
+
+    @property
+    def _title(self) -> str:
+        return "repaired" if self.is_done else "to repair"
+
+    def __repr__(self) -> str:
+        told = f"{self._title}: {counted(len(self.tasks), 'shard')}" if self.tasks else "all good"
+        return f"<Repair of {printable(self.path)}, {told}>"
+
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        faults = self._faults()
+        headline = [
+            (f"{len(self.tasks):,}", f"shards {'written again' if self.is_done else 'to write'}"),
+            (f"{len(self.salvaged):,}", "salvaged"),
+            (f"{len(self.quarantined):,}", "in quarantine"),
+        ]
+        return Facts(
+            title=self._title,
+            subject=self.path,
+            headline=headline,
+            problems=[] if self.is_done else faults,
+            notes=[("warning", text) for text in self.warnings],
+            rows=[*self._rows(), *(faults if self.is_done else [])],
+        )
+
+
+# ---- Versions of the objects of an array, to tell later which of them were replaced or changed
+
+
+def object_versions(
+    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Digests of the versions of some objects, by :meth:`Readable.version`.
+
+    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
+    """
+    return of_objects(engine, array, ranks, _versions_of)
+
+
+def _versions_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    metadata, store = array.metadata, array.store
+    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
+    return np.array([_digest(store.version(key)) for key in keys], dtype=np.int64)
+
+
+def _digest(version: object) -> int:
+    """A number for a version, the same one in every process."""
+    if version is None:
+        return 0
+    found = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
+    return int.from_bytes(found, "little", signed=True) or 1
+
 
 _COMPARED = "compared:"
 

@@ -16,6 +16,10 @@ before each rename.
 - Otherwise the salvage is an update of the shards that it cuts, with a run of its own. No other
   update writes these shards meanwhile. A salvage that has died is not continued: the next writer
   gives its run up, and each of its shards is then either still torn or already cut.
+
+That directory lies where the run state of the array lies. If that state lies in the array's bucket,
+the copies lie there, too, below ``shardwrite-quarantine/`` in the array: the directory of this
+process would be removed at its exit.
 """
 
 from __future__ import annotations
@@ -28,8 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges, ShardReader
-from shardwrite.encode.scan import scan_for_end, shard_up_to
+from shardwrite.encode.reader import Ranges, ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
@@ -37,51 +40,76 @@ from shardwrite.errors import (
     RunEndedError,
     StoreError,
 )
+from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.signatures import Signature
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.journal import (
-    Intent,
-    Ledger,
-    RunDirectory,
-    begin_beside,
-    begin_run,
-    end_run,
-    give_up,
-    list_before,
-    make_way,
-    own_journals,
-    present_listed,
-    recover_changes,
-    taking_part,
-)
-from shardwrite.operations.quarantine import keep_copy
+from shardwrite.journal.begin import begin_run
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.lines import own_journals
+from shardwrite.journal.membership import taking_part
+from shardwrite.journal.neighbours import begin_beside, give_up, make_way
+from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.takeover import end_run, list_before, present_listed
+from shardwrite.journal.trust import require_trusted_copies
+from shardwrite.journal.undo import recover_changes
+from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
-from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
+from shardwrite.plan.estimate import BATCH_NBYTES
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
 from shardwrite.runs.old_shards import OldShards
 from shardwrite.runs.receipts import updated_receipt
 from shardwrite.seams import resolve
-from shardwrite.stores import (
-    COPIED_NBYTES,
-    ObjectReader,
-    ObjectWriter,
-    Protectable,
-    Store,
-    Transaction,
-    as_store_error,
-    copy_bytes,
-)
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Protectable, Store, Transaction
+from shardwrite.stores.directories import make_directories
+from shardwrite.stores.files import COPIED_NBYTES, copy_bytes
+from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
+# ---- Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced
+
+
+def keep_copy(target: Target, key: str, durability: str) -> str:
+    """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
+
+    - Raises UntrustedStateError if the directory is a link, or another user's.
+    """
+    leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
+    if target.in_store:
+        return _kept_in_bucket(target, key, f"{QUARANTINE_PREFIX}{leaf}", durability)
+    beside = target.beside.name.removesuffix(RUN_SUFFIX)
+    directory = target.beside.with_name(f"{beside}.quarantine")
+    with as_store_error(str(directory), "cannot make"):
+        make_directories(directory, durability, like=target.place.rights_like)
+    require_trusted_copies(directory)  # anybody may have put it there before
+    target.place.keep_copy(key, directory / leaf, durability)
+    return str(directory / leaf)
+
+
+def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:
+    reader = target.store.open(key)
+    if reader is None:
+        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+    with reader:
+        data = reader.read(0, reader.nbytes)
+    target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
+    return f"{target.label}/{leaf}"
+
+
 _BY_JOURNAL = "the size in the journal"
+
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
+
 _BY_DATASET = "which another program may have changed; all else in the file is as it was"
+
 _CHANGED = "another program has changed it since the run wrote it"
+
 _FROM_SOURCE = "Repair it with the source (--source)"
+
 _BY_THE_RUN = "Run the command that writes the array again with recheck=True (--recheck)"
 
 

@@ -2,15 +2,21 @@
 
 The journal or the receipt of an array and the indexes of its shards tell whether it is whole. On
 request, every inner chunk is decoded, and values are compared with the source.
+
+This is a run of its own beside the array, so that no update goes on meanwhile. If it dies, it is
+given up like a salvage.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -18,39 +24,267 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.engines import Engine, active_engine
+from shardwrite.codecs.documents import Document
+from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError
+from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import kind_of_document
 from shardwrite.format.passage import passage_between
 from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
-from shardwrite.operations.accept import accept_as_it_is
+from shardwrite.journal.begin import begin_run
+from shardwrite.journal.bucket_runs import fetched, holding
+from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.lines import own_journals
+from shardwrite.journal.membership import taking_part
+from shardwrite.journal.neighbours import Beside, begin_beside, give_up, look_beside, make_way
+from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.receipt import Contents, read_receipt
+from shardwrite.journal.replay import replay
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.takeover import end_run, present_listed
+from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Problem, Report
-from shardwrite.operations.verify_groups import is_group, unlisted_in, verify_group
 from shardwrite.place.base import Place
-from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.place.target import (
+    Target,
+    document_if_there,
+    document_of,
+    resolve_place,
+    resolve_target,
+)
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.census import Census, ShardState
 from shardwrite.read.compare import compare
-from shardwrite.read.foreign_keys import REMEDY, OtherNames, other_names
-from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
+from shardwrite.read.hierarchy import documents_below
+from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards, stored_sizes
 from shardwrite.read.source import SourceMetadata, as_dask, by_inner_chunks
-from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
+from shardwrite.read.stored_array import (
+    REMEDY,
+    OtherNames,
+    StoredArray,
+    check_names_of,
+    other_names,
+    stored_at,
+)
 from shardwrite.runs.given import Given, is_in_order, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
+from shardwrite.runs.needs import check_updatable
+from shardwrite.runs.receipts import updated_receipt
 from shardwrite.seams import all_of, needed
-from shardwrite.stores import is_there, mode_of
+from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
-from shardwrite.write.donor import Donor
+from shardwrite.write.copying import Donor
+
+# ---- Accept an array as another program has left it: its receipt is made to say what is there
+
+
+def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str, str]]) -> None:
+    """Make the receipt of an array say that its objects and its metadata are right as they are.
+
+    - Raises CorruptShardError if there is a bad shard.
+    """
+    if bad:
+        key, message = bad[0]
+        raise CorruptShardError(
+            f"{target.label} is not accepted, since {len(bad)} shards are bad: {message}; write "
+            "them again from their source with repair (shardwrite repair --source)",
+            key=key,
+        )
+    check_updatable(target.store, FixedOrder())
+    require_trusted(target)
+    directory = _begin(target, array)
+    try:
+        with taking_part(directory.path, driver := uuid.uuid4().hex[:12]):
+            _accept(directory, array, driver)
+    except Exception:
+        # The first error is raised, not one of the clean-up.
+        with contextlib.suppress(StoreError, JournalError, RunEndedError):
+            give_up(directory)
+        raise
+
+
+def _begin(target: Target, array: ShardedArray) -> RunDirectory:
+    """Begin a run that no other run on the array goes along with."""
+    grid, name = array.metadata.grid, uuid.uuid4().hex
+    intent = Intent(
+        digest=name,
+        mode="r+",
+        identity=Identity(mode="r+", salvage=True, region=grid.whole.bounds),
+        shards_from=ShardWindow((0,) * grid.ndim, grid.counts),
+    )
+    own = replace(target, update=f"accept-{name[:16]}")
+    make_way(own, intent, restart=False)
+    create = partial(
+        begin_run,
+        own,
+        intent,
+        array.metadata.text,
+        restart=False,
+        durability=target.durability(),
+    )
+    return begin_beside(own, create)[0]
+
+
+def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
+    target, metadata = directory.target, array.metadata
+    level = target.durability()
+    sizes = stored_sizes(active_engine(), array, np.arange(metadata.grid.n_shards))
+    with as_store_error(target.label, "cannot accept"):
+        listed = present_listed(metadata, target.store)
+        with directory.ending():
+            document = without_keys(target.document)
+            if document != metadata.document:
+                raise JournalError(
+                    f"the metadata of {target.label} have changed meanwhile; verify it again",
+                    path=target.label,
+                )
+            directory.change(listed, level, driver)
+            nothing = Ledger(metadata.grid)
+            # Another program may have changed what earlier updates have written.
+            receipt = updated_receipt(directory, metadata, nothing, {}, level).all_replaced()
+            contents = Contents.of(np.maximum(sizes, 0))
+            accepted = replace(receipt, contents=contents, accepted=document)
+            directory.leave(accepted, level, driver)
+        end_run(directory, own_journals(driver))
+
+
+# ---- Whether groups with consolidated metadata list the nodes below them as they are
+
+
+_REMEDY = (
+    "make the call again that has written it, or consolidate the group anew with "
+    "zarr.consolidate_metadata"
+)
+
+_LIST = "consolidated_metadata"
+
+
+def is_group(place: Place) -> bool:
+    """Whether a group of Zarr v3 stands at a place."""
+    return not place.hierarchy and place.kind() == "group"
+
+
+def verify_group(place: Place, **others: bool) -> Report:
+    """Compare the consolidated metadata of a group, and of all groups below, with their nodes."""
+    for field, is_wanted in others.items():
+        if is_wanted:
+            raise SpecError(
+                "is for arrays, and a group stands there",
+                field=field,
+                value=place.label,
+                remedy="leave it out, or give the path of an array",
+            )
+    lists = _lists(place)
+    while True:
+        documents = documents_below(place)
+        problems = [
+            problem
+            for group, listed in lists.items()
+            for problem in _differences(group, listed, documents)
+        ]
+        again = _lists(place) if problems else lists
+        if again == lists:  # else another process has written an array meanwhile
+            break
+        lists = again
+    nothing = np.zeros(0, dtype=np.int64)
+    return Report(
+        path=place.label,
+        expected_by="consolidated metadata" if lists else "",
+        n_shards=0,
+        n_present=0,
+        n_absent=0,
+        n_missing=0,
+        n_pending=0,
+        n_inner_chunks=0,
+        n_stored_chunks=0,
+        raw_nbytes=0,
+        stored_nbytes=0,
+        used_nbytes=0,
+        unused_nbytes=0,
+        orders={},
+        deep=False,
+        against=False,
+        problems=tuple(problems),
+        n_nodes=len(documents),
+        states=nothing.astype(np.uint8),
+        stored=nothing,
+    )
+
+
+def _lists(place: Place) -> dict[str, dict[str, Document]]:
+    """What the group, and each group below, lists, if it has consolidated metadata."""
+    below = documents_below(place)
+    names = ["", *(name for name in below if kind_of_document(below[name]) == "group")]
+    found = {}
+    for name in names:
+        group = place.member(name) if name else place
+        document = document_if_there(group)
+        if document is not None and has_consolidated(document, group):
+            found[name] = document[_LIST]["metadata"]
+    return found
+
+
+def _differences(
+    group: str, listed: dict[str, Document], documents: dict[str, Document]
+) -> list[Problem]:
+    """Nodes that a group does not list as they are."""
+    above = f"{group}/" if group else ""
+    nodes = {name: documents[name] for name in documents if name.startswith(above)}
+    inside = f" of {group}" if group else ""
+    found = []
+    for name in sorted({*nodes, *(f"{above}{name}" for name in listed)}):
+        entry = listed.get(name.removeprefix(above))
+        if name not in nodes:
+            what = f"the consolidated metadata{inside} lists it, and no node stands there"
+        elif entry is None:
+            what = f"the consolidated metadata{inside} does not list it, so readers do not see it"
+        elif _plain(entry) != _plain(nodes[name]):
+            what = f"the consolidated metadata{inside} lists another document than stands there"
+        else:
+            continue
+        found.append(Problem(name, (), what, _REMEDY))
+    return found
+
+
+def _plain(document: Document) -> Document:
+    """Document of a node without the lists of groups, which each group has for itself."""
+    return {name: value for name, value in document.items() if name != _LIST}
+
+
+def unlisted_in(place: Place) -> tuple[str, ...]:
+    """Warnings about the groups above that do not list an array as it is, or cannot be read."""
+    found = []
+    own = document_of(place)
+    try:
+        for group in place.groups_above():
+            document = document_of(group)
+            if kind_of_document(document) != "group" or not has_consolidated(document, group):
+                continue
+            if document[_LIST]["metadata"].get(place.name_in(group)) != own:
+                found.append(
+                    f"the consolidated metadata of {group.label} does not list the array as it is, "
+                    f"so readers of the group do not see it so; {_REMEDY}"
+                )
+    except (SpecError, StoreError) as error:  # no fault of the array
+        found.append(f"it is unknown whether groups above list the array: {error}")
+    return tuple(found)
+
 
 _RECOVER = (
     "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad "
     "then, write it again"
 )
+
 _REWRITE = "write it again: shardwrite repair, with the source"
+
 _REPLACE = "if the source is right, write it anew: shardwrite repair --compare, with the source"
 
 

@@ -1,48 +1,276 @@
 """Functions that write whole arrays on the active engine.
 
 The keywords that describe the array have the same meaning as in `zarr.create_array`.
+
+A call for an array that exists may repeat what describes that array. It is refused where it says
+something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Sized as HasLength
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
-from shardwrite.engines import active_engine
+from shardwrite.codecs.documents import Document
+from shardwrite.engines.choice import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
-from shardwrite.format.document import ArrayOptions
-from shardwrite.operations.committing import committing
+from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.manifest import LIST, has_manifest
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.operations.icechunk_sessions import committing
 from shardwrite.operations.keywords import RegionArguments, StoreArguments, WriteArguments
-from shardwrite.operations.modes import (
-    chosen_mode,
-    fills_existing,
-    mode_of,
-    refuse_for_region,
-)
-from shardwrite.operations.words import ZarrWords
 from shardwrite.options import taken_from
-from shardwrite.place.scratch import target_via
-from shardwrite.place.target import is_array, resolve_new, resolve_target
-from shardwrite.place.url import at_url, named
-from shardwrite.plan import PlanOptions
-from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import plan_array
+from shardwrite.place.base import at_url, named
+from shardwrite.place.checks import check_beside
+from shardwrite.place.target import Target, is_array, resolve_new, resolve_target, target_via
+from shardwrite.plan.options import PlanOptions, resolve_shapes
+from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.execute import execute
 from shardwrite.runs.given import take
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
+
+
+# ---- Keywords of dask's and zarr's functions, turned into those of this package
+
+
+_INSTEAD = {
+    "chunk_key_separator": "give chunk_key_encoding",
+    "compressor": "give compressors",
+    "config": "give write_empty_chunks to to_sharded_zarr",
+    "data": "give the array itself",
+    "dimension_separator": 'give chunk_key_encoding={"name": "default", "separator": "/"}',
+    "mode": "give mode to to_sharded_zarr",
+    "path": "give name",
+    "read_only": "leave it out: the array is written",
+    "storage_options": "give storage_options to to_sharded_zarr",
+    "store": "give it as the store of to_sharded_zarr",
+    "write_data": "give compute=False, or call shardwrite.create",
+    "write_empty_chunks": "give write_empty_chunks to to_sharded_zarr",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZarrWords:
+    """Keywords of `zarr.create_array` that were given in one mapping, `zarr_array_kwargs`."""
+
+    # Those that are fields of `ArrayOptions`
+    array: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str | None = None  # path of the array in its store
+    overwrite: bool | None = None  # whether an array may be replaced
+    # ``shape`` and ``dtype``, which must be those of the source
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> ZarrWords:
+        """Sort the keywords in a mapping."""
+        if given is None:
+            return cls()
+        if not isinstance(given, Mapping):
+            raise _refused("not a mapping", type(given).__name__, "give keywords and their values")
+        rest = dict(given)
+        array = {f.name: rest.pop(f.name) for f in fields(ArrayOptions) if f.name in rest}
+        facts = {key: rest.pop(key) for key in ("shape", "dtype") if rest.get(key) is not None}
+        name, overwrite = rest.pop("name", None), rest.pop("overwrite", None)
+        for key in rest:
+            if rest[key] is not None or key not in (*_INSTEAD, "shape", "dtype"):
+                known = [f.name for f in fields(ArrayOptions)]
+                remedy = _INSTEAD.get(key, f"these are known: {known}")
+                raise _refused("no keyword here", key, remedy)
+        return cls(array=array, name=name, overwrite=overwrite, facts=facts)
+
+    def named(self, name: str | None) -> str | None:
+        """Path of the array, which may be given here and as a keyword, too."""
+        return named(name, self.name)
+
+    def overwriting(self, overwrite: bool | None) -> bool | None:
+        """Whether to overwrite, which a keyword says, or else these words."""
+        return self.overwrite if overwrite is None else overwrite
+
+    def over(self, options: ArrayOptions) -> ArrayOptions:
+        """The options with these keywords."""
+        for key, value in self.array.items():
+            usual = next(f.default for f in fields(options) if f.name == key)
+            known = getattr(options, key)
+            if known is not usual and known != usual and known != value:
+                raise _refused(f"says something else than {key}={known!r}", key, "give it once")
+        return replace(options, **self.array)
+
+    def check(self, x: dask.array.Array) -> None:
+        """Refuse a shape or a dtype that is not the source's."""
+        if "shape" in self.facts and self.facts["shape"] not in (x.shape, list(x.shape)):
+            raise _refused("is not the source's", "shape", f"leave it out: it is {x.shape}")
+        try:
+            is_other = np.dtype(self.facts.get("dtype", x.dtype)) != x.dtype
+        except TypeError:
+            is_other = True
+        if is_other:
+            remedy = "leave it out, and convert the source with astype"
+            raise _refused("is not the source's", "dtype", remedy)
+
+
+def _refused(why: str, value: str, remedy: str) -> SpecError:
+    return SpecError(why, field="zarr_array_kwargs", value=value, remedy=remedy)
+
+
+# ---- Which calls make an array, and which write into one that exists: modes as zarr has them
+
+
+_MODES = ("w-", "w", "a", "r+")
+
+_OF_CODECS = ("compressors", "filters", "serializer")
+
+_OF_SHARDING = ("index_location", "index_codecs", "shard_format")
+
+_OF_DOCUMENT = ("fill_value", "chunk_key_encoding", "dimension_names", "attributes")
+
+
+def mode_of(mode: str | None, overwrite: Any) -> str:
+    """Mode of a run that makes an array: ``overwrite=True`` is ``"w"``, and False is ``"w-"``."""
+    if overwrite is None:
+        return "w-" if mode is None else mode
+    if not isinstance(overwrite, bool):
+        raise SpecError(
+            "not a bool", field="overwrite", value=overwrite, remedy="give True or False"
+        )
+    # "a" means that an array may exist or not, so it goes with both.
+    agreeing = (None, "a", "w") if overwrite else (None, "a", "w-", "r+")
+    if mode not in agreeing:
+        raise SpecError(
+            f"says something else than mode={mode!r}",
+            field="overwrite",
+            value=overwrite,
+            remedy='give one of the two: overwrite=True is mode="w", and False is mode="w-"',
+        )
+    if overwrite:
+        return "w"
+    return "w-" if mode is None else mode
+
+
+def chosen_mode(mode: str | None, overwrite: Any, *, is_given: bool) -> str:
+    """Mode of a call that makes an array, or fills one.
+
+    - `is_given`: whether the user has given the array itself, and no store. Without a mode, it is
+      filled.
+    """
+    if mode is None and not overwrite and is_given:
+        return "r+"
+    chosen = mode_of(mode, overwrite)
+    _check_mode(chosen)
+    return chosen
+
+
+def _check_mode(mode: Any) -> None:
+    """Refuse what is no mode of writing."""
+    if mode == "r":
+        raise SpecError(
+            "only reads", field="mode", value=mode, remedy='give "r+" to write into an array'
+        )
+    if mode not in _MODES:
+        raise SpecError(
+            "no such choice", field="mode", value=mode, remedy=f"use one of {list(_MODES)}"
+        )
+
+
+def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bool:
+    """Whether a call without a region writes into an array that exists, rather than makes one.
+
+    - `mode`: ``"r+"`` fills an array, which must exist. ``"a"`` fills an array that exists, and
+      makes one if there is none, or if a run that makes it has not ended.
+    """
+    from shardwrite.read.array import open_at  # of an array that exists
+
+    if mode == "a":
+        check_beside(target)
+        with holding(target):
+            found = tidied_run(target)
+            if (found is not None and found.makes_array) or target.place.kind() != "array":
+                return False
+    _check_agrees(x, open_at(target.place).metadata, array)
+    return True
+
+
+def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
+    """Refuse keywords of new arrays in a call that writes into a region."""
+    of_array = [
+        (f.name, getattr(array, f.name), f.default)
+        for f in dataclasses.fields(array)
+        if f.name not in ("order", "zarr_format")  # they say nothing that could differ
+    ]
+    usual_mode = mode if mode in ("a", "r+") else "w-"
+    of_run = [("mode", mode, usual_mode), ("publish", publish, "last")]
+    for keyword, value, usual in (*of_array[:2], *of_run, *of_array[2:]):
+        if value is not usual and value != usual:
+            remedy = "leave it out: the array that exists decides"
+            raise SpecError(
+                "is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy
+            )
+
+
+def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
+    """Refuse a source or keywords that describe another array than the one that exists."""
+    source, shape = take(x).array, found.grid.shape
+    if source.shape != shape:
+        remedy = f"give an array of shape {shape}, or the region= that it goes to"
+        raise SpecError(
+            "is not that of the array that exists",
+            field="x.shape",
+            value=source.shape,
+            remedy=remedy,
+        )
+    given = {
+        field.name: getattr(array, field.name)
+        for field in dataclasses.fields(array)
+        if getattr(array, field.name) is not field.default
+        and getattr(array, field.name) != field.default
+    }
+    shards, chunks, _ = resolve_shapes(
+        shape, found.itemsize or 1, array.shards, array.chunks, source.chunks
+    )
+    is_sharded = array.shards is not None if "shards" in given else found.is_sharded
+    wanted = make_metadata(shape, found.dtype, shards if is_sharded else None, chunks, array)
+    pairs: dict[str, tuple[Any, Any]] = {
+        "shards": (
+            found.grid.shards if found.is_sharded else None,
+            shards if is_sharded else None,
+        ),
+        "chunks": (found.grid.chunks, chunks),
+        "manifest": (LIST if has_manifest(found.document) else None, array.manifest),
+        **dict.fromkeys(_OF_CODECS, (found.inner_codecs, wanted.inner_codecs)),
+        **{name: (_around(found), _around(wanted)) for name in _OF_SHARDING},
+        **{name: (found.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},
+    }
+    for name, (there, now) in pairs.items():
+        if name in given and there != now:
+            raise SpecError(
+                f"is not that of the array that exists, which has {there}",
+                field=name,
+                value=given[name],
+                remedy='leave it out, or give mode="w" to replace the array',
+            )
+
+
+def _around(metadata: ArrayMetadata) -> Document | None:
+    """What describes the index of the shards; None for an array without shards."""
+    if not metadata.is_sharded:
+        return None
+    own = {k: v for k, v in metadata.sharding.items() if k not in ("chunk_shape", "codecs")}
+    return {"index_location": "end", **own}
 
 
 if TYPE_CHECKING:

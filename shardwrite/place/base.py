@@ -7,20 +7,54 @@ directory of its own, which `place.target` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from shardwrite.stores import Proof, Store
+from shardwrite.codecs.documents import Document
+from shardwrite.config.table import STORAGE, value_of
+from shardwrite.errors import SpecError
+from shardwrite.format.node import (
+    DATA,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+    META,
+    documents_of,
+    is_hierarchy,
+    kind_of_document,
+    shape_in,
+)
+from shardwrite.stores.base import Store
+from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
+from shardwrite.stores.looking import (
+    as_store_error,
+    is_file,
+    is_there,
+    mode_of,
+    parse_document,
+    read_json,
+    read_limit,
+)
+from shardwrite.stores.removal import Proof
 
 RUN_SUFFIX = ".shardwrite"
+
 RECEIPT_NAME = "shardwrite-receipt.json"
+
 REPORT_NAME = "shardwrite-report.json"
+
 MARK_NAME = "shardwrite-run.json"
+
 STATE_PREFIX = "shardwrite-run/"
+
 """Prefix of the objects that hold the state of a run in a bucket, inside the array."""
+
 QUARANTINE_PREFIX = "shardwrite-quarantine/"
+
 """Prefix of copies of bad shards in a bucket, inside the array."""
 
 
@@ -216,3 +250,159 @@ def names_above(name: str) -> list[str]:
     """Names of the groups above a node, outermost first; the first is that of the store itself."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[:n]) for n in range(len(parts) + 1)] if name else []
+
+
+# ---- What dask's functions of Zarr arrays call by other words: a component, and options of a URL
+
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+
+_LOCAL = ("file", "local")
+
+_KIND = "precomputed://"
+
+
+def named(name: str | None, component: str | None) -> str | None:
+    """Path of the array in its store, from the two words for it."""
+    if component is None:
+        return name
+    if name is not None and name != component:
+        raise SpecError(
+            f"is another word for name, and name={name!r} is given, too",
+            field="component",
+            value=component,
+            remedy="give one of the two",
+        )
+    return component
+
+
+def without_kind(path: Any) -> Any:
+    """The address of a volume without ``precomputed://``, by which Neuroglancer tells its kind.
+
+    Examples
+    --------
+    >>> from shardwrite.place.base import without_kind
+    >>> without_kind("precomputed://s3://bucket/volume"), without_kind("volume")
+    ('s3://bucket/volume', 'volume')
+    """
+    return path.removeprefix(_KIND) if isinstance(path, str) else path
+
+
+def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bool = False) -> Any:
+    """The store at a URL, opened with options of obstore for a bucket, else with those of fsspec.
+
+    - `storage_options`: the options. Without them, `store` is returned as it is. The path of a
+      directory needs none and is returned as it is, too.
+    - `is_read`: whether the store will only be read.
+    """
+    if storage_options is None:
+        return store
+    if not isinstance(storage_options, Mapping):
+        raise _refused("not a mapping", "storage_options", type(storage_options).__name__)
+    if not isinstance(store, str):
+        if storage_options and not hasattr(store, "__fspath__"):
+            raise SpecError(
+                "is for a URL, and the store is no URL",
+                field="storage_options",
+                value=sorted(map(str, storage_options)),  # the values may be credentials
+                remedy="leave it out: a store has its options already",
+            )
+        return store
+    if is_bucket_url(store):
+        known = value_of(STORAGE)
+        return open_bucket(store, {**known, **storage_options}, is_read=is_read)
+    url = _URL.match(store)
+    if url is None or url[1].lower() in _LOCAL:
+        return store
+    # zarr is imported late, because its import takes long.
+    from zarr.storage import FsspecStore
+
+    try:
+        return FsspecStore.from_url(store, storage_options=dict(storage_options), read_only=is_read)
+    except (ImportError, TypeError, ValueError, OSError) as error:
+        raise _refused(f"cannot be opened ({error})", "store", store) from None
+
+
+def _refused(why: str, field: str, value: Any) -> SpecError:
+    remedy = "give what fsspec needs for this protocol, such as {'anon': True}, or a store of zarr"
+    return SpecError(why, field=field, value=value, remedy=remedy)
+
+
+# ---- What stands at a path: a node of Zarr, something else, or nothing
+
+
+_ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
+
+
+def kind_of(path: Path) -> str:
+    """Kind of what stands at a path."""
+    mode = mode_of(path, follow=False)
+    if not mode:
+        return "nothing"
+    if not stat.S_ISDIR(mode):
+        return "link" if stat.S_ISLNK(mode) else "other"
+    of_array, of_group = DOCUMENTS_OF_V2
+    if is_there(path / of_array):
+        return "v2"
+    document = path / DOCUMENT
+    mode = mode_of(document)
+    if not mode and is_there(path / of_group):
+        return "v2 group"
+    if not stat.S_ISREG(mode):
+        return "other" if mode or _has_entries(path) else "nothing"
+    try:
+        return kind_of_document(read_json(document))
+    except ValueError:
+        return "torn"
+
+
+def hierarchy_document(store: Store) -> Document | None:
+    """Document of the hierarchy of 2022 that a store holds; None if it holds none."""
+    data = store.read_whole(DOCUMENT, read_limit())
+    if data is None or len(data) > read_limit() or b"purl.org" not in data:
+        return None
+    try:
+        document: Document = parse_document(data, DOCUMENT)
+    except SpecError:  # broken documents are told by those who read them
+        return None
+    return document if is_hierarchy(document) else None
+
+
+def array_of_2022_around(path: Path) -> Path | None:
+    """Directory of the array of 2022 that contains a path, or of a run that makes one there."""
+    for root in path.parents:
+        for begin in documents_of(path.parent.relative_to(root).as_posix()):
+            is_node = any(is_file(root / f"{begin}{end}") for end in _ENDS_OF_ARRAYS)
+            if is_node and _is_hierarchy(root / DOCUMENT):
+                return root / f"{DATA}{begin.removeprefix(META)}"
+    return None
+
+
+def _is_hierarchy(document: Path) -> bool:
+    """Whether a document is there, and is that of a hierarchy of 2022."""
+    try:
+        return is_file(document) and is_hierarchy(read_json(document))
+    except ValueError:
+        return False
+
+
+def shape_of(document: Any, name: str) -> list[int]:
+    """Shape of the array in a metadata document."""
+    shape = shape_in(document)
+    if shape is None:
+        raise SpecError(
+            "not an array's",
+            field=DOCUMENT,
+            value=name,
+            remedy="write the array again, or remove the document",
+        )
+    return shape
+
+
+def _has_entries(path: Path) -> bool:
+    """Whether a directory holds anything but empty directories, which a killed run may leave."""
+    with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
+        return any(
+            not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path))
+            for entry in entries
+        )

@@ -10,7 +10,7 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.target import Target
-from shardwrite.stores import mode_of, owner_of, parse_json
+from shardwrite.stores.looking import mode_of, owner_of, parse_json
 
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),

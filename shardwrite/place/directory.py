@@ -14,28 +14,26 @@ from pathlib import Path
 
 from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.place.base import RUN_SUFFIX, Owner, Place, names_above
-from shardwrite.place.nodes import array_of_2022_around, kind_of
-from shardwrite.stores import (
-    TEMPORARY_SUFFIX,
-    PosixStore,
-    Store,
-    as_store_error,
-    copy_file,
-    discard_file,
+from shardwrite.place.base import (
+    RUN_SUFFIX,
+    Owner,
+    Place,
+    array_of_2022_around,
+    kind_of,
+    names_above,
+)
+from shardwrite.stores.base import Store
+from shardwrite.stores.directories import (
     fsync_directory,
-    is_file,
-    is_there,
-    listed,
     make_directories,
     make_directory,
-    mode_of,
-    read_file,
     rights_of,
-    set_aside,
     walk,
-    write_file,
 )
+from shardwrite.stores.files import copy_file, discard_file, write_file
+from shardwrite.stores.looking import as_store_error, is_file, is_there, listed, mode_of, read_file
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed

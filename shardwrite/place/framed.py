@@ -15,8 +15,8 @@ from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import StoreError
 from shardwrite.format.frame import Frame, Layout
 from shardwrite.format.index import Seal
-from shardwrite.format.placement import Ranks
-from shardwrite.stores import ObjectWriter, Protectable
+from shardwrite.format.order import Ranks
+from shardwrite.stores.base import ObjectWriter, Protectable
 
 
 def write_framed(

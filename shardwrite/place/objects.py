@@ -32,19 +32,11 @@ from shardwrite.place.base import (
     Place,
     names_above,
 )
-from shardwrite.stores import (
-    Capability,
-    Staged,
-    Store,
-    Transaction,
-    as_store_error,
-    is_there,
-    make_directories,
-    parse_json,
-    read_limit,
-    write_file,
-)
-from shardwrite.stores.exclusive import EXCLUSIVE_SCOPE
+from shardwrite.stores.base import Capability, Staged, Store, Transaction
+from shardwrite.stores.directories import make_directories
+from shardwrite.stores.files import write_file
+from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
+from shardwrite.stores.removal import EXCLUSIVE_SCOPE
 
 _HIDDEN = json.dumps(
     {

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwrite._lazy import if_loaded
-from shardwrite.config.table import RUN_DIR
-from shardwrite.config.values import value_of
+from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX, Place
-from shardwrite.stores import Store, as_store_error, local_path, token_of
+from shardwrite.stores.base import Store, token_of
+from shardwrite.stores.looking import as_store_error, local_path
 
 if TYPE_CHECKING:
     from shardwrite.place.objects import InStore

@@ -11,31 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwrite._lazy import if_loaded
-from shardwrite.config.table import DURABILITY, RUN_DIR
-from shardwrite.config.values import value_of
+from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hierarchy_2022 import FORMAT
-from shardwrite.format.node import DOCUMENT
-from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.format.node import DOCUMENT, FORMAT
+from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.nodes import hierarchy_document, shape_of
 from shardwrite.place.run_state import private_directory, refuse_run_dir, run_state_of
 from shardwrite.seams import needed
-from shardwrite.stores import (
-    CONVERSION_SUFFIX,
-    DURABILITIES,
-    Capability,
-    Store,
-    Unguarded,
-    is_file,
-    is_icechunk,
-    is_store_url,
-    listed,
-    local_path,
-    open_store,
-    parse_document,
-    require,
-)
+from shardwrite.stores.base import DURABILITIES, Capability, Store, Unguarded, require
+from shardwrite.stores.directories import CONVERSION_SUFFIX
+from shardwrite.stores.looking import is_file, listed, local_path, parse_document
+from shardwrite.stores.opening import is_icechunk, is_store_url, open_store
 
 if TYPE_CHECKING:
     from shardwrite.place.objects import InStore
@@ -57,14 +43,19 @@ __all__ = [
     "target_at",
 ]
 
+
 UPDATES = "updates"
+
 COMPACTION = "compaction"
+
 """Name of the directory of a compaction among those of the updates."""
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 # File systems allow 255 bytes, and directories beside the array have this suffix in addition.
 _OF_XARRAY = "__xarray_dataarray_variable__"
+
 """Name that xarray gives to a DataArray without a name, although Zarr reserves such names."""
+
 _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
 
@@ -441,3 +432,51 @@ def _is_plain(part: str) -> bool:
     is_reserved = part.startswith("__") and part != _OF_XARRAY
     is_taken = part == DOCUMENT or is_reserved or part.endswith(RUN_SUFFIX)
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)
+
+
+# ---- Places whose shards wait on the disk of each machine until they are put into a bucket
+
+
+def target_via(target: Target, directory: Any) -> Target:
+    """The target as one whose shards wait in a directory; see `place_via`."""
+    if directory is None:
+        return target
+    from shardwrite.place.objects import InStore  # with a directory only
+
+    if not isinstance(target.place, Directory | InStore):
+        return target
+    return replace(target, place=place_via(target.place, directory))
+
+
+def place_via(place: Directory | InStore, directory: Any) -> Directory | InStore:
+    """The place as one whose shards wait in a directory until they are put into a bucket.
+
+    - `directory`: the directory, on each machine's own disk. With None, the place is returned as it
+      is.
+    """
+    if directory is None:
+        return place
+    from shardwrite.place.objects import InStore  # with a directory only
+
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+        raise SpecError(
+            "no directory",
+            field="via",
+            value=directory,
+            remedy='give the path of a directory, such as "/local/scratch"',
+        )
+    where = local_path(os.fsdecode(directory), "via")
+    base = place.base.via(where) if isinstance(place, InStore) else None
+    if base is None or base.scratch is None or not isinstance(place, InStore):
+        raise no_bucket(place.label, where)
+    return replace(place, base=base)
+
+
+def no_bucket(label: str, directory: str) -> SpecError:
+    """Error of a directory for shards that wait, where they do not wait for a network."""
+    return SpecError(
+        f"is for buckets, and shards of {label} do not wait for a network",
+        field="via",
+        value=directory,
+        remedy="leave it out, or give the URL of a bucket, such as s3://bucket/x.zarr",
+    )

@@ -3,16 +3,196 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
+from shardwrite.codecs.documents import attributes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
+from shardwrite.plan.estimate import Requests, Traffic
 from shardwrite.plan.model import PlanFacts
-from shardwrite.plan.render import gathering_rows, index_text, plan_rows
-from shardwrite.results import Axis, Facts, counted, human
+from shardwrite.results import Axis, Facts, counted, human, table_text
+
+# ---- Tables of plans as text
+
+
+_CELL_WIDTH = 80
+
+
+def index_text(metadata: ArrayMetadata) -> str:
+    """Say where the index of a shard lies, and how large it is."""
+    codec = metadata.index_codec
+    if not metadata.is_sharded:
+        return "none: each chunk is a file"
+    return f"{human(codec.encoded_nbytes)} at the {codec.location} of each shard"
+
+
+def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
+    """Rows of a plan as a table: pairs of a name and a cell."""
+    grid = plan.metadata.grid
+    per_shard = math.prod(grid.shards) * plan.metadata.itemsize
+    rows = [
+        ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
+        (
+            "shards",
+            (
+                f"{grid.shards}, {human(per_shard)} decoded; "
+                f"up to {counted(plan.n_shards, 'file')}, grid {grid.counts}"
+            ),
+        ),
+        (
+            "inner chunks",
+            (
+                f"{grid.chunks}, {grid.n_chunks_per_shard:,} per shard, "
+                f"{plan.n_inner_chunks:,} in the array"
+            ),
+        ),
+        ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
+        ("index", index_text(plan.metadata)),
+        ("strategy", plan.strategy.label),
+        (
+            "source",
+            (
+                f"{counted(plan.source.n_chunks, 'chunk')}, "
+                f"{counted(plan.source.n_tasks, 'task')}{_reruns(plan)}"
+            ),
+        ),
+        (
+            "tasks",
+            f"{_tasks(plan)}; {plan.layout}: {_LAYOUTS[plan.layout]}",
+        ),
+        (
+            "cut",
+            (
+                f"shards in groups of up to {plan.partition.largest_group}, "
+                f"encoded in blocks of up to {plan.partition.largest_block}"
+            ),
+        ),
+        ("memory", _memory_cell(plan)),
+    ]
+    if plan.is_staged:
+        told = f"at most {human(plan.staged_nbytes)} at a time on disk"
+        rows.append(("part files", f"{told}; a kill loses what is in them"))
+    if plan.resources.scratch is not None:
+        told = f"at most {human(plan.scratch_nbytes)} per process in {plan.resources.scratch}"
+        rows.append(("scratch", f"{told}, for shards that wait until they are put"))
+    if plan.compression_ratio:
+        rows.append(
+            (
+                "expected",
+                (
+                    f"{human(plan.expected_memory.total_nbytes)} "
+                    f"at a compression of {plan.compression_ratio:g}x"
+                ),
+            )
+        )
+    if grid.overhang_fraction:
+        rows.append(
+            ("edge", f"{grid.overhang_fraction:.1%} of the shards' volume is outside the array")
+        )
+    if plan.notes:
+        rows.append(("chosen sizes", "\n".join(plan.notes)))
+    if plan.array_region is None:
+        rows += _kept_rows(plan.metadata)
+    if plan.array_region is not None:
+        where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
+        rows.append(
+            (
+                "region",
+                (
+                    f"[{where}]; touches {counted(plan.n_shards, 'shard')}, "
+                    f"{len(plan.shared_shards):,} only in part"
+                ),
+            )
+        )
+    if plan.traffic is not None:
+        rows += _traffic_rows(plan.traffic)
+    rows.append(("digest", plan.digest))
+    return rows
+
+
+def _traffic_rows(traffic: Traffic) -> list[tuple[str, str]]:
+    """Rows of what a run asks of an object store."""
+    requests = f"at most {traffic.requests}"
+    if traffic.hourly != Requests():
+        requests += f"\nand in each hour {traffic.hourly}, for the state of the run"
+    put = f"{'about' if traffic.is_expected else 'at most'} {human(traffic.put_nbytes)} put"
+    if traffic.get_nbytes:
+        put += f", at most {human(traffic.get_nbytes)} read"
+    return [("requests", requests), ("transferred", put)]
+
+
+def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
+    """Rows of the names of axes and of attributes, where the new array has any."""
+    names = metadata.document.get("dimension_names") or []
+    told = {
+        "axis names": ["(none)" if name is None else name for name in names],
+        "attributes": list(attributes_of(metadata.document)),
+    }
+    return [
+        (title, "\n".join(textwrap.wrap(", ".join(words), _CELL_WIDTH, break_long_words=False)))
+        for title, words in told.items()
+        if words
+    ]
+
+
+def _memory_cell(plan: PlanFacts) -> str:
+    memory, resources = plan.memory, plan.resources
+    shares = (
+        ("source chunks", memory.source_nbytes),
+        ("source chunks that a later task needs, too", memory.border_nbytes),
+        ("encoding", memory.encode_nbytes),
+        ("encoded data that wait for their shard", memory.waiting_nbytes),
+        ("shards that wait until they are put", memory.held_nbytes),
+    )
+    return (
+        f"at most {human(memory.total_nbytes)} per process "
+        f"with {counted(resources.n_threads, 'thread')}; "
+        f"limit {human(resources.memory_limit_nbytes)}"
+    ) + "".join(f"\n{human(nbytes)} for {what}" for what, nbytes in shares if nbytes)
+
+
+def _reruns(plan: PlanFacts) -> str:
+    """Say how often a source task runs, unless each runs once."""
+    return f", each run {plan.source_reruns:.3g} times on average" if plan.source_reruns > 1 else ""
+
+
+def _tasks(plan: PlanFacts) -> str:
+    """Say how many tasks there are, and in how many graphs unless it is one."""
+    n_graphs = len(plan.waves)
+    return f"{plan.n_tasks:,}" + (f" in {n_graphs:,} graphs, one by one" if n_graphs > 1 else "")
+
+
+_LAYOUTS = {
+    "fused": "each task encodes and writes whole shards",
+    "direct": "some tasks encode parts of shards, others write the shards",
+    "staged": "encoded parts go to temporary files first, then shards are written",
+}
+
+
+def gathering_rows(spooling: PlanFacts, gathering: PlanFacts) -> list[tuple[str, str]]:
+    """Rows of a scale whose shards are gathered out of a spool."""
+    shape, dtype = spooling.metadata.grid.shape, spooling.metadata.dtype
+    return [
+        ("scale", f"{shape} {dtype}, {human(spooling.raw_nbytes)}"),
+        ("shards", f"up to {counted(gathering.n_shards, 'file')}, gathered out of a spool"),
+        ("tasks", f"{_tasks(gathering)}, after those of the spool"),
+        ("chosen sizes", "\n".join(gathering.notes)),
+    ]
+
+
+def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
+    """Format a plan as a text table."""
+    if gathering is None:
+        return table_text("plan", plan_rows(plan))
+    scale = table_text("plan of the scale", gathering_rows(plan, gathering))
+    spool = table_text("plan of its spool, which is written first", plan_rows(plan))
+    return f"{scale}\n\n{spool}"
+
 
 _PICTURE_PX = 220
+
 _MAX_LINES = 40
 
 

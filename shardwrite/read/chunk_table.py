@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.engines import Engine
+from shardwrite.engines.local import Engine
 from shardwrite.grid import Shape, ceil_div, unravel
 from shardwrite.host.resources import n_cores
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.stores import Capability, require
+from shardwrite.stores.base import Capability, require
 
 _BATCH_SHARDS = 1024
 _N_BATCHES_AIMED_AT = 64

@@ -14,7 +14,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 import shardwrite._dask as dask
 from shardwrite.encode.unit import check_block
-from shardwrite.engines import Engine
+from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box, boundaries, ravel, unravel

@@ -22,7 +22,7 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.seams import all_of
-from shardwrite.stores import is_file, listed, mode_of
+from shardwrite.stores.looking import is_file, listed, mode_of
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"

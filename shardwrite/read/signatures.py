@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.reader import Ranges
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.frame import framing_of
+from shardwrite.format.frame import Signature, framing_of, places_of, signatures_in
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.signatures import Signature, places_of, signatures_in
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Shape
-from shardwrite.stores import Store
+from shardwrite.stores.base import Store
 
 
 class Begun:

@@ -5,8 +5,12 @@ Files of formats are such sources, and so are arrays of zarr-python.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import math
+import struct
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -22,6 +26,112 @@ from shardwrite.plan.limits import MAX_SHARDS
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
+
+
+# ---- Attributes of arrays, of files or objects, in the form of JSON that Zarr and xarray use
+
+
+_OF_DECODING = {
+    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    *("units", "calendar", "dtype"),
+}
+
+_MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
+
+
+def as_attributes(
+    found: Mapping[str, Any], path: str, dtype: np.dtype[Any] | None = None
+) -> dict[str, JSON]:
+    """Attributes of a file as values that JSON can hold.
+
+    Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
+    The attribute ``_FillValue`` gets the form in which xarray looks for it.
+
+    - `dtype`: data type of the array, of which ``_FillValue`` must be, too.
+
+    Warns
+    -----
+    UserWarning
+        If a value has no form in JSON, or fills more than a mebibyte there. It is then left out.
+    """
+    kept: dict[str, JSON] = {}
+    for name, value in found.items():
+        try:
+            held = mask_value(value, dtype) if name == "_FillValue" else _as_json(value)
+            nbytes = len(json.dumps(held))
+        except (IndexError, RecursionError, TypeError):
+            why = f"JSON holds no values of the type {type(value).__name__}"
+        else:
+            if nbytes <= _MAX_NBYTES:
+                kept[name] = held
+                continue
+            why = f"it is too large: {nbytes:,} bytes as JSON"
+        warnings.warn(f"{path}: the attribute {name!r} is left out, since {why}", stacklevel=2)
+    return kept
+
+
+def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
+    """Attributes by which xarray decodes values: single numbers with their types, and text.
+
+    The result of decoding has a type that depends on theirs.
+    """
+    found: dict[str, object] = {}
+    for name in _OF_DECODING & set(attributes):
+        value = attributes[name]
+        if np.size(value) == 1:
+            value = np.asarray(value).reshape(-1)[0]
+        is_text = isinstance(value, bytes) and name != "_FillValue"
+        found[name] = value.decode("utf-8", "replace") if is_text else value
+    return found
+
+
+def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The number of an attribute ``_FillValue`` that `mask_value` has turned into JSON."""
+    if dtype.kind == "c" and isinstance(value, list):
+        return complex(*(unmasked_value(part, np.dtype("f8")) for part in value))
+    if dtype.kind not in "fS" or not isinstance(value, str):
+        return value
+    data = base64.b64decode(value)
+    return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+
+
+def mask_value(value: Any, dtype: np.dtype[Any] | None = None) -> JSON:
+    """The attribute ``_FillValue`` of a Zarr v3 array, as xarray writes and reads it.
+
+    Floats are eight bytes, little-endian, in base64; so a NaN keeps its bits. xarray reads it as a
+    number of the array's `dtype`.
+    """
+    scalar = np.asarray(value).reshape(-1)[0]
+    kinds = (scalar.dtype.kind, "" if dtype is None else dtype.kind)
+    if kinds in (("i", "f"), ("u", "f")):
+        scalar = np.float64(scalar)
+    elif kinds in (("f", "i"), ("f", "u")) and float(scalar).is_integer():
+        scalar = np.int64(scalar)
+    if scalar.dtype.kind == "c":
+        return [mask_value(scalar.real), mask_value(scalar.imag)]
+    if scalar.dtype.kind == "f":
+        return base64.b64encode(struct.pack("<d", float(scalar))).decode()
+    if scalar.dtype.kind == "S":
+        return base64.b64encode(bytes(scalar)).decode()
+    return _as_json(scalar)
+
+
+def _as_json(value: Any) -> JSON:
+    """A value in the form of JSON."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"no value of JSON: {value!r}")
+
 
 _READ_NBYTES = 32 * 2**20
 # Less than for one large file, because each stored chunk is a file that must be opened.
@@ -87,7 +197,7 @@ class ReadsPlaces(Protocol):
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     """Dask array that reads from a source; its construction reads nothing."""
-    from shardwrite.read.chunking import normalize  # for chunks of dask
+    from shardwrite.read.array import normalize  # for chunks of dask
 
     _check_number(source)
     full = normalize(
@@ -108,8 +218,10 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
 
 def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
     """Open an array as a dask array of which each chunk is whole inner chunks."""
-    from shardwrite.read.array import as_dask_array  # for arrays that are open
-    from shardwrite.read.chunking import merge_chunks  # for chunks of dask
+    from shardwrite.read.array import (
+        as_dask_array,  # for arrays that are open
+        merge_chunks,  # for chunks of dask
+    )
 
     metadata = array.metadata
     sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
@@ -142,12 +254,12 @@ def metadata_of(array: Any) -> SourceMetadata:
         # that of format 3 for none.
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
-            from shardwrite.read.attributes import mask_value  # of elements that are missing
+            # of elements that are missing
 
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
     typed = {}
     if "_FillValue" in attributes:
-        from shardwrite.read.attributes import unmasked_value  # of elements that are missing
+        # of elements that are missing
 
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
@@ -162,7 +274,7 @@ def metadata_of(array: Any) -> SourceMetadata:
 
 def natural_chunks(array: Any) -> tuple[int, ...]:
     """Chunk shape by which a `zarr.Array` is read: a shard, or several chunks without shards."""
-    from shardwrite.read.chunking import merge_chunks  # for chunks of dask
+    from shardwrite.read.array import merge_chunks  # for chunks of dask
 
     shape = tuple(array.shape)
     if array.shards is not None:

@@ -1,12 +1,20 @@
-"""Existing shards, open for an update: index, inner chunks, and a check that they are current."""
+"""Existing shards, open for an update: index, inner chunks, and a check that they are current.
+
+A network file system or a proxy may answer with wrong bytes now and then, and the system keeps them
+in its cache. What is read again is told in the log and counted, so that a fault does not hide.
+"""
 
 from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import math
+import threading
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +22,50 @@ import numpy.typing as npt
 from shardwrite.encode.reader import ShardReader
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placement import Stored
+from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.read.reread import Open, read_again, reading_twice
-from shardwrite.stores import ObjectReader, ObjectWriter, Store, copy_bytes
+from shardwrite.host.stopping import SHARDS, tell
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Store
+from shardwrite.stores.files import copy_bytes
+
+# ---- Chunks whose bytes were wrong, and that are read from the storage once more
+
+
+Open = Callable[[str], ObjectReader | None]
+
+"""Opens an object: `Store.open`, or `Store.open_again`."""
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+
+_counted: Counter[str] = Counter()
+
+
+def take_n_reread(token: str) -> int:
+    """Number of reads of a store that this process has made again since the last call."""
+    with _lock:
+        return _counted.pop(token, 0)
+
+
+def read_again(store: Store, key: str, error: CorruptShardError) -> None:
+    """Note that an object of a store is read once more, after an error."""
+    with _lock:
+        _counted[store.token] += 1
+    told = f"read a second time from the storage, past what is cached: {error}"
+    tell(SHARDS, logging.WARNING, told, run="", shard=key)
+
+
+def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
+    """Call a function that reads an object; once more if the bytes cannot be right.
+
+    - Raises CorruptShardError if the bytes are wrong the second time, too.
+    """
+    try:
+        return read(store.open)
+    except CorruptShardError as error:
+        read_again(store, key, error)
+    return read(store.open_again)
 
 
 class ExistingShard(ShardReader):

@@ -7,56 +7,121 @@ import itertools
 import logging
 import math
 import os
+import socket
 import uuid
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.engines.local import Engine, Stopped
+from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.grid import Box
-from shardwrite.host.events import RUNS, tell
-from shardwrite.host.memory import watch_memory
-from shardwrite.journal import (
-    Ledger,
-    RunDirectory,
-    begin_beside,
-    begin_run,
-    confirm,
-    differences,
-    fence_of,
-    give_up,
-    live_holders,
-    make_way,
-    probe,
-    read_receipt,
-    same_source_remedy,
-    take_back,
-    taking_part,
-    tidied_run,
-)
+from shardwrite.host.resources import watch_memory
+from shardwrite.host.stopping import RUNS, tell
+from shardwrite.journal.begin import begin_run, differences, probe, same_source_remedy, tidied_run
+from shardwrite.journal.bucket_runs import confirm, fence_of
+from shardwrite.journal.lease import live_holders
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.membership import taking_part
+from shardwrite.journal.neighbours import begin_beside, give_up, make_way
+from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.takeover import take_back
 from shardwrite.place.checks import (
     check_surroundings,
     check_target,
     refuse_kept,
     warn_of_v2,
 )
-from shardwrite.runs.array_plan import BY_CHUNKS
+from shardwrite.runs.array_plan import BY_CHUNKS, waiting
 from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_read
-from shardwrite.runs.scratch import Scratch, check_scratch, needed_by, scratch_here
 from shardwrite.runs.session import Session
-from shardwrite.stores import Staged, as_store_error
+from shardwrite.stores.base import Staged
+from shardwrite.stores.looking import as_store_error
 from shardwrite.write.spool import no_spool
 
 if TYPE_CHECKING:
-    from shardwrite.journal.bucket_fence import Fence
+    from shardwrite.journal.bucket_runs import Fence
+    from shardwrite.stores.bucket import Room
+
+
+# ---- Room on the disks of workers, for shards that wait there until they are put into a bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What a worker has found where its shards will wait."""
+
+    host: str  # machine of the worker
+    room: Room | None = None  # room that it found
+    trouble: str = ""  # what went wrong, if nothing can be written there
+
+
+def scratch_here(directory: str | None) -> Scratch | None:
+    """Look at a directory on the machine of this process; None if there is none to look at."""
+    if directory is None:
+        return None
+    from shardwrite.stores.bucket import room_in  # for buckets only
+
+    host = socket.gethostname()
+    try:
+        return Scratch(host, room_in(directory))
+    except StoreError as error:
+        return Scratch(host, trouble=str(error))
+
+
+def needed_by(job: Job) -> int:
+    """Bytes on its disk that each worker process of a job needs, at most.
+
+    How large shards are that are copied as they are is known when they are copied.
+    """
+    if job.source.is_encoded:
+        return 0
+    plan = job.plan
+    known = waiting(plan.resources, job.target.store, plan.metadata)
+    return replace(plan, resources=known).scratch_nbytes
+
+
+def check_scratch(
+    found: Mapping[str, Scratch], directory: str, needed_nbytes: int, n_processes: int
+) -> None:
+    """Refuse a directory in which the shards of all workers cannot wait, before any task runs.
+
+    - `needed_nbytes`: bytes that each worker process needs, at most.
+    - `n_processes`: number of worker processes, if only one of them has looked.
+    """
+    for worker, one in found.items():
+        if one.room is None:
+            raise SpecError(
+                f"shards cannot wait there on {one.host} ({worker}): {one.trouble}",
+                field="via",
+                value=directory,
+                remedy="give a directory on a disk that each worker has and can write to, or "
+                "leave it out",
+            )
+    n_on = Counter((one.host, one.room.disk) for one in found.values() if one.room is not None)
+    for one in found.values():
+        if one.room is None:
+            continue
+        n_here = n_processes if len(found) == 1 else n_on[one.host, one.room.disk]
+        if n_here * needed_nbytes > one.room.free_nbytes:
+            raise PlanError(
+                f"shards that wait until they are put may take {n_here * needed_nbytes:,} bytes in "
+                f"{os.path.expandvars(directory)} on {one.host}, and {one.room.free_nbytes:,} are "
+                "free",
+                needed_nbytes=n_here * needed_nbytes,
+                allowed_nbytes=one.room.free_nbytes,
+                remedy="make room there, or give another directory as via, fewer threads, smaller "
+                "shards, or compression_ratio= if all shards will be so much smaller",
+            )
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:

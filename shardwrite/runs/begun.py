@@ -12,12 +12,19 @@ import json
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.registry import ENTRY_POINTS, check_strategy, registered
-from shardwrite.format.strategies import labelled
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.strategies import (
+    ENTRY_POINTS,
+    Strategy,
+    check_strategy,
+    labelled,
+    registered,
+)
 from shardwrite.grid import ShardGrid
-from shardwrite.journal import RunDirectory
-from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.plan.estimate import Resources
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.partition import Cuts, Partition
+from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import n_tasks_of
 
 

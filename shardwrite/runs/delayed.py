@@ -13,15 +13,17 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Task
 
-from shardwrite.engines import Engine
+from shardwrite.engines.local import Engine
 from shardwrite.errors import RunEndedError
-from shardwrite.journal import find_run, holding, taking_part
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.membership import taking_part
 from shardwrite.place.target import in_this_process
-from shardwrite.runs.accepted import accepted
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
 from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import accepted
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from shardwrite.engines import Engine, Stopped
+from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
@@ -21,14 +21,15 @@ from shardwrite.errors import (
     SpecError,
     WorkersLostError,
 )
-from shardwrite.journal import Ledger, find_run, holding, replay
-from shardwrite.runs.accepted import accepted
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.replay import replay
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_again, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
-from shardwrite.runs.job import Job
-from shardwrite.runs.kept import kept
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.kept import accepted, kept
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together

@@ -9,16 +9,10 @@ from shardwrite.errors import CorruptShardError, IncompleteError, SpecError
 from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
-from shardwrite.journal import (
-    Receipt,
-    differences,
-    enter_above,
-    interrupted_end,
-    read_receipt,
-    same_source_remedy,
-    tidied_run,
-    tidy,
-)
+from shardwrite.journal.begin import differences, interrupted_end, same_source_remedy, tidied_run
+from shardwrite.journal.documents import enter_above
+from shardwrite.journal.neighbours import tidy
+from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
 from shardwrite.results import counted

@@ -120,7 +120,7 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
     since computing often loses them; units of a time are always compared. An array of floats has
     NaN for missing values, and takes them from a source that has no other value for these.
     """
-    from shardwrite.format.attributes import changed_meaning  # where both have attributes
+    from shardwrite.format.node import changed_meaning  # where both have attributes
 
     kept, own = attributes_of(metadata.document), known.attributes
     if not own:
@@ -278,7 +278,7 @@ def _of_xarray(x: Any, field: str) -> Given:
         such = "" if first is None else f", such as {field}[{first!r}]"
         raise _refusal(x, field, "not an array", f"give one of its variables{such}")
     if variable.chunks is None:
-        from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+        from shardwrite.read.array import merge_chunks  # not for arrays of dask
 
         preferred = variable.encoding.get("preferred_chunks", {})
         unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
@@ -297,7 +297,7 @@ def _of_xarray(x: Any, field: str) -> Given:
 
 def known_of_xarray(x: Any, field: str) -> SourceMetadata:
     """What a `DataArray` or `Variable` says besides its values."""
-    from shardwrite.read.attributes import as_attributes  # for arrays of xarray
+    from shardwrite.read.source import as_attributes  # for arrays of xarray
 
     names = tuple(name if isinstance(name, str) else None for name in x.dims)
     return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
@@ -360,7 +360,7 @@ def _of_zarr(x: Any, field: str) -> Given:
 
 def _in_memory(x: Any) -> dask.array.Array:
     """A numpy array or scalar, in slabs; they are views, and copy nothing."""
-    from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+    from shardwrite.read.array import merge_chunks  # not for arrays of dask
 
     values = x if type(x) is np.memmap else np.asarray(x)
     sizes = merge_chunks((1,) * values.ndim, values.shape, values.dtype.itemsize)
@@ -370,7 +370,7 @@ def _in_memory(x: Any) -> dask.array.Array:
 
 def _by_slices(x: Any, shape: Shape, dtype: np.dtype[Any]) -> dask.array.Array:
     """An object that can be sliced, one slice at a time: it may not be ready for threads."""
-    from shardwrite.read.chunking import merge_chunks  # not for arrays of dask
+    from shardwrite.read.array import merge_chunks  # not for arrays of dask
 
     unit = getattr(x, "chunks", None)
     if not isinstance(unit, tuple) or not all(isinstance(n, int) for n in unit):

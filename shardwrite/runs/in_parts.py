@@ -6,31 +6,26 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from shardwrite.engines import Engine, Stopped
+from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import IncompleteError
 from shardwrite.grid import ravel
-from shardwrite.host.lustre import set_stripes
-from shardwrite.journal import (
-    Ledger,
-    RunDirectory,
-    find_run,
-    holding,
-    replay,
-    sharing,
-    tidied_run,
-    tidy,
-)
+from shardwrite.host.resources import set_stripes
+from shardwrite.journal.begin import find_run, tidied_run
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.bucket_shares import sharing
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.neighbours import tidy
+from shardwrite.journal.replay import replay
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
-from shardwrite.plan import Part, Stretch
+from shardwrite.plan.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.survey import ranks_of_objects
-from shardwrite.runs.accepted import accepted
+from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
-from shardwrite.runs.job import Job
-from shardwrite.runs.kept import check_kept
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.kept import accepted, check_kept
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 

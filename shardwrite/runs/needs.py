@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwrite.engines import Engine
+from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.strategies import Strategy
 from shardwrite.place.target import Target
 from shardwrite.read.signatures import refuse_change_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores import Capability, Staged, Store, Unguarded, require
+from shardwrite.stores.base import Capability, Staged, Store, Unguarded, require
 
 
 def check_needs(job: Job, engine: Engine) -> None:

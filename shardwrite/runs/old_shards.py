@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.frame import framing_of
+from shardwrite.format.frame import Signature, framing_of, labelled, signatures_in
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.signatures import Signature, labelled, signatures_in
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.journal import Receipt, read_receipt
+from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.place.target import Target
 from shardwrite.read.signatures import refuse_change, signature_of
-from shardwrite.stores import ObjectReader, Store
+from shardwrite.stores.base import ObjectReader, Store
 
 _N_THREADS = 16
 _FEW = 4  # shards for which threads are not worth it

@@ -24,7 +24,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from shardwrite.engines import Stopped
+from shardwrite.engines.local import Stopped
 from shardwrite.errors import (
     ClusterError,
     ClusterLostError,
@@ -34,8 +34,8 @@ from shardwrite.errors import (
     SpecError,
 )
 from shardwrite.host.stopping import before_leaving, is_draining, request_drain, reset_drain
-from shardwrite.journal import release_all
-from shardwrite.stores import discard_open_temporaries
+from shardwrite.journal.lease import release_all
+from shardwrite.stores.removal import discard_open_temporaries
 
 WHILE_COMPUTING = "shardwrite: while computing"
 USAGE, MAY_PASS, INCOMPLETE = 2, 75, 85

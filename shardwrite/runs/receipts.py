@@ -9,17 +9,11 @@ from datetime import UTC, datetime
 from shardwrite._version import __version__
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.journal import (
-    Contents,
-    Ledger,
-    Receipt,
-    RunDirectory,
-    UpdateEntry,
-    changed_region,
-    read_receipt,
-    replay,
-)
-from shardwrite.plan import Identity
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.receipt import Contents, Receipt, UpdateEntry, changed_region, read_receipt
+from shardwrite.journal.replay import replay
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.plan.identity import Identity
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 

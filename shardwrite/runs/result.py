@@ -9,8 +9,8 @@ from typing import Any
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, printable
-from shardwrite.journal import Ledger
-from shardwrite.plan import Plan
+from shardwrite.journal.ledger import Ledger
+from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 
 __all__ = [

@@ -3,7 +3,7 @@
 A source makes the tasks that write groups or encode blocks, because only the source knows where
 their input comes from. There are three:
 
-- :class:`shardwrite.runs.array_chunks.ArrayChunks` has the values of a dask array.
+- :class:`shardwrite.runs.array_plan.ArrayChunks` has the values of a dask array.
 - :class:`shardwrite.runs.stored_chunks.StoredChunks` has encoded inner chunks of an array that
   exists.
 - :class:`NoChunks` has nothing, for jobs that only look at a run or finish it.

@@ -9,17 +9,97 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
-from shardwrite.errors import SpecError
+from shardwrite.errors import ChangedError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
-from shardwrite.grid import Box
+from shardwrite.grid import Box, unravel
+from shardwrite.journal.receipt import receipt_at
+from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import ranks_of_objects
+from shardwrite.read.source import ReadsPlaces
+from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
+from shardwrite.runs.kept import HOW_TO_GO_ON
 from shardwrite.runs.source import Key, TaskBox
-from shardwrite.write.copying import copy_group
-from shardwrite.write.donor import Check, Donor, Listing
+from shardwrite.write.copying import Check, Donor, Listing, copy_group
 from shardwrite.write.tasks import rewrite_group
 
 __all__ = ["EncodedChunks", "StoredChunks"]
+
+
+# ---- A check, before an array is copied or converted, that no object of its receipt is missing
+
+
+_MOST_NAMED, _MOST_TOLD = 1000, 4
+
+
+def check_nothing_lost(source: StoredArray) -> None:
+    """Refuse an array that has lost objects, which a copy would take for empty.
+
+    The array is listed to the end if it lies on this machine, or has a receipt that says which of
+    its shards are empty. Otherwise the first chunk ends the listing.
+
+    - `source`: the array. One whose objects are being removed, as they are consumed, is not looked
+      at.
+    - Raises ChangedError if an object is missing that the receipt names.
+    """
+    if source.known_identity or source.is_in_file:
+        return
+    check_names_of(source)
+    if not source.is_v3:
+        return
+    receipt, metadata = receipt_at(source.place), source.array.metadata
+    if receipt is None:
+        return
+    try:
+        noted = receipt.nbytes_on(metadata.grid)
+    except SpecError:  # it is of another array; `verify` tells
+        return
+    if noted is None:
+        return
+    there = ranks_of_objects(source.array, source.label)
+    lost = np.setdiff1d(np.flatnonzero(noted), there)
+    if not len(lost):
+        return
+    missing = [
+        metadata.shard_key(unravel(rank, metadata.grid.counts))
+        for rank in lost[:_MOST_NAMED].tolist()
+    ]
+    told = ", ".join(missing[:_MOST_TOLD]) + (", ..." if len(lost) > _MOST_TOLD else "")
+    raise ChangedError(
+        f"{source.label} is not what its last run left. {len(lost):,} shards are gone ({told}), "
+        f"and a copy would hold the fill value there: {HOW_TO_GO_ON}. The same call goes on then",
+        path=source.label,
+        changed=[],
+        missing=missing,
+    )
+
+
+# ---- The Zarr array behind what a user has given, so that its encoded inner chunks can be copied
+
+
+Behind = StoredArray | str | None
+
+"""A stored array whose chunks may pass, or why they do not; None if there is none."""
+
+
+def behind(x: Any) -> Behind:
+    """The stored array that a user has given, or why its chunks are decoded; None without one."""
+    try:
+        return _stored(x)
+    except SpecError as error:
+        return error.message
+
+
+def _stored(x: Any) -> StoredArray | None:
+    if isinstance(x, ReadsPlaces):
+        for where, name, kind in x.places_read():
+            if kind == "array":
+                return stored_at(resolve_place(where, name or None, is_read=True))
+        return None
+    if any(kind.__module__.partition(".")[0] == "zarr" for kind in type(x).__mro__):
+        return stored_at(resolve_place(x, None, is_read=True))
+    return None
 
 
 class EncodedChunks:

@@ -10,8 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardwrite.config.table import SLURM_TIMEOUT
-from shardwrite.config.values import value_of
+from shardwrite.config.table import SLURM_TIMEOUT, value_of
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
 from shardwrite.place.objects import InStore

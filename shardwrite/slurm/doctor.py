@@ -28,8 +28,8 @@ from pathlib import Path
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
-from shardwrite.journal.jobs import write_note
 from shardwrite.results import human, table_text
+from shardwrite.slurm.notes import write_note
 
 _NETWORK = (
     "nfs",

@@ -30,7 +30,7 @@ from typing import Any
 
 import dask
 
-from shardwrite.engines import new_client
+from shardwrite.engines.cluster import new_client
 from shardwrite.errors import (
     ClusterError,
     IncompleteError,
@@ -48,9 +48,8 @@ from shardwrite.host.stopping import (
     reset_drain,
 )
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.slurm.below import runs_at
 from shardwrite.slurm.client import cancel, endings, queue
-from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
+from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.workers import (
     DEATH_SECONDS,

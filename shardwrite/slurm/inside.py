@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwrite.config.table import SLURM_START
-from shardwrite.config.values import value_of
-from shardwrite.engines import Stopped, new_client
+from shardwrite.config.table import SLURM_START, value_of
+from shardwrite.engines.cluster import new_client
+from shardwrite.engines.local import Stopped
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.host.environment import LOOPBACK, configured
 from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node

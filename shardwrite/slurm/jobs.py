@@ -1,30 +1,224 @@
 """Notes beside a run about the jobs that were submitted for it, or that work on it.
 
 The notes let the jobs be found and cancelled after the process that submitted them is gone.
+
+Scripts of another array are never overwritten.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
+import shlex
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from shardwrite.errors import SubmitError
+from shardwrite.convert.swap import new_tree_of
+from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.journal import RunDirectory, find_run, live_holders
-from shardwrite.journal.jobs import JOBS_PREFIX, write_note
-from shardwrite.journal.lease import is_alive, lease_times, this_process
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.bucket_runs import fetched
+from shardwrite.journal.lease import is_alive, lease_times, live_holders, this_process
 from shardwrite.journal.lock import exclusive
-from shardwrite.place.target import Target
-from shardwrite.plan import Stretch
-from shardwrite.slurm.below import runs_at, targets_at
-from shardwrite.slurm.client import cancel, command_words, queue
-from shardwrite.stores import as_store_error, is_there, listed, read_file
+from shardwrite.journal.neighbours import look_beside
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target, resolve_target
+from shardwrite.plan.plan import Stretch
+from shardwrite.slurm.client import cancel, command_words, queue, root_of
+from shardwrite.slurm.notes import JOBS_PREFIX, write_note
+from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of, read_file
+from shardwrite.stores.opening import is_store_url
+from shardwrite.volumes.documents import places_around
+from shardwrite.volumes.hashed import is_gathering
+
+# ---- Runs that belong to one target: that of an array, or those of all arrays in a group
+
+
+def targets_at(target: Target) -> list[Target]:
+    """The arrays that commands for a target mean.
+
+    - Returns: the target itself, and its spool if it has one; see `spool_at`. If a group stands
+      there, each array in it that is there, or that was begun. If it is being converted in its
+      place, the new arrays.
+    """
+    spool = spool_at(target)
+    if spool is not None:
+        return [target, spool]
+    if not isinstance(target.place, Directory):
+        return [target]
+    new = new_tree_of(target.place.path)
+    place = target.place if new is None else Directory(new)
+    if place.kind() != "group":
+        return [target if new is None else resolve_target(new, None)]
+    return list(_arrays_in(place, ""))
+
+
+def spool_at(target: Target) -> Target | None:
+    """Place of the spool of a scale that is being made, if its hash scatters the chunks."""
+    run = look_beside(target).run
+    places = places_around(target, None) if run is not None and is_gathering(run) else None
+    spool = None if places is None else fetched(places.spool)
+    return None if spool is None or look_beside(spool).run is None else spool
+
+
+def runs_at(target: Target) -> list[RunDirectory]:
+    """Runs of a target that have not ended; see `targets_at`."""
+    found = (find_run(each) for each in targets_at(target))
+    return [run for run in found if run is not None]
+
+
+def _arrays_in(root: Directory, name: str) -> Iterator[Target]:
+    """Arrays in a group that are there, or that were begun, in the order of their names."""
+    group = root.member(name) if name else root
+    leaves = {
+        entry.name.removesuffix(RUN_SUFFIX)
+        for entry in listed(group.path)
+        if stat.S_ISDIR(mode_of(entry, follow=False))
+    }
+    for leaf in sorted(leaves):
+        path = f"{name}/{leaf}" if name else leaf
+        member = root.member(path)
+        kind = member.kind()
+        if kind == "group":
+            yield from _arrays_in(root, path)
+            continue
+        target = resolve_target(root.path, path)
+        if kind == "array" or find_run(target) is not None:
+            yield target
+
+
+# ---- The directory that holds the job scripts of one array
+
+
+ARRAY, FINALIZE = "array.sbatch", "finalize.sbatch"
+
+_DIGITS = 8
+
+_STEM_NBYTES = 200  # leaves room for the suffix: file systems allow names of 255 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """What the scripts in a directory do, as read from their text."""
+
+    # The array that they write. None if they write different arrays, or if their text does not
+    # tell, for instance because a user has edited them.
+    target: Target | None
+    n_parts: int  # number of the array's parts; 0 if the scripts do not tell
+    at_once: str  # limit of tasks that run at a time, such as ``%4``; empty if there is none
+
+
+def default_directory(target: Target) -> Path:
+    """Default directory for the scripts of an array, relative to the working directory.
+
+    Its name holds the array's name, and a digest of the array's path, which tells arrays of the
+    same name apart.
+
+    Examples
+    --------
+    >>> (
+    ...     default_directory(resolve_target("/x/scan.zarr", None)),
+    ...     default_directory(resolve_target("/y/scan.zarr", None)),
+    ... )
+    (PosixPath('scan-slurm-c6959afd'), PosixPath('scan-slurm-8419f783'))
+    """
+    path = _path_of(target)
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:_DIGITS]
+    stem = os.fsencode(path.stem)[:_STEM_NBYTES].decode(errors="ignore")
+    return Path(f"{stem}-slurm-{digest}")
+
+
+def read_scripts(directory: Path) -> Scripts | None:
+    """Read what the scripts in a directory do; None if it holds no scripts."""
+    texts = [
+        path.read_text(errors="replace")
+        for name in (ARRAY, FINALIZE)
+        if (path := directory / name).is_file()
+    ]
+    if not texts:
+        return None
+    targets = [_target_in(text, directory) for text in texts]
+    is_one = len({None if target is None else _path_of(target) for target in targets}) == 1
+    parts = {
+        found[1] for text in texts if (found := re.search(r"^PARTS=(\d+)$", text, re.MULTILINE))
+    }
+    throttle = re.search(r"^#SBATCH --array=[\d,:-]+(%\d+)$", texts[0], re.MULTILINE)
+    return Scripts(
+        target=targets[0] if is_one else None,
+        n_parts=int(parts.pop()) if len(parts) == 1 else 0,
+        at_once=throttle[1] if throttle else "",
+    )
+
+
+def _target_in(text: str, directory: Path) -> Target | None:
+    """Array that a script writes, by its lines ``DST=`` and ``OPTIONS=``.
+
+    None if the lines do not tell.
+    """
+    root = _values(text, "DST", r"(.*)")
+    options = _values(text, "OPTIONS", r"\((.*)\)")
+    if root is None or options is None or len(root) != 1:
+        return None
+    names = [value for option, value in pairwise(options) if option == "--name"]
+    if "--name" in options and not names:
+        return None
+    path = root[0] if is_store_url(root[0]) else os.path.normpath(directory / root[0])
+    return resolve_target(path, names[-1] if names else None)
+
+
+def _path_of(target: Target) -> Path:
+    """Path of an array, or its URL as a path, which tells it from all other arrays."""
+    return Path(root_of(target)) / target.place.name
+
+
+def _values(text: str, name: str, pattern: str) -> list[str] | None:
+    """Words that a script assigns to a variable.
+
+    None if there is not exactly one such line, or if only a shell could expand it.
+    """
+    found = re.findall(rf"^{name}={pattern}$", text, re.MULTILINE)
+    if len(found) != 1:
+        return None
+    bare = re.sub(r"'[^']*'", "", found[0])
+    if any(character in bare for character in "$`\\~"):
+        return None
+    try:
+        return shlex.split(found[0])
+    except ValueError:
+        return None
+
+
+def write_scripts(directory: Path, target: Target, scripts: Mapping[str, str]) -> None:
+    """Write the scripts of an array, and make the directory ``logs`` beside them."""
+    check_directory(directory, target)
+    (directory / "logs").mkdir(parents=True, exist_ok=True)
+    for leaf, text in scripts.items():
+        (directory / leaf).write_text(text)
+
+
+def check_directory(directory: Path, target: Target) -> None:
+    """Refuse a directory that holds scripts of another array."""
+    there = read_scripts(directory)
+    if there is not None and (there.target is None or _path_of(there.target) != _path_of(target)):
+        whose = (
+            "scripts of your own"
+            if there.target is None
+            else f"the scripts that write {there.target.label}"
+        )
+        remedy = f"give another, or leave it out: that is {default_directory(target)}"
+        raise SpecError(
+            f"{whose} are there", field="directory", value=str(directory), remedy=remedy
+        )
+
 
 _GONE_SECONDS = 30.0
 

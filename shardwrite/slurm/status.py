@@ -11,26 +11,21 @@ from typing import Any
 import numpy as np
 
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import (
-    Beside,
-    History,
-    Holder,
-    Ledger,
-    RunDirectory,
-    histories,
-    live_holders,
-    look_beside,
-    read_receipt,
-    replay,
-)
+from shardwrite.journal.lease import live_holders
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.neighbours import Beside, look_beside
+from shardwrite.journal.process import Holder
+from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.replay import History, histories, replay
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
-from shardwrite.plan import Plan, Resources
+from shardwrite.plan.estimate import Resources
+from shardwrite.plan.plan import Plan
 from shardwrite.results import human, table_text
 from shardwrite.runs.begun import plan_begun
-from shardwrite.slurm.below import targets_at
 from shardwrite.slurm.client import as_array_indices, endings, queue
-from shardwrite.slurm.jobs import Submitted, submitted
-from shardwrite.stores import is_there
+from shardwrite.slurm.jobs import Submitted, submitted, targets_at
+from shardwrite.stores.looking import is_there
 
 _SLOW = 0.5  # share of the median speed below which a process is a straggler
 _CUT_SHORT = (

@@ -16,7 +16,7 @@ from dask.utils import parse_bytes
 
 from shardwrite.errors import SpecError
 from shardwrite.host.environment import LOOPBACK, exports
-from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
+from shardwrite.slurm.script import Settings, directives_of, memory_nbytes, one_thread_each
 
 # Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
 # task is not the cause.

@@ -1,10 +1,31 @@
 """Arrays in files of many formats, with one common protocol."""
 
-from shardwrite.read.source import as_dask
-from shardwrite.sources.base import Source, SourceMetadata
-from shardwrite.sources.decoded import decoded
-from shardwrite.sources.formats import FORMATS, Format, register_format
-from shardwrite.sources.registry import open_source
+from typing import TYPE_CHECKING
+
+from shardwrite._lazy import attach
+
+if TYPE_CHECKING:
+    from shardwrite.read.source import as_dask
+    from shardwrite.sources.base import Source, SourceMetadata
+    from shardwrite.sources.registry import FORMATS, Format, decoded, open_source, register_format
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "shardwrite.read.source": ("as_dask",),
+            "shardwrite.sources.base": (
+                "Source",
+                "SourceMetadata",
+            ),
+            "shardwrite.sources.registry": (
+                "FORMATS",
+                "Format",
+                "decoded",
+                "open_source",
+                "register_format",
+            ),
+        },
+    )
 
 __all__ = [
     "FORMATS",

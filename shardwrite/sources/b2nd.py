@@ -19,9 +19,7 @@ from shardwrite.errors import CodecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import fill_from_chunks, identify, require
-from shardwrite.sources.handles import FILES
+from shardwrite.sources.common import FILES, fill_from_chunks, identify, merge_chunks, require
 
 _COMPUTED = {b"LazyArray", b"b2o", b"proxy-source"}  # whose chunks are not all of the values
 _CODECS, _FILTERS = {0, 1, 3, 4}, {0, 1, 2, 3, 4}  # all others are plugins

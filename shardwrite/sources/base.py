@@ -2,20 +2,90 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box
+from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.source import Chunks, Source, SourceMetadata
-from shardwrite.sources.damage import naming_damage
-from shardwrite.sources.keys import split_key
-from shardwrite.stores.bucket_files import FileInBucket
+from shardwrite.sources.inside import FileInBucket
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
+
+
+# ---- Errors about damaged files, which each library has in its own words, as one error
+
+
+_OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
+
+"""What libraries raise about a damaged file. None of these is only for damage."""
+
+
+@contextmanager
+def naming_damage(path: str, box: Box) -> Iterator[None]:
+    """Turn what a library raises about a damaged file into an error that names the file.
+
+    Errors of the operating system, which have a number, stay as they are.
+    """
+    try:
+        yield
+    except ShardwriteError:
+        raise
+    except _OF_DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise SourceError(
+            f"{path} cannot be read, and may be damaged: {error}", region=box.bounds
+        ) from error
+
+
+# ---- Resolution of indexing keys
+
+
+def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
+    """Split a key into the smallest box that it selects from, and a key within that box.
+
+    - Returns: key to apply to the block of the box; None if the block is the result.
+    - Raises IndexError if the key has too many axes or is out of bounds.
+    """
+    parts = index_of_each_axis(key, len(shape))
+    split = [_split_axis(part, n) for part, n in zip(parts, shape, strict=True)]
+    box = Box(tuple(start for start, _, _ in split), tuple(stop for _, stop, _ in split))
+    plain = all(isinstance(rest, slice) and rest.step in (None, 1) for _, _, rest in split)
+    return box, None if plain else tuple(rest for _, _, rest in split)
+
+
+def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
+    """Start and stop on an axis of extent `n`, and the key within that range."""
+    if isinstance(part, slice):
+        picked = range(n)[part]
+        if not picked:
+            return 0, 0, slice(None)
+        return (
+            min(picked[0], picked[-1]),
+            max(picked[0], picked[-1]) + 1,
+            slice(None, None, picked.step),
+        )
+    if isinstance(part, list | np.ndarray):
+        # This resolves negative and boolean indices, and raises the errors of NumPy.
+        every = np.arange(n)[part]
+        low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
+        return low, high, every - low
+    if isinstance(part, bool | np.bool_):
+        raise IndexError(f"{part!r}, which would add an axis")
+    try:
+        at = range(n)[part]
+    except TypeError:
+        raise IndexError(f"{part!r} is no integer, slice, or array of integers") from None
+    return at, at + 1, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +118,7 @@ class RegionSource:
     """Base of sources, which resolves keys and calls `_read` to read a box.
 
     A format has a subclass with `_read`, and a module with a function ``open_`` that takes a
-    `Request` and returns an instance; see :mod:`shardwrite.sources.formats`.
+    `Request` and returns an instance; see :mod:`shardwrite.sources.registry`.
 
     Parameters
     ----------

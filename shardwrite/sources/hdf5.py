@@ -22,13 +22,20 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
-from shardwrite.read.attributes import as_attributes, typed_attributes
+from shardwrite.read.source import as_attributes, typed_attributes
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
-from shardwrite.sources.chunking import merge_chunks, slabs
-from shardwrite.sources.common import choose_dataset, identify, place_of, place_text, require
-from shardwrite.sources.handles import FILES
-from shardwrite.stores import check_regular
-from shardwrite.stores.bucket_files import FileInBucket
+from shardwrite.sources.common import (
+    FILES,
+    choose_dataset,
+    identify,
+    merge_chunks,
+    place_of,
+    place_text,
+    require,
+    slabs,
+)
+from shardwrite.sources.inside import FileInBucket
+from shardwrite.stores.looking import check_regular
 
 _NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16

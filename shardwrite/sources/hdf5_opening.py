@@ -15,14 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
+from shardwrite.hdf5.reading import Hdf5Store
 from shardwrite.place.objects import InStore
 from shardwrite.read.array import open_at
 from shardwrite.sources import hdf5
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import require
-from shardwrite.sources.handles import FILES
-from shardwrite.sources.hdf5_store import Hdf5Store
-from shardwrite.sources.ranged import RangedSource
+from shardwrite.sources.common import FILES, RangedSource, require
 
 _Read = Callable[[tuple[slice, ...]], npt.NDArray[Any]]
 

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.read.attributes import as_attributes, typed_attributes
+from shardwrite.read.source import as_attributes, typed_attributes
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import choose_dataset, identify, require
-from shardwrite.sources.handles import FILES
+from shardwrite.sources.common import FILES, choose_dataset, identify, require, slabs
 
 
 @dataclass(frozen=True, slots=True)

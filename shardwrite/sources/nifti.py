@@ -15,13 +15,17 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
-from shardwrite.sources.axes import dimension_units, tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify, require
-from shardwrite.sources.handles import WHOLE
+from shardwrite.sources.common import (
+    WHOLE,
+    dimension_units,
+    identify,
+    require,
+    slabs,
+    tell_left_out,
+)
 from shardwrite.sources.raw import MappedSource, check_length
-from shardwrite.stores import check_regular
+from shardwrite.stores.looking import check_regular
 
 _PIECE_NBYTES = 2**20  # of what follows the values, read at a time
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 from shardwrite.sources.base import Request, Source
-from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify, open_binary, place_of
+from shardwrite.sources.common import identify, open_binary, place_of, slabs
 from shardwrite.sources.raw import check_length, in_one_piece
 
 _MAX_HEADER_NBYTES = 10_000  # limit of numpy: parsing very long literals is not safe

@@ -7,17 +7,16 @@ import zipfile
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.place.base import Place
+from shardwrite.legacy.place import TransformerPlace, hierarchy_of
+from shardwrite.legacy.zip import ZippedStore
+from shardwrite.place.base import Place, without_kind
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
-from shardwrite.place.transformer import TransformerPlace, hierarchy_of
-from shardwrite.place.url import without_kind
 from shardwrite.seams import resolve
-from shardwrite.sources.guess import guess, guess_in_bucket, is_named_as_file
-from shardwrite.sources.zip_store import ZippedStore
-from shardwrite.stores import as_store_error, is_bucket_url, local_path
-from shardwrite.stores.descriptors import opened
-from shardwrite.stores.inside import InsideStore
+from shardwrite.sources.inside import InsideStore
+from shardwrite.sources.registry import guess, guess_in_bucket, is_named_as_file
+from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import as_store_error, local_path, opened
 
 _ZIP = b"PK\x03\x04"
 

@@ -17,11 +17,8 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify, place_of, place_text
-from shardwrite.sources.handles import FILES
-from shardwrite.sources.ranged import RangedSource
-from shardwrite.stores.bucket_files import FileInBucket
+from shardwrite.sources.common import FILES, RangedSource, identify, place_of, place_text, slabs
+from shardwrite.sources.inside import FileInBucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,316 @@ import glob
 import importlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import IO, Any, TypedDict, Unpack, cast
 
+import numpy as np
 import numpy.typing as npt
 
-from shardwrite.entry.public import public
-from shardwrite.entry.words import refuse_unknown
+from shardwrite.config.table import STORAGE, value_of
+from shardwrite.entry.public import public, refuse_unknown
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.grid import Box
+from shardwrite.legacy.place import TransformerPlace
+from shardwrite.place.base import without_kind
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import in_hierarchy
-from shardwrite.place.transformer import TransformerPlace
-from shardwrite.place.url import without_kind
-from shardwrite.read.chunking import normalize
-from shardwrite.seams import all_of
-from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.formats import FORMATS, add_installed
-from shardwrite.sources.guess import FILES_IN_BUCKETS, guess, guess_in_bucket
-from shardwrite.stores import check_regular, is_bucket_url, local_path
-from shardwrite.stores.bucket_files import FileInBucket, file_in_bucket
+from shardwrite.read.array import normalize
+from shardwrite.read.source import as_attributes
+from shardwrite.seams import all_of, installed, needed
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.common import open_binary, require
+from shardwrite.sources.inside import FileInBucket, file_in_bucket
+from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
+from shardwrite.stores.looking import check_regular, local_path
+
+__all__ = ["FORMATS", "Format", "register_format"]
+
+
+# ---- Table of the formats that can be opened. A format of another package is added to it
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that can be opened."""
+
+    # Full name of the module that opens the format with its function ``open_``. The module is
+    # imported when a file of the format is opened.
+    module: str
+    # Arguments of :func:`open_source` that the format accepts
+    options: frozenset[str] = frozenset()
+    # Ends of file names that decide, whatever the first bytes of the file are
+    suffixes: tuple[str, ...] = ()
+
+
+_ONE_OF_SEVERAL = frozenset({"dataset"})
+
+FORMATS = {
+    "zarr": Format("shardwrite.sources.zarr_opening", _ONE_OF_SEVERAL, (".zarr.zip",)),
+    "hdf5": Format("shardwrite.sources.hdf5_opening", _ONE_OF_SEVERAL),
+    "netcdf3": Format("shardwrite.sources.netcdf3", _ONE_OF_SEVERAL),
+    "npy": Format("shardwrite.sources.npy"),
+    "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
+    "precomputed": Format("shardwrite.volumes.source", _ONE_OF_SEVERAL),
+    "b2nd": Format("shardwrite.sources.b2nd"),
+    "wkw": Format("shardwrite.sources.wkw", frozenset({"shape"})),
+    "nifti": Format("shardwrite.sources.nifti", suffixes=(".nii", ".nii.gz")),
+    # A raw file may begin with any bytes, and a compressed file shows only its compression.
+    "raw": Format(
+        "shardwrite.sources.raw",
+        frozenset({"shape", "dtype", "offset", "order"}),
+        (".raw", ".bin", ".dat"),
+    ),
+}
+
+
+def register_format(name: str, added: Format) -> None:
+    """Add a format, so that :func:`open_source` can open its files in this process.
+
+    - `added`: the format. The same format may be added again.
+    """
+    for known, format_ in FORMATS.items():
+        shared = sorted(set(format_.suffixes) & set(added.suffixes))
+        if (known == name and format_ != added) or (known != name and shared):
+            raise SpecError(
+                f"the format {known!r} has this name or the suffixes {shared}",
+                field="format",
+                value=name,
+                remedy="choose another name and other suffixes",
+            )
+    FORMATS[name] = added
+
+
+def add_installed() -> None:
+    """Add the formats of installed packages, which takes time and is seldom needed."""
+    for name in installed("source"):
+        what = f"the format {name!r} of an installed package"
+        register_format(name, needed("source", name, what, field="format", value=name))
+
+
+# ---- Detection of the format of a file from its name and its first bytes, here or in a bucket
+
+
+FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
+
+"""Names of the formats whose files are read from buckets, besides arrays of many objects."""
+
+_INFO = "info"  # of a volume of Neuroglancer
+
+_NODES = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+_MAGIC = {
+    _HDF5: "hdf5",
+    b"\x93NUMPY": "npy",
+    b"CDF": "netcdf3",
+    b"WKW": "wkw",
+    b"\x9e\xa8b2fram": "b2nd",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
+}
+# Files that tell what the directory is in which they lie.
+_MARKS = {_INFO: "precomputed", "header.wkw": "wkw", "chunks.b2frame": "b2nd"}
+# Suffixes that decide if the content does not.
+_LIKELY = {
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".he5": "hdf5",
+    ".nc4": "hdf5",
+    ".npy": "npy",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".cdf": "netcdf3",
+    ".b2nd": "b2nd",
+    ".b2frame": "b2nd",
+    ".wkw": "wkw",
+    ".zarr": "zarr",
+    ".zip": "zarr",
+}
+# Further suffixes of files, whose content or whole name decides.
+_FILES = (".nc", ".nwb", ".h5ad", ".mat", ".ims", ".zip", ".nii", ".nii.gz", ".raw", ".bin", ".dat")
+
+
+def guess(path: str) -> str | None:
+    """Name of the format of a file, directory or pattern; None if it is unknown.
+
+    - `path`: file, directory or pattern. For a pattern, only its text counts.
+    """
+    if os.path.isdir(path):
+        return _guess_directory(path)
+    named = _by_name(path, {end: name for name, one in FORMATS.items() for end in one.suffixes})
+    if named is not None or not os.path.isfile(path):
+        return (
+            named
+            if os.path.isfile(path)
+            else "tiff"
+            if path.lower().endswith((".tif", ".tiff"))
+            else None
+        )
+    with open(path, "rb") as file:
+        return _by_content(file) or _by_name(path, _LIKELY)
+
+
+def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
+    """Name of the format of what lies at a URL, and the file if it is one; None if it is unknown.
+
+    A URL that is named like a file is looked for as a file first. Others are looked for as a volume
+    of Neuroglancer or a Zarr array.
+    """
+    is_named = is_named_as_file(url)
+    file = file_in_bucket(url) if is_named else None
+    if file is None:
+        store = open_bucket(url, value_of(STORAGE), is_read=True)
+        is_volume = store.version(_INFO) is not None
+        is_sure = not is_volume and url.rstrip("/").endswith(".zarr")
+        if is_sure or any(store.version(mark) is not None for mark in _NODES):
+            return "zarr", None
+        if is_volume:
+            return "precomputed", None
+        file = None if is_named else file_in_bucket(url)
+    if file is None and is_named:
+        raise StoreError(f"no such object: {url}", key=url, errno=errno.ENOENT)
+    if file is None:
+        return "zarr", None  # which says that there is none
+    named = _by_name(url, {end: name for name, one in FORMATS.items() for end in one.suffixes})
+    if named is None:
+        with open_binary(file) as stream:
+            named = _by_content(stream)
+    return named or _by_name(url, _LIKELY), file
+
+
+def is_named_as_file(url: str) -> bool:
+    """Whether the name at the end of a URL is that of a file, and not that of a directory.
+
+    Examples
+    --------
+    >>> is_named_as_file("s3://bucket/scan.h5"), is_named_as_file("s3://bucket/scan.zarr")
+    (True, False)
+    """
+    name = url.lower().rstrip("/")
+    return name.endswith(_FILES) or _by_name(name, _LIKELY) not in (None, "zarr")
+
+
+def _by_content(file: IO[bytes]) -> str | None:
+    """Name of the format that the first bytes of a file tell; None if they do not."""
+    head = file.read(8)
+    found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    return "hdf5" if found is None and _has_superblock(file) else found
+
+
+def _has_superblock(file: IO[bytes]) -> bool:
+    """Whether an HDF5 file begins after a user block, of 512 bytes times a power of two."""
+    start, end = 512, file.seek(0, os.SEEK_END)
+    while start < end:
+        file.seek(start)
+        if file.read(len(_HDF5)) == _HDF5:
+            return True
+        start *= 2
+    return False
+
+
+def _by_name(path: str, names: dict[str, str]) -> str | None:
+    lower = path.lower()
+    return next((name for suffix, name in names.items() if lower.endswith(suffix)), None)
+
+
+def _guess_directory(path: str) -> str | None:
+    if any(os.path.exists(os.path.join(path, mark)) for mark in _NODES) or path.rstrip(
+        "/"
+    ).endswith(".zarr"):
+        return "zarr"
+    for mark, name in _MARKS.items():
+        if os.path.isfile(os.path.join(path, mark)):
+            return name
+    with os.scandir(path) as entries:
+        return (
+            "tiff"
+            if any(entry.name.lower().endswith((".tif", ".tiff")) for entry in entries)
+            else None
+        )
+
+
+# ---- Values of another source as the conventions of CF decode them, by xarray
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSource(RegionSource):
+    """A source whose values are unpacked, masked and turned into times block by block."""
+
+    packed: Source  # the source as the file holds it
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        values = _decode(self.packed, self.packed[box.slices[:-1]])
+        found = np.asarray(values.data)
+        if found.dtype != self.dtype:
+            raise SpecError(
+                f"its values in {box.bounds} decode to {found.dtype}, and others to {self.dtype}",
+                field="decode_cf",
+                value=self.path,
+                remedy="convert it without --decode-cf",
+            )
+        return found
+
+
+def decoded(source: Source) -> Source:
+    """A source that decodes the values of another one by the conventions of CF.
+
+    The attributes that say how to decode, such as ``scale_factor``, are left out. Missing values
+    become NaN or NaT, which is then the fill value.
+    """
+    if source.dtype.kind in "TO":  # texts and bytes are not packed
+        return source
+    path = str(getattr(source, "path", source.identity))
+    require("xarray", "cf", path)
+    try:
+        found = _decode(source, np.zeros((1,) * len(source.shape), source.dtype))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"its values cannot be decoded: {error}",
+            field="decode_cf",
+            value=path,
+            remedy="convert it without --decode-cf",
+        ) from None
+    if found.dtype == source.dtype and dict(found.attrs) == dict(source.metadata.attributes):
+        return source
+    missing = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(found.dtype.kind)
+    fill = None if missing is None else np.asarray(missing, dtype=found.dtype)[()]
+    if found.dtype == source.dtype and fill is None:  # that of another type means another value
+        fill = source.metadata.fill_value
+    return DecodedSource(
+        path=path,
+        shape=source.shape,
+        dtype=found.dtype,
+        chunks=source.chunks,
+        identity=f"cf:{source.identity}",
+        packed=source,
+        metadata=SourceMetadata(
+            fill_value=fill,
+            dimension_names=source.metadata.dimension_names,
+            attributes=as_attributes(found.attrs, path),
+        ),
+    )
+
+
+def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
+    """A variable of xarray with decoded values, and the attributes that are left."""
+    import xarray
+
+    known = source.metadata
+    names = [f"axis {axis}" for axis in range(values.ndim)]
+    # xarray takes a fill value in the other order of bytes for another number.
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    packed = xarray.Variable(names, native, {**known.attributes, **known.typed})
+    decode = xarray.conventions.decode_cf_variable
+    found = decode("values", packed, concat_characters=False).load()
+    if found.dtype.hasobject:  # such as times of a calendar that numpy does not have
+        raise TypeError("they become objects of Python, which Zarr does not store")
+    return found
 
 
 class RawLayout(TypedDict, total=False):
@@ -39,6 +330,7 @@ class RawLayout(TypedDict, total=False):
 
 
 _NO_FILES = ("zarr", "precomputed")  # but many objects
+
 _KEYWORDS = ("path", "format", "dataset", *RawLayout.__annotations__, "chunks")
 
 

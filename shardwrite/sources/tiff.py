@@ -1,28 +1,466 @@
 """Single TIFF files with one or more pages.
 
-Directories and patterns are in :mod:`shardwrite.sources.tiff_stack`.
+Directories and patterns are in :mod:`shardwrite.sources.tiff`.
+
+Only three elements are looked at, and nothing else is kept while the text is parsed. A text that
+declares a document type is refused, because entities that it defines may expand without end.
+
+OME-TIFF and ImageJ keep sizes of a pixel. The resolution of other files is that of print, and is
+not looked at.
 """
 
 from __future__ import annotations
 
+import glob
+import itertools
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.grid import Box
-from shardwrite.sources.axes import tell_left_out
-from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import identify, place_of, place_text, require
-from shardwrite.sources.handles import FILES
+from shardwrite.codecs.documents import JSON
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.grid import Box, ravel
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.common import (
+    FILES,
+    check_names,
+    digest,
+    dimension_units,
+    identify,
+    identity_text,
+    place_of,
+    place_text,
+    require,
+    tell_left_out,
+    unique_names,
+)
+from shardwrite.sources.inside import FileInBucket
 from shardwrite.sources.raw import check_length, in_one_piece
-from shardwrite.sources.tiff_metadata import describe_series
-from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
-from shardwrite.sources.tiff_stack import open_stack
-from shardwrite.stores.bucket_files import FileInBucket
+from shardwrite.stores.looking import check_regular
+
+# ---- What OME-XML says of images: sizes of a pixel, and names of the channels
+
+
+_PIXELS = ["OME", "Image", "Pixels"]
+
+_STEPS = {
+    "X": ("PhysicalSizeX", "µm"),
+    "Y": ("PhysicalSizeY", "µm"),
+    "Z": ("PhysicalSizeZ", "µm"),
+    "T": ("TimeIncrement", "s"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OmeImage:
+    """One image of a file."""
+
+    name: str | None
+    # Number of pixels along each axis, as the text has it; axes are the letters of OME
+    sizes: Mapping[str, str]
+    # Size of a pixel, or time between two frames, and its unit, for each axis that has one
+    steps: Mapping[str, tuple[str, str]]
+    channels: list[str | None] = field(default_factory=list)  # name of each channel
+
+
+class _Images:
+    """Target of a parser: it collects the images of a text."""
+
+    def __init__(self) -> None:
+        self.found: list[OmeImage] = []
+        self._inside: list[str] = []
+        self._name: str | None = None
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:  # noqa: ARG002
+        raise ValueError("it declares a document type, which OME-XML never does")
+
+    def start(self, tag: str, found: Mapping[str, str]) -> None:
+        self._inside.append(tag.rpartition("}")[2])
+        if self._inside == _PIXELS[:2]:
+            self._name = found.get("Name")
+        elif self._inside == _PIXELS:
+            sizes = {axis: found.get(f"Size{axis}", "") for axis in "XYZCT"}
+            steps = {
+                axis: (found[name], found.get(f"{name}Unit", usual))
+                for axis, (name, usual) in _STEPS.items()
+                if name in found
+            }
+            self.found.append(OmeImage(self._name, sizes, steps))
+        elif self._inside == [*_PIXELS, "Channel"]:
+            self.found[-1].channels.append(found.get("Name"))
+
+    def end(self, tag: str) -> None:  # noqa: ARG002 (a parser gives it)
+        self._inside.pop()
+
+    def close(self) -> list[OmeImage]:
+        return self.found
+
+
+def images_in(text: str) -> list[OmeImage]:
+    """Images that OME-XML describes, in its order.
+
+    Examples
+    --------
+    >>> text = "<OME><Image Name='a'><Pixels SizeX='9' PhysicalSizeX='0.5'/></Image></OME>"
+    >>> images_in(text)[0].steps
+    {'X': ('0.5', 'µm')}
+    """
+    parser: Any = ET.XMLParser(target=_Images())  # noqa: S314 (the target refuses entities)
+    try:
+        parser.feed(text)
+        found: list[OmeImage] = parser.close()
+    except ET.ParseError as error:
+        raise ValueError(f"it is not well-formed: {error}") from None
+    return found
+
+
+# ---- What a TIFF file says of a series besides its values: axes, sizes of a pixel, channel names
+
+
+_UNNAMED = "QI"  # tifffile's letters for an axis of unknown kind, and for pages one after another
+
+_Steps = Mapping[str, tuple[float, str]]
+
+
+def describe_series(file: Any, number: int) -> tuple[SourceMetadata, list[str]]:
+    """Names of the axes and attributes of a series, and what is left out, with the reasons."""
+    series = file.series[number]
+    axes, left_out = str(series.axes), list[str]()
+    steps: _Steps = {}
+    channels: dict[str, JSON] = {}
+    if file.is_ome:
+        try:
+            image = _image_of(file, number)
+            steps = _checked_steps(image, left_out)
+            channels = _channel_names(image, axes, series.shape, left_out)
+        except ValueError as error:
+            left_out.append(f"what its OME-XML says is left out: {error}")
+    elif file.is_imagej:
+        steps = _steps_of_imagej(file.imagej_metadata or {}, series)
+    names = unique_names([None if axis in _UNNAMED else axis.lower() for axis in axes])
+    attributes = {**dimension_units(steps.get(axis) for axis in axes), **channels}
+    return SourceMetadata(dimension_names=names, attributes=attributes), left_out
+
+
+def common_metadata(found: SourceMetadata, other: SourceMetadata) -> SourceMetadata:
+    """What two files of one stack say alike."""
+    return SourceMetadata(
+        dimension_names=found.dimension_names
+        if found.dimension_names == other.dimension_names
+        else None,
+        attributes={
+            name: value
+            for name, value in found.attributes.items()
+            if other.attributes.get(name) == value
+        },
+    )
+
+
+def stacked(found: SourceMetadata) -> SourceMetadata:
+    """What files say of their axes, for a stack of them, whose first axis counts the files."""
+    names, attributes = found.dimension_names, dict(found.attributes)
+    units = attributes.get("dimension_units")
+    if isinstance(units, list):
+        attributes["dimension_units"] = [None, *units]
+    return SourceMetadata(
+        dimension_names=None if names is None else (None, *names), attributes=attributes
+    )
+
+
+def _image_of(file: Any, number: int) -> OmeImage:
+    """The image of a series in the OME-XML of its file."""
+    series, images = file.series[number], images_in(file.ome_metadata)
+    if series.kind != "ome":
+        raise ValueError("it does not fit the pages")
+    if len(images) == len(file.series):
+        images = [images[number]]
+    else:  # images without pages are no series
+        images = [image for image in images if image.name == series.name]
+    if len(images) != 1:
+        raise ValueError("it does not say which of its images this is")
+    sizes = images[0].sizes
+    for axis, size in zip(series.axes, series.shape, strict=True):
+        if axis in "XYZT" and sizes[axis].strip() != str(size):
+            raise ValueError(f"its size along {axis} is {sizes[axis]!r}, and the pages have {size}")
+    return images[0]
+
+
+def _checked_steps(image: OmeImage, left_out: list[str]) -> _Steps:
+    """Steps of an image that are numbers; others are entered into `left_out`."""
+    steps: dict[str, tuple[float, str]] = {}
+    for axis, (text, unit) in image.steps.items():
+        step = _number(text)
+        if step is None:
+            left_out.append(f"the size of a step along {axis} is left out, since it is {text!r}")
+        elif not dimension_units([(step, unit)]):
+            left_out.append(f"the size of a step along {axis} is left out: its unit is {unit!r}")
+        else:
+            steps[axis] = (step, unit)
+    return steps
+
+
+def _channel_names(
+    image: OmeImage, axes: str, shape: Sequence[int], left_out: list[str]
+) -> dict[str, JSON]:
+    """Attribute with the names of the channels; empty if there are none."""
+    names = image.channels
+    n_channels = shape[axes.index("C")] if "C" in axes else 1
+    if not any(names):
+        return {}
+    if len(names) != n_channels:
+        left_out.append(
+            f"the names of channels are left out: there are {len(names)} for {n_channels} channels"
+        )
+        return {}
+    return {"channel_names": [*names]}
+
+
+def _steps_of_imagej(known: Mapping[str, Any], series: Any) -> _Steps:
+    """Steps that ImageJ has stored: pixels per unit are a tag, all others are in its metadata."""
+    unit = str(known.get("unit", "")).replace("\\u00B5", "µ")
+    tags = series.keyframe.tags
+    per_pixel = {"Y": tags.get("YResolution"), "X": tags.get("XResolution")}
+    steps = {
+        axis: _inverse(tag.value) for axis, tag in per_pixel.items() if tag is not None and unit
+    }
+    steps["Z"] = _number(known.get("spacing"))
+    lengths = {axis: (step, unit) for axis, step in steps.items() if step is not None}
+    interval = _number(known.get("finterval"))
+    return lengths if interval is None else {**lengths, "T": (interval, "s")}
+
+
+def _inverse(ratio: Any) -> float | None:
+    """Inverse of a ratio of two integers of 32 bits, to the digits that those can hold."""
+    is_ratio = isinstance(ratio, tuple) and len(ratio) == 2 and all(ratio)
+    return float(f"{ratio[1] / ratio[0]:.9g}") if is_ratio else None
+
+
+def _number(value: Any) -> float | None:
+    """A positive, finite number; None for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and number > 0 else None
+
+
+# ---- Series of pages in a TIFF file: which there are, how they are laid out, and reading them
+
+
+def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray[Any]) -> None:
+    """Read `box` of a series into `out`, page by page."""
+    with file.filehandle.lock:
+        series = file.series[number]
+    outer, inner = series.shape[:leading], series.shape[leading:]
+    first = box.start[:leading]
+    for index in itertools.product(*(range(a, b) for a, b in box.bounds[:leading])):
+        with file.filehandle.lock:  # the lookup of a page may read its tags
+            page = series[ravel(index, outer)]
+        at = tuple(i - o for i, o in zip(index, first, strict=True))
+        # Pages may be missing in OME-TIFF; like tifffile, this gives zeros for them. One worker is
+        # enough, because dask calls this from several threads.
+        out[at] = (
+            0 if page is None else page.asarray(maxworkers=1).reshape(inner)[box.slices[leading:]]
+        )
+
+
+def page_rank(series: Any) -> int | None:
+    """Number of leading axes of a series that count pages; None if the pages do not fit it."""
+    shape, pages, size = series.shape, len(series.pages), series.keyframe.size
+    fitting = (
+        k
+        for k in range(len(shape), -1, -1)
+        if math.prod(shape[k:]) == size and math.prod(shape[:k]) == pages
+    )
+    return next(fitting, None)
+
+
+def choose_series(file: Any, dataset: str | None, path: str) -> int:
+    """Number of the series `dataset`, which is a number or name, or None for the first series."""
+    count = len(file.series)
+    names = [series.name for series in file.series]
+    number = (
+        0
+        if dataset is None
+        else int(dataset)
+        if dataset.isdecimal()
+        else names.index(dataset)
+        if dataset in names
+        else -1
+    )
+    if not count:
+        raise SpecError(
+            "there is no image in it",
+            field="source",
+            value=path,
+            remedy="check the file: it may be cut off",
+        )
+    if not 0 <= number < count:
+        listed = ", ".join(
+            f"{i} ({s.name}, shape {s.shape})" for i, s in enumerate(file.series[:20])
+        )
+        raise SpecError(
+            f"there is no such series in {path}",
+            field="dataset",
+            value=dataset,
+            remedy=f"choose one of: {listed}",
+        )
+    _check_series(file.series[number], number, count, path)
+    return number
+
+
+def _check_series(series: Any, number: int, count: int, path: str) -> None:
+    others = f" or choose another series: dataset='0' to '{count - 1}'" if count > 1 else ""
+    tiff = require("tifffile", "tiff", path).TIFF
+    try:
+        tiff.DECOMPRESSORS[series.keyframe.compression]
+    except KeyError:
+        kind = getattr(series.keyframe.compression, "name", series.keyframe.compression)
+        remedy = f"pip install imagecodecs{others}"
+        raise SpecError(
+            f"compression {kind} needs a further library", field="source", value=path, remedy=remedy
+        ) from None
+    unplaced = page_rank(series) is None and series.dataoffset is None
+    if series.dtype is None or series.is_multifile or series.transform is not None or unplaced:
+        raise SpecError(
+            f"series {number} is not laid out as equal pages of this file",
+            field="source",
+            value=path,
+            remedy=f"give a directory or pattern of plain pages{others}",
+        )
+
+
+# ---- Stacks of TIFF files: a directory, or a pattern such as ``scan_*.tif``
+
+
+@dataclass(frozen=True, slots=True)
+class TiffStackSource(RegionSource):
+    """Images of equal shape and dtype in many files, stacked along the first axis."""
+
+    # Digest of the file names. Each process lists the names again, because a source with thousands
+    # of names would make every task large.
+    names: str
+    series: int  # number of the series in each file
+    leading: int  # number of leading axes of a file that count its pages
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        files = FILES.get(self.identity, self._list)
+        tifffile = require("tifffile", "tiff", self.path)
+        out = np.empty(box.shape, self.dtype)
+        within = Box(box.start[1:], box.stop[1:])
+        for at, number in enumerate(range(box.start[0], box.stop[0])):
+            with tifffile.TiffFile(files[number]) as file:
+                _check_equal(
+                    file.series[self.series], self.shape[1:], self.dtype, files[number], files[0]
+                )
+                read_series(file, self.series, self.leading, within, out[at])
+        return out
+
+    def _list(self) -> list[str]:
+        return check_names(page_files(self.path), self.names, self.path)
+
+
+def page_files(path: str) -> list[str]:
+    """Files of a directory or pattern in natural order, so that file 10 follows file 9."""
+    if os.path.isdir(path):
+        found = [
+            entry.path
+            for entry in os.scandir(path)
+            if entry.name.lower().endswith((".tif", ".tiff")) and not entry.is_dir()
+        ]
+    else:
+        found = [name for name in glob.glob(path, recursive=True) if not os.path.isdir(name)]
+    if not found:
+        raise StoreError(f"no TIFF file found at {path}", key=path)
+    for name in found:
+        check_regular(name)
+    # Names that differ only in leading zeros count as equal, so the order of the names decides.
+    ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(found))
+    return ordered
+
+
+def _check_equal(
+    series: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: str, first: str
+) -> None:
+    if (tuple(series.shape), series.dtype) != (shape, dtype):
+        raise SpecError(
+            f"this page has shape {tuple(series.shape)} and dtype {series.dtype}, "
+            f"but {first} has {shape} and {dtype}",
+            field="source",
+            value=path,
+            remedy="give pages of one shape and dtype",
+        )
+
+
+def open_stack(request: Request) -> Source:
+    """Open a directory or pattern of TIFF files; the tags of all files are read and compared.
+
+    Warns
+    -----
+    UserWarning
+        If something that the files say of their images is broken, or differs between them, and is
+        left out.
+    """
+    tifffile = require("tifffile", "tiff", request.path)
+    path = os.path.abspath(request.path)
+    files = page_files(path)
+    stats: list[object] = []
+    shape: tuple[int, ...] = ()
+    dtype, number, leading = np.dtype("u1"), 0, 0
+    metadata, differ = SourceMetadata(), False
+    for rank, name in enumerate(files):
+        with tifffile.TiffFile(name) as file:
+            here = choose_series(file, request.dataset, name)
+            series = file.series[here]
+            if rank == 0:
+                shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), here
+                leading = _rank(series, name)
+            _check_equal(
+                file.series[number] if number < len(file.series) else series,
+                shape,
+                dtype,
+                name,
+                files[0],
+            )
+            said, left_out = describe_series(file, number)
+        if rank == 0:
+            metadata = said
+            tell_left_out(name, left_out)
+        elif said != metadata:
+            metadata, differ = common_metadata(metadata, said), True
+        stat = os.stat(name)
+        stats += [name, stat.st_size, stat.st_mtime_ns]
+    if differ:
+        tell_left_out(path, ["what the files do not all say of axes and channels is left out"])
+    return TiffStackSource(
+        path=path,
+        shape=(len(files), *shape),
+        dtype=dtype,
+        chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
+        identity=identity_text(
+            "tiff", os.path.realpath(path), files=len(files), sha256=digest(stats), series=number
+        ),
+        names=digest(files),
+        series=number,
+        leading=leading,
+        metadata=stacked(metadata),
+    )
+
+
+def _rank(series: Any, path: str) -> int:
+    leading = page_rank(series)
+    if leading is None:
+        remedy = "write one page for each image, or give the files one by one"
+        raise SpecError(
+            "its pages are not described one by one", field="source", value=path, remedy=remedy
+        )
+    return leading
 
 
 @dataclass(frozen=True, slots=True)

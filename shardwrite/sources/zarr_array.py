@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from shardwrite.config.table import STORAGE
-from shardwrite.config.values import value_of
+from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
@@ -30,18 +29,11 @@ from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.source import metadata_of, natural_chunks
 from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import choose_dataset, identify, identity_text
-from shardwrite.sources.handles import FILES
-from shardwrite.stores import (
-    check_regular,
-    is_bucket_url,
-    open_bucket,
-    open_store,
-    parse_json,
-    read_file,
-    read_limit,
-    walk,
-)
+from shardwrite.sources.common import FILES, choose_dataset, identify, identity_text
+from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
+from shardwrite.stores.directories import walk
+from shardwrite.stores.looking import check_regular, parse_json, read_file, read_limit
+from shardwrite.stores.opening import open_store
 
 
 @dataclass(frozen=True, slots=True)

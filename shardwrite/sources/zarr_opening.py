@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from shardwrite.legacy.source import open_in_hierarchy
 from shardwrite.sources.base import Request, Source
-from shardwrite.sources.transformer_2022 import open_in_hierarchy
 from shardwrite.sources.zarr_array import open_ as open_array
-from shardwrite.stores import is_bucket_url
+from shardwrite.stores.bucket_url import is_bucket_url
 
 
 def open_(request: Request) -> Source:

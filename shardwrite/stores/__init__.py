@@ -1,189 +1,26 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
-from shardwrite.stores.allocation import NO_ROOM, give_room, keep_room, needing
-from shardwrite.stores.base import (
-    DURABILITIES,
-    Bounded,
-    Carrying,
-    Dated,
-    Described,
-    Linkable,
-    ObjectEditor,
-    ObjectReader,
-    ObjectWriter,
-    Overlapping,
-    Protectable,
-    Readable,
-    Staged,
-    Store,
-    Told,
-    Transaction,
-    Unguarded,
-    Writable,
-)
-from shardwrite.stores.bucket import BucketStore
-from shardwrite.stores.bucket_kinds import is_bucket
-from shardwrite.stores.bucket_scratch import Room, room_in
-from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
-from shardwrite.stores.capabilities import Capability, require
-from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
-from shardwrite.stores.directories import (
-    CONVERSION_SUFFIX,
-    WORK_PREFIX,
-    fsync_directory,
-    make_directories,
-    make_directory,
-    walk,
-)
-from shardwrite.stores.files import (
-    COPIED_NBYTES,
-    can_copy_between,
-    copy_bytes,
-    copy_file,
-    discard_file,
-    sync_entry,
-    write_file,
-)
-from shardwrite.stores.keys import check_key, is_plain_key
-from shardwrite.stores.local_path import local_path
-from shardwrite.stores.looking import (
-    PATH_MAX,
-    check_regular,
-    is_file,
-    is_there,
-    listed,
-    mode_of,
-    owner_of,
-    parse_document,
-    parse_json,
-    read_blocks,
-    read_file,
-    read_json,
-    read_limit,
-    read_there,
-)
-from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import (
-    Opened,
-    is_icechunk,
-    is_session,
-    is_store_url,
-    open_store,
-    refusal_to_write,
-    to_write,
-)
-from shardwrite.stores.posix import PosixStore
-from shardwrite.stores.reading import as_store_error, open_plain
-from shardwrite.stores.removal import (
-    SET_ASIDE,
-    Proof,
-    data_in,
-    remove_data,
-    remove_state,
-    set_aside,
-)
-from shardwrite.stores.rights import copy_rights, rights_of
-from shardwrite.stores.temporaries import (
-    TEMPORARY_SUFFIX,
-    begin_temporary,
-    discard_open_temporaries,
-    forget_temporary,
-    is_open_temporary,
-)
-from shardwrite.stores.tokens import token_of
-from shardwrite.stores.whole import WholeStore
-from shardwrite.stores.whole_transaction import COPIED_AT_ONCE_NBYTES
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CONVERSION_SUFFIX",
-    "COPIED_AT_ONCE_NBYTES",
-    "COPIED_NBYTES",
-    "DURABILITIES",
-    "NO_ROOM",
-    "PATH_MAX",
-    "SET_ASIDE",
-    "TEMPORARY_SUFFIX",
-    "WORK_PREFIX",
-    "Bounded",
-    "BucketStore",
-    "Capability",
-    "Carrying",
-    "Dated",
-    "Described",
-    "Linkable",
-    "MemoryStore",
-    "ObjectEditor",
-    "ObjectReader",
-    "ObjectWriter",
-    "Opened",
-    "Overlapping",
-    "PosixStore",
-    "Proof",
-    "Protectable",
-    "Readable",
-    "Room",
-    "Staged",
-    "Store",
-    "Told",
-    "Transaction",
-    "Unguarded",
-    "WholeStore",
-    "Writable",
-    "as_store_error",
-    "begin_temporary",
-    "can_copy_between",
-    "check_key",
-    "check_regular",
-    "copy_bytes",
-    "copy_file",
-    "copy_rights",
-    "data_in",
-    "discard_file",
-    "discard_open_temporaries",
-    "forget_temporary",
-    "fsync_directory",
-    "give_room",
-    "is_bucket",
-    "is_bucket_url",
-    "is_file",
-    "is_icechunk",
-    "is_open_temporary",
-    "is_plain_key",
-    "is_session",
-    "is_store_url",
-    "is_there",
-    "keep_room",
-    "listed",
-    "local_path",
-    "make_directories",
-    "make_directory",
-    "mode_of",
-    "needing",
-    "open_bucket",
-    "open_plain",
-    "open_store",
-    "owner_of",
-    "parse_document",
-    "parse_json",
-    "pread_all",
-    "pwrite_all",
-    "read_blocks",
-    "read_file",
-    "read_json",
-    "read_limit",
-    "read_there",
-    "refusal_to_write",
-    "remove_data",
-    "remove_state",
-    "require",
-    "rights_of",
-    "room_in",
-    "set_aside",
-    "sync_entry",
-    "to_write",
-    "token_of",
-    "walk",
-    "write_all",
-    "write_file",
-    "write_new",
-]
+from shardwrite._lazy import attach
+
+if TYPE_CHECKING:
+    from shardwrite.stores.base import Capability, Store
+    from shardwrite.stores.memory import MemoryStore
+    from shardwrite.stores.opening import open_store
+    from shardwrite.stores.whole import WholeStore
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "shardwrite.stores.base": (
+                "Capability",
+                "Store",
+            ),
+            "shardwrite.stores.memory": ("MemoryStore",),
+            "shardwrite.stores.opening": ("open_store",),
+            "shardwrite.stores.whole": ("WholeStore",),
+        },
+    )
+
+__all__ = ["Capability", "MemoryStore", "Store", "WholeStore", "open_store"]

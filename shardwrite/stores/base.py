@@ -11,18 +11,174 @@ To add a store, derive from `WholeStore` (in `whole`) if it puts each object in 
 
 from __future__ import annotations
 
+import enum
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardwrite.errors import StoreError
-from shardwrite.stores.capabilities import Capability
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
-from shardwrite.stores.tokens import token_of
+
+# ---- Capabilities: what some stores can do, and how an operation asks for it
+
+
+class Capability(enum.Enum):
+    """Something that a store may promise.
+
+    The text of each member completes the sentence "this store cannot ...". The remedy says what a
+    user can do instead.
+    """
+
+    ATOMIC = (
+        "replace an object in one step, so that no reader ever sees a part of it",
+        "write to a directory or to a bucket",
+    )
+    DURABLE = (
+        "promise that an object survives a power cut",
+        'give durability="none"',
+    )
+    SHARED = (
+        "be used by several processes",
+        "use dask's threads, or write to a directory or a bucket",
+    )
+    SNAPSHOT = (
+        "keep an open object readable when it is replaced",
+        "write while nobody reads, or to a directory",
+    )
+    PATCH = (
+        "overwrite bytes of an object that is being written",
+        'give index_location="end"',
+    )
+    SKIP = (
+        "leave gaps in an object",
+        "choose a strategy without gaps",
+    )
+    COPY = (
+        "copy a range of one object into another",
+        "choose a strategy that replaces whole shards",
+    )
+    EDIT = (
+        "modify an object in place",
+        "leave out in_place=True, so that whole shards are replaced",
+    )
+    EXCLUSIVE = (
+        "create an object only if it is missing",
+        "keep what must be created once in a directory",
+    )
+    CONDITIONAL = (
+        "replace an object only if it is the version that was read",
+        "see to it that no other program changes the array meanwhile",
+    )
+
+    def __init__(self, cannot: str, remedy: str) -> None:
+        self.cannot = cannot
+        self.remedy = remedy
+
+
+class HasCapabilities(Protocol):
+    """A store, or something else that states its capabilities."""
+
+    @property
+    def capabilities(self) -> Collection[Capability]:
+        """What it can do."""
+
+
+def require(
+    store: HasCapabilities,
+    capability: Capability,
+    *,
+    field: str,
+    value: object,
+    remedy: str | None = None,
+) -> None:
+    """Verify that a store has a capability.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    capability : Capability
+        What the operation needs.
+    field, value : str, object
+        Argument of the operation that needs it, for instance ``"strategy"`` and
+        ``AppendOnly(in_place=True)``.
+    remedy : str, optional
+        What the user can do instead. By default it is that of the capability.
+
+    Raises
+    ------
+    SpecError
+        If the store lacks the capability. The message names both the capability and the remedy.
+    """
+    if capability not in store.capabilities:
+        raise SpecError(
+            f"{type(store).__name__} cannot {capability.cannot} ({capability.name})",
+            field=field,
+            value=value,
+            remedy=remedy or capability.remedy,
+        )
+
+
+# ---- Tokens that tell the stores of one process apart
+
+
+_lock = threading.RLock()
+
+_tokens: dict[tuple[int, int], str] = {}
+
+
+def token_of(owner: object) -> str:
+    """Text that no other object has, in any process, as long as `owner` lives and after it.
+
+    The identity of an object will not do, because it is used again when the object is gone.
+    """
+    key = os.getpid(), id(owner)  # a forked process has another copy of the object
+    with _lock:
+        if key not in _tokens:
+            _tokens[key] = uuid.uuid4().hex
+            weakref.finalize(owner, _tokens.pop, key, None)
+        return _tokens[key]
+
+
+# ---- Keys of objects, the same in every store
+
+
+_NOT_PLAIN = frozenset(("", ".", ".."))
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether a key stays inside the store: it is a relative path of plain names."""
+    return bool(key) and "\0" not in key and _NOT_PLAIN.isdisjoint(key.split("/"))
+
+
+def check_key(key: str) -> str:
+    """Verify that a key stays inside the store, and return it."""
+    if not is_plain_key(key):
+        raise StoreError(
+            f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Verify that a prefix is empty, or is a key that is followed by a slash, and return it."""
+    if prefix:
+        if not prefix.endswith("/"):
+            raise StoreError(
+                f"prefix {prefix!r} does not end in a slash", key=prefix, errno=errno.EINVAL
+            )
+        check_key(prefix[:-1])
+    return prefix
+
 
 DURABILITIES = ("full", "batch", "none")
+
 """Levels of durability; the first two need `Capability.DURABLE`."""
 
 

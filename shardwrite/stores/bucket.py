@@ -6,47 +6,406 @@ not assumed to have failed: what stands there is compared with what was to be pu
 
 What is larger than one request takes is refused before a run. obstore could upload it in parts, but
 has no conditions for that. The last request would replace whatever stands there.
+
+The texts of obstore hold addresses and answers of the service, and those may hold signatures and
+keys. So only the code and the message of an answer are taken over.
+
+obstore makes most requests again by itself. It does not do so if a connection breaks, or an answer
+is late, and the request has a condition, as nearly all puts have: it may have been done. Here it is
+made again. If it had been done, the service refuses the second one, and the caller looks at what
+stands there.
+
+Each object lies in a file without a name, which is gone when the process ends, however it ends. It
+is put from a memory map of the file. The system can drop the pages of a map at any time, so they
+take no memory of the process.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import random
+import re
+import tempfile
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
-from shardwrite.config.table import VIA
-from shardwrite.config.values import value_of
+from shardwrite.config.table import VIA, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.base import ObjectReader
-from shardwrite.stores.bucket_errors import (
-    as_bucket_error,
-    is_missing_bucket,
-    is_refused_condition,
-)
+from shardwrite.stores.base import Capability, ObjectReader, check_key, require
 from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
 from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version, version_from
-from shardwrite.stores.bucket_requests import check_process, made_again, raised
-from shardwrite.stores.bucket_scratch import ScratchWriter
-from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.files import COPIED_NBYTES
-from shardwrite.stores.keys import check_key
-from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
-from shardwrite.stores.whole import WholeStore
-from shardwrite.stores.whole_transaction import (
-    COPIED_AT_ONCE_NBYTES,
-    WholeTransaction,
-    WholeWriter,
+from shardwrite.stores.looking import as_store_error, pwrite_all, writev_all
+from shardwrite.stores.removal import TEMPORARY_SUFFIX
+from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTransaction, WholeWriter
+
+# ---- Errors of object stores, in words that say what to set, and without credentials
+
+
+_STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
+
+_CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
+
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
+
+_TRANSPORT = re.compile(r"(?:HTTP error|Generic \w+ error): ([A-Za-z' -]{1,80})")
+
+_MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+# Parts of a text that hold addresses and names of objects. In these, a number is no status code.
+_ADDRESS = re.compile(r"https?:[^\s,;\"'<>()]*")
+# Without keys, obstore asks these addresses for some, which only machines in a cloud have.
+_METADATA = ("//169.254.", "//[fd00:ec2:", "//metadata.google.internal")
+# What `bucket_credentials` says, which obstore passes on among other things.
+_PROVIDER = re.compile(r"credential_provider=[\w.:<>]+ [\w ]{1,120}")
+
+_NAMES = re.compile(
+    r'path: "(?:[^"\\]|\\.)*"'
+    r"|(?<=at location )(?:.*?(?=: Error performing)|.*)"
+    r"|(?<=for path )(?:.*?(?=: Error performing)|.*)"
+    r"|<(Key|Resource|BucketName|RequestId|HostId)>.*?</\1>",
 )
 
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """A kind of trouble: how it is recognised, and what it means."""
+
+    pattern: re.Pattern[str]
+    number: int
+    meaning: str
+
+
+def _trouble(pattern: str, number: int, meaning: str) -> _Trouble:
+    return _Trouble(re.compile(pattern), number, meaning)
+
+
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN)",
+    "gs": "GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN)",
+}
+
+_ADDRESSES = {
+    "s3": "AWS_ENDPOINT_URL, or endpoint in storage_options",
+    "gs": "GOOGLE_BASE_URL, or base_url in storage_options",
+    "az": "AZURE_STORAGE_ENDPOINT, or endpoint in storage_options",
+}
+# A meaning may name the variables of its service for keys and address.
+_NONE_FOUND = (
+    "no credentials were found, or they are not valid. Set {keys}, or storage_options, or "
+    "skip_signature for a bucket that is public"
+)
+
+_TROUBLES = (
+    _trouble(
+        "|".join(_MISSING),
+        errno.ENXIO,
+        "the bucket does not exist there. Make it, or correct its name. If the service has an "
+        "address of its own, set {address}",
+    ),
+    _trouble(
+        r"RequestTimeTooSkewed",
+        errno.EACCES,
+        "the clock of this machine is wrong by many minutes. Set it",
+    ),
+    _trouble(
+        r"ExpiredToken|TokenRefreshRequired|InvalidToken",
+        errno.EACCES,
+        "the session token has expired or is not valid. Renew AWS_SESSION_TOKEN and the keys that "
+        "belong to it",
+    ),
+    _trouble(
+        r"without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
+        r"|incorrectly configured region",
+        errno.ENXIO,
+        "the bucket lies in another region. Set AWS_REGION, or region in storage_options",
+    ),
+    _trouble(
+        r"token request|metadata endpoint|instance metadata|CredentialsError|IMDS",
+        errno.EACCES,
+        _NONE_FOUND,
+    ),
+    _trouble(
+        r"InvalidBucketName|InvalidResourceName",
+        errno.EINVAL,
+        "no bucket can have that name. It has 3 to 63 lowercase letters, digits, dots and hyphens",
+    ),
+    _trouble(
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate"
+        r"|\b401\b",
+        errno.EACCES,
+        "the service does not know the keys. Set {keys}, or storage_options",
+    ),
+    _trouble(
+        r"\b403\b|AccessDenied",
+        errno.EACCES,
+        "the keys have no right to do that. They need the rights to read, list, write and delete "
+        "objects. Set {keys}, or storage_options",
+    ),
+    _trouble(
+        r"EntityTooLarge",
+        errno.EFBIG,
+        "the object is too large for one request. Give smaller shards",
+    ),
+    _trouble(
+        r"credential",
+        errno.EACCES,
+        _NONE_FOUND,
+    ),
+    _trouble(
+        r"Connect\b|ConnectError|dns error|connection refused|builder error",
+        errno.EIO,
+        "the service cannot be reached. Check the network, and {address}",
+    ),
+    # Every text of obstore names its retry_timeout, too.
+    _trouble(
+        r"(?<!retry_)[Tt]imed? ?[Oo]ut",
+        errno.ETIMEDOUT,
+        "the service did not answer in time. If large shards take longer, set timeout among the "
+        "client_options in storage_options, such as 3600s",
+    ),
+    _trouble(
+        r"\b(429|50[0234])\b|SlowDown",
+        errno.EIO,
+        "the service is overloaded or out of order, and several attempts were made",
+    ),
+)
+
+
+def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
+    """Error that says what went wrong in a bucket, and what to do.
+
+    - `where`: URL of the store, without credentials.
+    """
+    text = _without_names(error)
+    told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
+    if (given := _PROVIDER.search(text)) is not None:
+        return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)
+    for trouble in _TROUBLES:
+        if trouble.pattern.search(text):
+            kind = where.partition(":")[0]
+            kind = kind if kind in _KEYS else "s3"
+            meaning = trouble.meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
+            message = f"{told}: {meaning} ({_answer(error, text)})"
+            return StoreError(message, key=name, errno=trouble.number)
+    return StoreError(f"{told}: {_answer(error, text)}", key=name, errno=errno.EIO)
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Whether an object is missing because there is no bucket."""
+    text = _without_names(error)
+    return any(word in text for word in _MISSING)
+
+
+def is_refused_condition(error: BaseException) -> bool:
+    """Whether a service refused to put an object because another one stands there."""
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    return isinstance(error, AlreadyExistsError | PreconditionError)
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether a request got no answer, and obstore did not make it again."""
+    text = _without_names(error).partition("Debug source")[0]
+    return "HTTP error" in text and not re.search(r"after \d+ retries|status code", text)
+
+
+def _without_names(error: BaseException) -> str:
+    """Text of an error, without addresses and names, which a user may have chosen."""
+
+    def named(address: re.Match[str]) -> str:
+        is_metadata = any(host in address[0] for host in _METADATA)
+        return "instance metadata" if is_metadata else "http:"
+
+    return _NAMES.sub("", _ADDRESS.sub(named, str(error)))
+
+
+def _answer(error: BaseException, text: str) -> str:
+    """What the service or the network said, without addresses and keys."""
+    found = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
+    parts = [match[1].strip() for match in found if match is not None]
+    if not parts and (match := _TRANSPORT.search(text)) is not None:
+        parts = [match[1].strip()]
+    return ", ".join([type(error).__name__, *parts])
+
+
+# ---- Requests to a bucket: made again if no answer came, and not in the child of a fork
+
+
 T = TypeVar("T")
+# As in `bucket_url`, for stores that a user has opened.
+_MAX_RETRIES, _SECONDS, _FIRST, _MOST, _BASE = 8, 120.0, 0.2, 10.0, 2.0
+
+
+def raised() -> tuple[type[Exception], ...]:
+    """What obstore raises: errors of its own, and some of Python's."""
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError, ValueError, RuntimeError
+
+
+def made_again(store: Any, request: Callable[[], T]) -> T:
+    """Make a request, and make it again as long as no answer comes.
+
+    - `store`: the store, whose ``retry_config`` says how often, and after which pauses.
+    """
+    pauses = _pauses(getattr(store, "retry_config", None) or {})
+    while True:
+        try:
+            return request()
+        except raised() as error:
+            pause = next(pauses, None) if is_unanswered(error) else None
+            if pause is None:
+                raise
+        time.sleep(pause)
+
+
+def _pauses(config: Mapping[str, Any]) -> Iterator[float]:
+    """Pauses before further attempts, in seconds, until they are too many or take too long."""
+    backoff: Mapping[str, Any] = config.get("backoff") or {}
+    until = time.monotonic() + _in_seconds(config.get("retry_timeout"), _SECONDS)
+    first = _in_seconds(backoff.get("init_backoff"), _FIRST)
+    most = _in_seconds(backoff.get("max_backoff"), _MOST)
+    for number in range(int(config.get("max_retries", _MAX_RETRIES))):
+        pause = min(most, first * float(backoff.get("base", _BASE)) ** number)
+        # The pause is random, so that many workers do not come back at once.
+        pause *= random.uniform(0.5, 1)  # noqa: S311
+        if time.monotonic() + pause > until:
+            return
+        yield pause
+
+
+def _in_seconds(value: Any, default: float) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else default
+
+
+_used_in: list[int] = []
+
+
+def check_process() -> None:
+    """Refuse the child of a fork, in which obstore would wait for threads that are not there."""
+    if not _used_in:
+        _used_in.append(os.getpid())
+    elif _used_in[0] != os.getpid():
+        _refuse_fork()
+
+
+def _refuse_fork() -> NoReturn:
+    raise StoreError(
+        "a process that was forked cannot use the connections to a bucket of its parent; start "
+        'processes with "spawn", as dask does',
+        errno=errno.ENOTSUP,
+    )
+
+
+# ---- Objects of a bucket that wait on this machine's own disk, and not in memory, until they are
+# put
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room in a directory for objects that wait."""
+
+    disk: int  # number of the file system, which two directories may share
+    free_nbytes: int  # bytes that are free there
+
+
+def room_in(directory: str) -> Room:
+    """Look whether files can be made in a directory, and how much room there is."""
+    with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
+        found = os.fstatvfs(file.fileno())
+        return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
+
+
+class ScratchWriter(WholeWriter):
+    """An object that grows in a file without a name.
+
+    - `directory`: directory of the file. It may name variables of the environment.
+    """
+
+    def __init__(self, transaction: WholeTransaction, key: str, directory: str) -> None:
+        super().__init__(transaction, key)
+        self._where = _expanded(directory)
+        with self._storing():
+            self._file: Any = _file_in(directory)
+        self._nbytes = 0
+
+    def _storing(self) -> Any:
+        return as_store_error(self._key, f"cannot keep a shard in {self._where} until it is put:")
+
+    def _fd(self) -> int:
+        if self._file is None:
+            raise StoreError(f"{self._key!r} is not being written", key=self._key)
+        return int(self._file.fileno())
+
+    def write(self, buffers: Sequence[Any]) -> int:
+        """See :meth:`ObjectWriter.write`."""
+        fd = self._fd()
+        given = [memoryview(buffer) for buffer in buffers]
+        views = [view.cast("B") for view in given if view.nbytes]
+        with self._storing():
+            n_written = writev_all(fd, views)
+        self._nbytes += n_written
+        return n_written
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """See :meth:`ObjectWriter.write_at`."""
+        fd = self._fd()
+        with self._storing():
+            pwrite_all(fd, data, offset)
+
+    def skip(self, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.skip`."""
+        fd = self._fd()
+        with self._storing():
+            self._nbytes = os.lseek(fd, nbytes, os.SEEK_CUR)
+            if nbytes:  # the file must be as long, and what is left out reads as zeros
+                pwrite_all(fd, b"\0", self._nbytes - 1)
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`ObjectWriter.finish`."""
+        fd = self._fd()
+        self._transaction.check(guard)
+        with self._storing():
+            # The map keeps the file until nobody needs it any more.
+            data = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if self._nbytes else b"")
+        self._close()
+        self._transaction.put(lambda: self._put(data, guard))
+
+    def abort(self) -> None:
+        """See :meth:`ObjectWriter.abort`."""
+        self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _file_in(directory: str) -> Any:
+    """A new file that has no name, or loses it at once where the file system wants one."""
+    where = _expanded(directory)
+    return cast("Any", tempfile.TemporaryFile(dir=where, prefix="shardwrite-", buffering=0))
+
+
+def _expanded(directory: str) -> str:
+    """Path of this machine; the configuration may name variables of it, or the home directory."""
+    return os.path.expanduser(os.path.expandvars(directory))
+
+
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
 # lease that is renewed meanwhile, needs one request.
 _SMALL_NBYTES = 4096
 # Objects that show what a service can do. They lie among the state of runs; see `place.base`.
 _PROBES = "shardwrite-run/probes/"
+
 _MOST_PROBES = 2
 # Memory for an object that may be larger is not reserved, since it may become much smaller.
 _MOST_RESERVED_NBYTES = 128 * 2**20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from shardwrite.stores.capabilities import Capability
+from shardwrite.stores.base import Capability
 
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""

@@ -12,12 +12,13 @@ import cloudpickle
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
+    Capability,
     Readable,
     Store,
     Transaction,
     Writable,
+    require,
 )
-from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.removal import Proof
 
 _ODD_KEYS = ("c/0/0/0", ".zattrs", "data.json", "a b/ü", "100%/+#,=~;@!'&$()", "x.y-z_0")

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from shardwrite.stores import clauses
-from shardwrite.stores.base import Store
-from shardwrite.stores.capabilities import Capability
+from shardwrite.stores.base import Capability, Store
 
 __all__ = ["CLAUSES", "BrokenContractError", "check_store"]
 

@@ -1,4 +1,10 @@
-"""Durable creation of directories, with the mode and group of an existing directory."""
+"""Durable creation of directories, with the mode and group of an existing directory.
+
+An object that replaces another takes the mode, the group and, where permitted, the owner of that
+one. The group is set first, because a mode that was meant for one group must not serve another. The
+owner is set last, because only the owner may set the rest. If the system refuses the group, the
+new group and all others get only the permissions that both classes had before.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +13,166 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from shardwrite.stores.descriptors import opened
-from shardwrite.stores.looking import is_there, mode_of
-from shardwrite.stores.reading import as_store_error
-from shardwrite.stores.rights import Rights, keep_rights, rights_of
+from shardwrite.stores.looking import as_store_error, is_there, mode_of, opened
+
+# ---- Access rights of files and directories
+
+
+NARROW = 0o600
+
+"""Mode of a file that will replace an object, until the file is complete."""
+
+_ACCESS, _DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+# Layout of an access control list: a header of 4 bytes, then (tag, permissions, number) entries.
+_HEAD, _ENTRY = 4, "<HHI"
+
+_OF_GROUP, _OF_OTHERS = 0x04, 0x20
+
+_REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+_NO_ACL = frozenset({errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Access rights of a file or directory."""
+
+    mode: int  # permission bits
+    owner: int  # numeric ids of the owner and the group
+    group: int
+    # POSIX access control lists as the system stores them; only a directory has a default one
+    acl: bytes | None = None
+    default_acl: bytes | None = None
+
+
+def rights_of(path: str | os.PathLike[str]) -> Rights | None:
+    """Rights of a regular file or a directory; None if the path is missing or anything else."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISREG(found.st_mode):
+        return Rights(found.st_mode & 0o777, found.st_uid, found.st_gid, _acl(path, _ACCESS))
+    if stat.S_ISDIR(found.st_mode):
+        mode = stat.S_IMODE(found.st_mode)
+        return Rights(mode, found.st_uid, found.st_gid, _acl(path, _ACCESS), _acl(path, _DEFAULT))
+    return None
+
+
+def keep_rights(fd: int, wanted: Rights) -> None:
+    """Give a new file or directory the rights of another.
+
+    Rights that the system refuses are left out. A directory keeps its own owner, because the owner
+    of a directory of run state is the user of the run.
+    """
+    found = os.fstat(fd)
+    has_group = found.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
+    has_acl = _keep_acl(fd, _ACCESS, wanted.acl if has_group else _narrowed(wanted.acl))
+    if stat.S_ISDIR(found.st_mode):
+        _keep_acl(fd, _DEFAULT, wanted.default_acl if has_group else _narrowed(wanted.default_acl))
+    mode = _kept_mode(wanted, has_group=has_group, has_acl=has_acl)
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        _is_done(os.fchmod, fd, mode)
+    if found.st_uid != wanted.owner and stat.S_ISREG(found.st_mode):
+        _is_done(os.fchown, fd, wanted.owner, -1)
+
+
+def copy_rights(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
+    """Give a new directory the rights of another, as far as the system allows."""
+    wanted = rights_of(old)
+    fd = opened(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if wanted is not None:
+            keep_rights(fd, wanted)
+    finally:
+        os.close(fd)
+
+
+def _kept_mode(wanted: Rights, *, has_group: bool, has_acl: bool) -> int:
+    """Mode that gives nobody a permission that they do not have in `wanted`."""
+    if not has_acl and wanted.acl is not None:
+        return wanted.mode & ~0o077  # only the list, which is lost, said who may do what
+    if has_group:
+        return wanted.mode
+    if wanted.acl is not None:
+        # With a list, the group bits of the mode are the mask of the list.
+        return (wanted.mode & ~0o2007) | _of_both(wanted.acl)
+    both = (wanted.mode >> 3) & wanted.mode & 0o007
+    return (wanted.mode & ~0o2077) | both << 3 | both
+
+
+def _of_both(acl: bytes) -> int:
+    """Permissions that an access control list gives both to the group and to all others."""
+    allowed = {tag: permissions for tag, permissions, _ in struct.iter_unpack(_ENTRY, acl[_HEAD:])}
+    return int(allowed.get(_OF_GROUP, 0) & allowed.get(_OF_OTHERS, 0))
+
+
+def _narrowed(acl: bytes | None) -> bytes | None:
+    """Access control list in which the group and all others have only what both had before."""
+    if acl is None:
+        return None
+    both = _of_both(acl)
+    entries = [
+        struct.pack(_ENTRY, tag, both if tag in (_OF_GROUP, _OF_OTHERS) else permissions, number)
+        for tag, permissions, number in struct.iter_unpack(_ENTRY, acl[_HEAD:])
+    ]
+    return acl[:_HEAD] + b"".join(entries)
+
+
+def _acl(path: str | os.PathLike[str], name: str) -> bytes | None:
+    """Access control list of a path; None if it has none, or the system does not support them."""
+    if not hasattr(os, "getxattr"):
+        return None
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _NO_ACL:
+            raise
+        return None
+
+
+def _keep_acl(fd: int, name: str, wanted: bytes | None) -> bool:
+    """Set or remove an access control list, and return whether it is as wanted."""
+    if not hasattr(os, "getxattr"):
+        return wanted is None
+    if wanted is not None:
+        return _is_done(os.setxattr, fd, name, wanted)
+    try:
+        os.removexattr(fd, name)  # inherited from the default list of the directory
+    except OSError as error:
+        if error.errno not in _NO_ACL:
+            raise
+    return True
+
+
+def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
+    """Make a system call, and return whether it succeeded.
+
+    A call that is not permitted or not supported has failed. Other errors are raised.
+    """
+    try:
+        call(*arguments)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        return False
+    return True
+
 
 CONVERSION_SUFFIX = ".conversion.shardwrite"
+
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
 
 WORK_PREFIX = "work-"
+
 """How the name of a directory in it begins that one process has to itself. Another process that
 takes the work over renames it, so `make_directories` does not make it again."""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
+from shardwrite.stores.looking import as_store_error
 from shardwrite.stores.posix import PosixStore
-from shardwrite.stores.reading import as_store_error
 
 COPIED_NBYTES = 4 * 2**20
 """Bytes that `copy_bytes` has in memory at a time."""

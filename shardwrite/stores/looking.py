@@ -7,28 +7,374 @@ cannot be listed for a moment would seem to have no journals and no active proce
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import pwd
+import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
-from shardwrite.config.table import READ_LIMIT
-from shardwrite.config.values import value_of
+from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.reading import as_store_error, no_file, open_plain
+
+# ---- Helpers that read from and write to file descriptors
+
+
+_IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+
+_READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
+
+
+def opened(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+) -> int:
+    """Open a file as `os.open` does, and close it again if an interrupt comes at that moment.
+
+    Python raises ``KeyboardInterrupt`` after a system call has returned and before its result has
+    a name. The list has the descriptor by then, because one call in C opens the file and appends.
+    Between this function's last step and the caller's next call, Python raises nothing.
+    """
+    held: list[int] = []
+    try:
+        held.extend(map(partial(os.open, dir_fd=dir_fd), (path,), (flags,), (mode,)))
+        return held[0]
+    except BaseException:
+        for fd in held:
+            os.close(fd)
+        raise
+
+
+def write_all(fd: int, data: Any) -> None:
+    """Write all bytes at the current position of a descriptor, and continue after short writes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def writev_all(fd: int, buffers: Sequence[Any]) -> int:
+    """Write all buffers, in batches of at most `_IOV_MAX`, and return the number of bytes.
+
+    The items of the buffers must be single bytes.
+    """
+    total = 0
+    for first in range(0, len(buffers), _IOV_MAX):
+        batch = buffers[first : first + _IOV_MAX]
+        wanted = sum(map(len, batch))
+        total += wanted
+        written = os.writev(fd, batch)
+        while written < wanted:  # a short write: continue where it stopped
+            wanted -= written
+            rest = [memoryview(b) for b in batch]
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            batch = [rest[0][written:], *rest[1:]]
+            written = os.writev(fd, batch)
+    return total
+
+
+def pwrite_all(fd: int, data: Any, offset: int) -> None:
+    """Write all bytes from byte `offset` on, and continue after short writes."""
+    view = memoryview(data)
+    while view:
+        n = os.pwrite(fd, view, offset)
+        view, offset = view[n:], offset + n
+
+
+def pread_all(fd: int, offset: int, nbytes: int) -> bytes:
+    """Read exactly `nbytes` bytes from byte `offset` on."""
+    parts = []
+    while nbytes > 0:
+        part = os.pread(fd, min(nbytes, _READ_NBYTES), offset)
+        if not part:
+            raise OSError(errno.EIO, f"it ends at byte {offset}")
+        parts.append(part)
+        offset, nbytes = offset + len(part), nbytes - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def write_new(
+    path: str | os.PathLike[str], data: Any, *, dir_fd: int | None = None, is_durable: bool = False
+) -> None:
+    """Create a small file, which must not exist yet.
+
+    If the write fails, the caller must remove the incomplete file.
+
+    - `dir_fd`: descriptor of the directory that `path` is relative to.
+    - `is_durable`: sync the file. Its entry in the directory is not synced.
+    - Raises FileExistsError if something exists at `path`.
+    """
+    fd = opened(
+        path,
+        os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY,
+        0o666,
+        dir_fd=dir_fd,
+    )
+    try:
+        write_all(fd, data)
+        if is_durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# ---- Reading and copying of objects that are files
+
+
+_COPY_NBYTES = 2**30
+
+_FILE_BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
+
+_CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
+
+Version = tuple[int, int, int]
+
+
+class _Translation:
+    """Context manager that turns an `OSError` into a `StoreError`.
+
+    It is a class because a generator would take longer than the write of a small shard.
+    """
+
+    __slots__ = ("_doing", "_key")
+
+    def __init__(self, key: str, doing: str) -> None:
+        self._key, self._doing = key, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            why = error.strerror or str(error)
+            if error.errno == errno.ELOOP:  # also for one link, since files are opened without them
+                why = "it is a symbolic link, which is not followed; put the file itself there"
+            if error.errno == errno.ENOTDIR and (found := _no_directory(error.filename)):
+                why = f"{found} is no directory; move it away, or give another path"
+            message = f"{self._doing} {self._key!r}: {why}"
+            raise StoreError(message, key=self._key, errno=error.errno) from error
+
+
+def _no_directory(path: object) -> str:
+    """The part of a path that stands where a directory should be; empty if none is found."""
+    if not isinstance(path, str | bytes):
+        return ""
+    part, below = os.fsdecode(path), ""
+    while part != below:
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.stat(part).st_mode):
+                return part
+        part, below = os.path.dirname(part), part
+    return ""
+
+
+def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
+    """Turn an `OSError` into a `StoreError` that names the failed operation and its object."""
+    return _Translation(key, doing)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
+    """Open a regular file; links, pipes and devices are refused without waiting for them.
+
+    - Raises OSError if the file is missing, is a link (ELOOP), or cannot be opened.
+    """
+    return _opened(path, access)[0]
+
+
+def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_result]:
+    """The descriptor of `open_plain`, and what the file is."""
+    fd = opened(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        _check_plain(os.fspath(path), found.st_mode)
+        # On a descriptor that does not block, some file systems give up early.
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, found
+
+
+def _check_plain(name: str, mode: int) -> None:
+    if stat.S_IFMT(mode) != stat.S_IFREG:
+        raise no_file(name, mode)
+
+
+def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> StoreError:
+    """The error that something else stands where a regular file should.
+
+    - `mode`: its mode. By default, it is a directory.
+    - `remedy`: what the user can do. By default, remove it.
+    """
+    found = _KINDS.get(stat.S_IFMT(mode), "something else")
+    message = f"{name!r} is {found} and not a file; remove it after a look"
+    if remedy is not None:
+        message = f"{name!r} is {found} and not a file; {remedy}"
+    return StoreError(message, key=name, errno=errno.EINVAL)
+
+
+def read_plain(path: str, most_nbytes: int) -> bytes:
+    """Read a regular file, or one byte more than `most_nbytes` if it is larger."""
+    fd, found = _opened(path, os.O_RDONLY)
+    try:
+        return pread_all(fd, 0, min(found.st_size, most_nbytes + 1))
+    finally:
+        os.close(fd)
+
+
+class PosixReader:
+    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
+
+    def __init__(self, key: str, path: str) -> None:
+        self._key = key
+        self.fd, found = _opened(path, os.O_RDONLY)
+        self.nbytes = found.st_size
+        self.version = version_in(found)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectReader.read`."""
+        with as_store_error(self._key, "cannot read"):
+            return pread_all(self.fd, offset, nbytes)
+
+    def drop_cached(self) -> None:
+        """Have the system forget the pages of the file that it has in its cache."""
+        with as_store_error(self._key, "cannot read"):
+            # The pages of changes that are not on the disk yet stay, so nothing is lost.
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def has_other_names(self) -> bool:
+        """See :meth:`Linkable.has_other_names`."""
+        with as_store_error(self._key, "cannot look at"):
+            return os.fstat(self.fd).st_nlink > 1
+
+    def __enter__(self) -> PosixReader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with as_store_error(self._key, "cannot close"):
+            os.close(self.fd)
+
+
+def version_in(found: os.stat_result) -> Version:
+    """Version of a file (inode, size and modification time) from the result of a stat call."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def version_of(path: str | os.PathLike[str]) -> Version | None:
+    """Version of a file, which changes when it is replaced or modified; None if it is missing."""
+    try:
+        return version_in(os.lstat(path))
+    except FileNotFoundError:
+        return None
+
+
+def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
+    """Copy a range of one file to the current position of another.
+
+    The file system shares blocks where it can. Otherwise the kernel copies the bytes, and where it
+    cannot, this process does.
+    """
+    # The tail is copied apart: with a partial block at its end, no block would be shared.
+    whole_blocks = nbytes // _FILE_BLOCK_NBYTES * _FILE_BLOCK_NBYTES
+    for part in (whole_blocks, nbytes - whole_blocks):
+        end = offset + part
+        while offset < end:
+            try:
+                copied = os.copy_file_range(source, target, min(_COPY_NBYTES, end - offset), offset)
+            except (AttributeError, OSError) as error:
+                # The call is missing on some systems, and refused between some file systems.
+                if isinstance(error, OSError) and error.errno not in _CANNOT_COPY:
+                    raise
+                copied = _copy_through(source, offset, target, end - offset)
+            if not copied:
+                raise OSError(errno.EIO, f"the file ends at byte {offset}")
+            offset += copied
+
+
+def _copy_through(source: int, offset: int, target: int, nbytes: int) -> int:
+    data = os.pread(source, min(2**22, nbytes), offset)
+    write_all(target, data)
+    return len(data)
+
+
+# ---- Paths of this machine, from what users write for them
+
+
+_FILE = re.compile(r"file:", re.IGNORECASE)
+
+_NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def local_path(text: str, field: str = "store") -> str:
+    """Path that a user has written as a ``file:`` URL or with ``~`` for the home directory.
+
+    A shell replaces ``~`` only at the beginning of a word, and Python never does. Taken as it is,
+    it would name a directory, ``~``, below the working directory.
+
+    - `text`: what the user has written. All other text is returned as it is.
+
+    Examples
+    --------
+    >>> local_path("file:///data/a%20b.zarr"), local_path("s3://bucket/x"), local_path("./~x")
+    ('/data/a b.zarr', 's3://bucket/x', './~x')
+    """
+    if _FILE.match(text):
+        return _path_of_url(text, field)
+    try:
+        return os.path.expanduser(text)
+    except ValueError:  # no user can have such a name, with a zero byte or half a character
+        return text
+
+
+def _path_of_url(url: str, field: str) -> str:
+    """Absolute path in a ``file:`` URL, with percent-encoding decoded."""
+    rest = url.partition(":")[2]
+    host, slash, path = (
+        rest.removeprefix("//").partition("/")
+        if rest.startswith("//")
+        else ("", rest[:1], rest[1:])
+    )
+    if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
+        remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
+        raise SpecError("no URL of a local directory", field=field, value=url, remedy=remedy)
+    if _NO_BYTE.search(path):
+        raise SpecError(
+            "a percent sign without two digits after it",
+            field=field,
+            value=url,
+            remedy="write %25 for %, or give a path",
+        )
+    return "/" + os.fsdecode(unquote_to_bytes(path))
+
 
 PATH_MAX = 4096
+
 """Bytes of a path that the system takes, with a zero at its end."""
+
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
 _NBYTES_PER_VALUE = 16
 
 AnyPath = str | os.PathLike[str]
+
 A = TypeVar("A")
+
 B = TypeVar("B")
 
 

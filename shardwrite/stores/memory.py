@@ -7,8 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
-from shardwrite.stores.capabilities import Capability, require
-from shardwrite.stores.keys import check_key
+from shardwrite.stores.base import Capability, check_key, require
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
 

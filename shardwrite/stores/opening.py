@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite._lazy import if_loaded
-from shardwrite.config.table import STORAGE
-from shardwrite.config.values import value_of
+from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url
-from shardwrite.stores.local_path import local_path
+from shardwrite.stores.looking import local_path
 from shardwrite.stores.posix import PosixStore
 
 _MEMORY = "memory://"

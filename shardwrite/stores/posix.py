@@ -24,6 +24,7 @@ second call does not report the data that the first one lost.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
@@ -33,38 +34,85 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.base import Store
-from shardwrite.stores.capabilities import Capability
-from shardwrite.stores.descriptors import opened, pwrite_all, writev_all
-from shardwrite.stores.directories import fsync_directory
-from shardwrite.stores.exclusive import link_new
-from shardwrite.stores.keys import check_key, check_prefix
-from shardwrite.stores.listing import keys_below
-from shardwrite.stores.looking import listed, mode_of
-from shardwrite.stores.reading import (
+from shardwrite.stores.base import Capability, Store, check_key, check_prefix
+from shardwrite.stores.directories import NARROW, Rights, fsync_directory, keep_rights, rights_of
+from shardwrite.stores.looking import (
     PosixReader,
     Version,
     as_store_error,
     copy_range,
+    listed,
+    mode_of,
     no_file,
+    opened,
+    pwrite_all,
     read_plain,
     version_of,
+    writev_all,
 )
-from shardwrite.stores.removal import Proof, remove_data
-from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
-from shardwrite.stores.temporaries import (
+from shardwrite.stores.removal import (
     TEMPORARY_SUFFIX,
+    Proof,
     begin_temporary,
     forget_temporary,
+    link_new,
+    remove_data,
     temporary_path,
 )
-from shardwrite.stores.writeback import begin_writeback
 
 if TYPE_CHECKING:
     from shardwrite.stores.editing import PosixEditor
 
+
+# ---- Listing of the objects in a directory tree
+
+
+def keys_below(root: Path, prefix: str) -> Iterator[str]:
+    """Keys of all regular files below a prefix, in the order of their names in each directory.
+
+    Links are neither listed nor followed. Temporaries are not listed. What is removed meanwhile may
+    be missing.
+
+    - `prefix`: checked prefix; empty, or a relative path that ends in a slash.
+    """
+    for path in listed(os.path.join(root, prefix)):
+        mode = mode_of(path, follow=False)
+        if stat.S_ISDIR(mode):
+            yield from keys_below(root, f"{prefix}{path.name}/")
+        elif stat.S_ISREG(mode) and not path.name.endswith(TEMPORARY_SUFFIX):
+            yield prefix + path.name
+
+
+# ---- Early write-out of growing files, so that their final sync has less to wait for
+
+
+_SYNC_FILE_RANGE_WRITE = 2  # start without waiting; see sync_file_range(2)
+
+
+def _find() -> Any:
+    """``sync_file_range`` of the C library; None if it has no such function (not on Linux)."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
+_sync_file_range = _find()
+
+
+def begin_writeback(fd: int, start: int, stop: int) -> None:
+    """Ask the system to start writing a range of a file to the disk.
+
+    This makes nothing durable and reports no errors; only fsync does both.
+    """
+    if _sync_file_range is not None:
+        _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)
+
+
 _BATCH_FILES = 64
+
 _MAX_SCOPES = 16
+
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
 
 

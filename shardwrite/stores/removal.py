@@ -16,6 +16,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.descriptors import opened
-from shardwrite.stores.looking import listed, mode_of
+from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
 SET_ASIDE = ("replaced", "array-", "removed-")
+
 """Prefixes of the names of data that a run has moved into its directory."""
 
 
@@ -158,3 +159,86 @@ def _make_writable(root: Path) -> None:
                 os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
             finally:
                 os.close(fd)
+
+
+# ---- Names of the temporaries of this process, and their removal when it must end at once
+
+
+TEMPORARY_SUFFIX = ".swtmp"
+
+_ENDING_SECONDS = 0.02
+
+_open: set[str] = set()
+
+_is_ending = False
+
+
+def temporary_path(directory: str, name: str, attempt: str) -> str:
+    """Path of the temporary of an attempt at an object, in the directory of the object."""
+    return f"{directory}/.{name}.{attempt}{TEMPORARY_SUFFIX}"
+
+
+def begin_temporary(path: str) -> None:
+    """Register a temporary that is about to be opened.
+
+    Once :func:`discard_open_temporaries` was called, this never returns: the thread waits for the
+    end of the process.
+    """
+    _open.add(path)
+    while _is_ending:
+        time.sleep(1)
+
+
+def forget_temporary(path: str) -> None:
+    """Forget a temporary that is published or removed."""
+    _open.discard(path)
+
+
+def is_open_temporary(path: str) -> bool:
+    """Whether this process is still at work on a temporary."""
+    return path in _open
+
+
+def discard_open_temporaries() -> None:
+    """Remove all temporaries that are not published, because the process is about to end.
+
+    Other threads can create no further ones. Errors are ignored; the next run removes what is left.
+    """
+    global _is_ending
+    _is_ending = True
+    for _ in range(2):  # the second pass finds those that were being opened during the first
+        for path in list(_open):
+            with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone
+                os.unlink(path)
+        time.sleep(_ENDING_SECONDS)
+
+
+# ---- Creation of a file that only one process can win
+
+
+EXCLUSIVE_SCOPE = "new"
+
+"""Scope of the temporaries of objects that are made only if nothing is there."""
+
+
+def link_new(path: Path, data: bytes) -> bool:
+    """Link a complete and synced file into its place, unless something is there.
+
+    The entry in the directory is not synced.
+
+    - `path`: path of the file. Its directory exists.
+    """
+    temporary = temporary_path(str(path.parent), path.name, f"{EXCLUSIVE_SCOPE}.{uuid.uuid4().hex}")
+    begin_temporary(temporary)
+    try:
+        write_new(temporary, data, is_durable=True)
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS repeats a link whose reply was lost, and then finds its own file.
+        return os.path.samefile(temporary, path)
+    else:
+        return True
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # it could not be made
+            os.unlink(temporary)
+        forget_temporary(temporary)

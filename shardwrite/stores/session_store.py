@@ -20,12 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from shardwrite.errors import ConflictError, ShardwriteError, SpecError, StoreError
-from shardwrite.stores.capabilities import Capability, require
+from shardwrite.stores.base import Capability, require, token_of
 from shardwrite.stores.removal import Proof
-from shardwrite.stores.tokens import token_of
-from shardwrite.stores.whole_transaction import WholeTransaction
-from shardwrite.stores.zarr_kinds import Kind
-from shardwrite.stores.zarr_store import ZarrStore
+from shardwrite.stores.whole import WholeTransaction
+from shardwrite.stores.zarr_store import Kind, ZarrStore
 
 _DOCUMENT = "zarr.json"
 # Keys that Icechunk takes: documents, and chunks of the default encoding.

@@ -1,6 +1,5 @@
 """Writing of slices into a sharded array as an instrument delivers them."""
 
-from shardwrite.stream.report import StreamReport
-from shardwrite.stream.writer import ShardWriter
+from shardwrite.stream.writer import ShardWriter, StreamReport
 
 __all__ = ["ShardWriter", "StreamReport"]

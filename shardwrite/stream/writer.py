@@ -13,41 +13,134 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.engines import LocalEngine
+from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import public
-from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError
+from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
-from shardwrite.format.strategy import Strategy
+from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal import give_up_passing, holding
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.neighbours import give_up_passing
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
+from shardwrite.plan.options import memory_limit_of
+from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at
-from shardwrite.results import rounded
-from shardwrite.runs.fitting import scalar
+from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.given import check_meaning, known_of_xarray
+from shardwrite.runs.job import RunOptions
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import KeptShards, for_update
-from shardwrite.runs.options import RunOptions
 from shardwrite.runs.reads import refuse_reading
-from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
-from shardwrite.stores import Capability, Store
-from shardwrite.stream.backlog import Backlog, OpenShard
-from shardwrite.stream.buffers import Buffers
-from shardwrite.stream.jobs import Jobs
-from shardwrite.stream.layers import Block, Layer, Layers
-from shardwrite.stream.report import StreamReport
-from shardwrite.stream.window import Encoded, Window
+from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast, scalar
+from shardwrite.stores.base import Capability, Store
+from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
+from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
+
+# ---- Report of the writer of a stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReport(Result):
+    """Amounts and times of a stream so far.
+
+    Attributes
+    ----------
+    path : str
+        Path of the array.
+    shape : tuple of int
+        Shape of the array with all blocks that the writer has accepted.
+    n_blocks : int
+        Number of slices and blocks.
+    raw_nbytes : int
+        Decoded size of these blocks, in bytes.
+    n_commits : int
+        Number of commits of shards.
+    committed_nbytes : int
+        Size of the encoded inner chunks in these commits, in bytes.
+    n_early : int
+        Number of layers that were committed before they were whole, because memory ran short. A
+        layer is the part of a shard that is one inner chunk thick along the stream's axis.
+    peak_nbytes : int
+        Maximum memory that was held at once, decoded and encoded, in bytes.
+    seconds : float
+        Time since the first block.
+    waited_seconds : float
+        Time that callers waited for memory, or for a flush.
+    """
+
+    path: str
+    shape: Shape
+    n_blocks: int
+    raw_nbytes: int
+    n_commits: int
+    committed_nbytes: int
+    n_early: int
+    peak_nbytes: int
+    seconds: float
+    waited_seconds: float
+
+    @property
+    def nbytes_per_second(self) -> float:
+        """Decoded bytes per second since the first block, including waits; 0 before it."""
+        return self.raw_nbytes / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values as a dictionary that JSON can hold."""
+        return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        waited = duration(self.waited_seconds)
+        return [
+            ("array", f"{self.path}, {self.shape}"),
+            (
+                "taken",
+                (
+                    f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, "
+                    f"{human(int(self.nbytes_per_second))}/s"
+                    if self.n_blocks
+                    else "no blocks yet"
+                ),
+            ),
+            ("committed", f"{human(self.committed_nbytes)} in {counted(self.n_commits, 'commit')}"),
+            ("memory", f"at most {human(self.peak_nbytes)} held"),
+            *(
+                [("time", f"{duration(self.seconds)}, of which callers waited {waited}")]
+                if self.n_blocks
+                else []
+            ),
+        ] + (
+            [("early", f"{counted(self.n_early, 'layer')} written incomplete to free memory")]
+            if self.n_early
+            else []
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<StreamReport of {printable(self.path)}: {counted(self.n_blocks, 'block')}, "
+            f"{human(self.raw_nbytes)} in, {human(self.committed_nbytes)} committed>"
+        )
+
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        headline = [
+            (f"{self.n_blocks:,}", "blocks"),
+            (human(self.peak_nbytes), "held at most"),
+            (human(self.raw_nbytes), "taken"),
+            (human(self.committed_nbytes), "committed"),
+            *([(duration(self.seconds), "time")] if self.n_blocks else []),
+        ]
+        return Facts(title="streamed", subject=self.path, headline=headline, rows=self._rows())
+
 
 _MAX_EXTENT = 2**48
+
 _DEFAULT_NBYTES = 2**30
 
 

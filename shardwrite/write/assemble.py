@@ -12,12 +12,13 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
 from shardwrite.format.frame import framing_of
 from shardwrite.format.index import Seal, ShardIndex
-from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
+from shardwrite.format.order import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
-from shardwrite.journal import Change, Claim, OldBytes, change_in_place
+from shardwrite.journal.lock import Claim
+from shardwrite.journal.undo import Change, OldBytes, change_in_place
 from shardwrite.read.signatures import refuse_change
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores import Linkable, ObjectWriter, Transaction
+from shardwrite.stores.base import Linkable, ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads

@@ -32,20 +32,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwrite.config.table import RETRY_PAUSES
-from shardwrite.config.values import value_of
+from shardwrite.config.table import RETRY_PAUSES, value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
-from shardwrite.host.events import SHARDS, is_told, tell
-from shardwrite.host.memory import peak_memory_nbytes
-from shardwrite.host.stopping import is_draining
-from shardwrite.host.turns import SMALL_NBYTES, Turn
-from shardwrite.journal import Beginning, Entry, shards_of, this_process
+from shardwrite.host.resources import peak_memory_nbytes
+from shardwrite.host.stopping import SHARDS, SMALL_NBYTES, Turn, is_draining, is_told, tell
+from shardwrite.journal.lease import this_process
+from shardwrite.journal.lines import Beginning, Entry
+from shardwrite.journal.replay import shards_of
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.read.reread import take_n_reread
-from shardwrite.stores import Bounded, Carrying, Overlapping, Proof, Transaction
+from shardwrite.read.stored_shard import take_n_reread
+from shardwrite.stores.base import Bounded, Carrying, Overlapping, Transaction
+from shardwrite.stores.removal import Proof
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
 # error numbers of storage faults that may pass

@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.engines import Engine
+from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.reread import read_again
-from shardwrite.stores import Capability, require
-from shardwrite.write.copying import Shards, origins
-from shardwrite.write.donor import Donor
+from shardwrite.read.stored_shard import read_again
+from shardwrite.stores.base import Capability, require
+from shardwrite.write.copying import Donor, Shards, origins
 
 _BATCH_SHARDS = 64
 

@@ -3,40 +3,96 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from shardwrite.config.values import Decided, decide
+from shardwrite.config.table import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placement import Placement, Ranks
-from shardwrite.format.strategy import Strategy
-from shardwrite.grid import Box, Shape
+from shardwrite.format.order import Placement, Ranks
+from shardwrite.format.strategies import Strategy
+from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import busy
-from shardwrite.journal import (
-    Entry,
-    FarJournal,
-    JournalWriter,
-    Process,
-    ensure_current,
-    journal_for,
-)
+from shardwrite.journal.lines import Entry, FarJournal, JournalWriter, ensure_current, journal_for
+from shardwrite.journal.process import Process
 from shardwrite.place.run_state import private_directory
-from shardwrite.stores import TEMPORARY_SUFFIX, Capability, Store
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.stored_shard import open_shard
+from shardwrite.stores.base import Capability, Store
+from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from shardwrite.journal.bucket_fence import Fence
+    from shardwrite.journal.bucket_runs import Fence
     from shardwrite.read.array import ShardedArray
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
+
+
+# ---- Which inner chunks of an array are stored, from the indexes of its shards
+
+
+_MAX_KEPT = 64
+
+
+class Presence:
+    """Test whether an array stores an inner chunk that overlaps a box.
+
+    Indexes that were read are kept for a while, so an instance is for one task.
+
+    - `array`: the array. If it has codecs around its sharding, no chunk counts as stored, because
+      its indexes are encoded.
+    """
+
+    def __init__(self, array: ShardedArray) -> None:
+        self._array = array
+        self._kept: OrderedDict[Shape, npt.NDArray[np.bool_] | None] = OrderedDict()
+
+    def __call__(self, box: Box) -> bool:
+        """Whether a chunk that overlaps a box of elements is stored.
+
+        - Raises CorruptShardError if the index of a shard is not valid.
+        """
+        grid = self._array.metadata.grid
+        inside = box.intersect(grid.whole)
+        # An object with codecs around its sharding does not tell which of its inner chunks it has.
+        if self._array.metadata.has_codecs_around or not inside.size:
+            return False
+        numbers = [
+            range(a // c, ceil_div(b, c))
+            for a, b, c in zip(inside.start, inside.stop, grid.chunks, strict=True)
+        ]
+        return any(self._has(chunk) for chunk in itertools.product(*numbers))
+
+    def _has(self, chunk: Shape) -> bool:
+        per_shard = self._array.metadata.grid.chunks_per_shard
+        index = tuple(i // k for i, k in zip(chunk, per_shard, strict=True))
+        stored = self._stored(index)
+        place = tuple(i % k for i, k in zip(chunk, per_shard, strict=True))
+        return stored is not None and bool(stored[ravel(place, per_shard)])
+
+    def _stored(self, index: Shape) -> npt.NDArray[np.bool_] | None:
+        """Which inner chunks of a shard are stored, by rank; None if it has no object."""
+        if index not in self._kept:
+            shard = open_shard(self._array.metadata, self._array.store, index)
+            if shard is None:
+                self._kept[index] = None
+            else:
+                with shard:
+                    self._kept[index] = ~shard.index.is_empty
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return self._kept.get(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +198,7 @@ class WriteSpec:
         """How inner chunks are encoded in a given order."""
         kept = self.kept
         if kept is None and self.like is not None:
-            from shardwrite.read.presence import Presence  # for copies of arrays
+            # for copies of arrays
 
             kept = Presence(self.like)
         return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, kept)

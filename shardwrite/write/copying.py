@@ -18,36 +18,136 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.unit import EncodedBatch
+from shardwrite.encode.unit import EncodedBatch, decode_tile, encode_tiles
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.order import permutation
-from shardwrite.format.passage import check_size
+from shardwrite.format.order import Ranks, permutation
+from shardwrite.format.passage import Passage, check_size, has_checksum
 from shardwrite.format.placed import ScatteredChunks
-from shardwrite.format.placement import Ranks
-from shardwrite.grid import Box, Shape, ShardGrid, unravel
-from shardwrite.host.turns import Turn
+from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.host.stopping import Turn
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.reread import read_again
-from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard
-from shardwrite.stores import (
-    TEMPORARY_SUFFIX,
-    ObjectWriter,
-    Transaction,
-    can_copy_between,
-)
+from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard, read_again
+from shardwrite.stores.base import ObjectWriter, Store, Transaction
+from shardwrite.stores.files import can_copy_between
+from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
-from shardwrite.write.donor import Donor, Listing
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
+
+# ---- Arrays that give their encoded inner chunks to another, and what happens to the bytes
+
+
+Check = bool | Literal["twice"]
+
+TWICE: Check = "twice"
+
+# decoded bytes of a chunk from which a copy by the system is faster than one through this process
+_LARGE_NBYTES = 2**20
+
+
+class Listing(Protocol):
+    """Objects that an array must have."""
+
+    def has(self, rank: int) -> bool:
+        """Whether the array must have the object of the shard of a row-major rank."""
+
+    def missing(self, key: str) -> StoreError:
+        """The error that such an object is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """Array whose encoded inner chunks are copied into another array."""
+
+    array: ShardedArray
+    passage: Passage  # how the bytes of an inner chunk change
+    # Decode each inner chunk before it is copied. ``"twice"`` also reads those that have no
+    # checksum a second time, and compares.
+    check: Check = False
+    drop_empty: bool = False  # leave out inner chunks that hold only the fill value
+    # Objects that the array must have. One of them that is missing is an error.
+    listed: Listing | None = None
+    # The other array, if inner chunks at the edges are decoded and encoded again
+    into: ArrayMetadata | None = None
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether each inner chunk is read twice, and what was read is compared."""
+        return self.check == TWICE and not has_checksum(self.array.metadata)
+
+    def copies_ranges(self, store: Store, shard: Box) -> bool:
+        """Whether ranges are copied without a look at the bytes, by the system where it can.
+
+        Small objects are read and written instead, because each of them would be opened twice.
+        """
+        metadata = self.array.metadata
+        if not self.passage.is_plain or self.check or self.drop_empty:
+            return False
+        if self.into is not None and not self._is_inside(shard.intersect(metadata.grid.whole)):
+            return False
+        is_large = math.prod(metadata.grid.chunks) * metadata.itemsize >= _LARGE_NBYTES
+        return metadata.is_sharded or (is_large and can_copy_between(self.array.store, store))
+
+    def passed(self, data: Buffer, index: Shape, place: Shape) -> Buffer | None:
+        """Bytes of an inner chunk in the other array; None if the chunk is left out.
+
+        - `data`: encoded bytes of the chunk.
+        - Raises CorruptShardError if the bytes cannot be those of an inner chunk. The error names
+          the shard.
+        """
+        metadata = self.array.metadata
+        try:
+            check_size(metadata, len(memoryview(data)))
+            region = self._box_of(index, place)
+            into = None if self._is_inside(region) else self.into
+            if self.check or self.drop_empty or into is not None:
+                rank = ravel(place, metadata.grid.chunks_per_shard)
+                chunk = decode_tile(metadata, metadata.shard_key(index), rank, data)
+                if self.drop_empty and self.is_empty(chunk, index, place):
+                    return None
+                if into is not None:
+                    return encode_tiles(into, chunk[np.newaxis], None, region)[0]
+            return self.passage.apply(data)
+        except CorruptShardError as error:
+            raise error.located(key=metadata.shard_key(index), inner_chunk=place) from error
+
+    def _is_inside(self, region: Box) -> bool:
+        """Whether no inner chunk of a region reaches beyond the array."""
+        grid = self.array.metadata.grid
+        return all(
+            stop <= n - n % c
+            for stop, n, c in zip(region.stop, grid.shape, grid.chunks, strict=True)
+        )
+
+    def _box_of(self, index: Shape, place: Shape) -> Box:
+        """Box of an inner chunk, which may reach beyond the array."""
+        grid = self.array.metadata.grid
+        start = tuple(
+            i * s + p * c for i, s, p, c in zip(index, grid.shards, place, grid.chunks, strict=True)
+        )
+        return Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+
+    def is_empty(self, chunk: npt.NDArray[Any], index: Shape, place: Shape) -> bool:
+        """Whether the elements of a chunk that lie in the array hold only the fill value."""
+        metadata = self.array.metadata
+        starts = self._box_of(index, place).start
+        inside: Any = tuple(
+            slice(0, max(0, n - a)) for n, a in zip(metadata.grid.shape, starts, strict=True)
+        )
+        part = chunk[(*inside, ...)].astype(metadata.pipeline.stored_dtype, copy=False)
+        return bool(metadata.fill_pattern.empty(np.ascontiguousarray(part).reshape(1, -1))[0])
+
 
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
@@ -56,6 +156,7 @@ _BATCH_CHUNKS = 1024
 # small objects that a thread reads in one turn, and seconds for each: twice as long as on a memory
 # file system
 _READS_A_TURN = 64
+
 _READ_SECONDS = 5e-5
 # encoded bytes of a shard that a task keeps in memory before it places them
 _PAYLOAD_NBYTES = 64 * 2**20

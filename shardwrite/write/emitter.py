@@ -30,10 +30,10 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
-from shardwrite.format.base import ObjectFormat
 from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import Seal, ShardIndex
-from shardwrite.format.placement import Placement, Ranks, Revision, Shared
+from shardwrite.format.order import Placement, Ranks, Revision, Shared
+from shardwrite.format.sharding import ObjectFormat
 from shardwrite.grid import Shape
 from shardwrite.place.framed import PieceRoom, can_protect, protect, write_framed
 from shardwrite.read.signatures import (
@@ -43,16 +43,15 @@ from shardwrite.read.signatures import (
     signature_at,
     signature_of,
 )
-from shardwrite.stores import (
-    COPIED_NBYTES,
+from shardwrite.stores.base import (
     Capability,
     Described,
     ObjectReader,
     ObjectWriter,
     Protectable,
     Transaction,
-    copy_bytes,
 )
+from shardwrite.stores.files import COPIED_NBYTES, copy_bytes
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
 WriteChunks = Callable[[ObjectWriter, Ranks], None]

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, pread_all, write_all
-from shardwrite.stores.descriptors import opened
+from shardwrite.stores.looking import as_store_error, opened, pread_all, write_all
 
 # bytes of a part file to write or read at a time
 _COPY_NBYTES = 4 * 2**20

@@ -31,11 +31,12 @@ from shardwrite.encode.unit import (
 from shardwrite.errors import CorruptShardError, ShardwriteError, SourceError
 from shardwrite.format.frame import framing_of
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.host.memory import note_memory
-from shardwrite.host.turns import Turn
-from shardwrite.journal import recover_shard, shard_claim
+from shardwrite.host.resources import note_memory
+from shardwrite.host.stopping import Turn
+from shardwrite.journal.undo import recover_shard, shard_claim
 from shardwrite.plan.estimate import HELD_NBYTES
-from shardwrite.stores import Transaction, as_store_error
+from shardwrite.stores.base import Transaction
+from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter

@@ -9,11 +9,10 @@ import pytest
 
 import shardwrite
 from benchmarks.cases import CODECS
-from shardwrite.codecs import build_pipeline
+from shardwrite.codecs.pipeline import build_pipeline
 from shardwrite.encode.unit import Pieces
 from shardwrite.format.index import IndexCodec, ShardIndex
-from shardwrite.format.order import permutation
-from shardwrite.format.placement import place
+from shardwrite.format.order import permutation, place
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan.estimate import overlap
 

@@ -8,7 +8,9 @@ import pytest
 from servers import on
 
 from shardwrite.place.base import STATE_PREFIX
-from shardwrite.stores import BucketStore, Capability, bucket, open_bucket
+from shardwrite.stores import Capability, bucket
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket_url import open_bucket
 from shardwrite.stores.clauses import Subject
 from shardwrite.stores.contract import CLAUSES, check_store
 

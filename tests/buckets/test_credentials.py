@@ -20,7 +20,7 @@ from tiers import some
 import shardwrite
 from shardwrite import ShardwriteError, StoreError
 from shardwrite.config.table import SETTINGS
-from shardwrite.stores import open_bucket
+from shardwrite.stores.bucket_url import open_bucket
 
 OTHER = "0ThErSeCrEtCaNaRy"
 

@@ -22,9 +22,9 @@ from forks import python
 import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.sources import as_dask, open_source
-from shardwrite.sources.handles import FILES
-from shardwrite.stores import bucket_files, open_bucket
+from shardwrite.sources import as_dask, inside, open_source
+from shardwrite.sources.common import FILES
+from shardwrite.stores.bucket_url import open_bucket
 
 h5py = pytest.importorskip("h5py")
 tifffile = pytest.importorskip("tifffile")
@@ -106,7 +106,7 @@ def put(server, url, data):
 def forget():
     """Have this process know no more of files than one that has just begun."""
     FILES._entries.clear()
-    bucket_files._readers._kept.clear()
+    inside._readers._kept.clear()
 
 
 @servers.on("moto", long=["seaweed", "azurite", "gcs"])

@@ -30,7 +30,7 @@ import os, re, signal, sys
 import dask, numpy as np, dask.array as da
 import shardwrite
 from shardwrite.stores import bucket
-from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+from shardwrite.stores.whole import WholeTransaction, WholeWriter
 
 url, what, kind, wanted = sys.argv[1:]
 

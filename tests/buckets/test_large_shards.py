@@ -16,7 +16,8 @@ from servers import KEY, SECRET, below_bucket, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.stores import bucket_kinds, open_bucket
+from shardwrite.stores import bucket_kinds
+from shardwrite.stores.bucket_url import open_bucket
 
 LONG = pytest.mark.long
 MIB = 2**20

@@ -23,7 +23,7 @@ from zarr.storage import ObjectStore
 import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.stores import open_bucket
+from shardwrite.stores.bucket_url import open_bucket
 
 LAYOUT = {"shards": 2, "chunks": 1}
 

@@ -16,7 +16,7 @@ from forks import python
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.stores import open_bucket
+from shardwrite.stores.bucket_url import open_bucket
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (32, 16), dtype="u4")
 SECRET = "0ThErSeCrEtCaNaRy"

@@ -20,7 +20,7 @@ from servers import BUCKET, below_bucket, on
 import shardwrite
 from shardwrite import PlanError, SpecError
 from shardwrite.cli import main
-from shardwrite.stores import bucket_scratch
+from shardwrite.stores import bucket
 
 LONG = pytest.mark.long
 VALUES = np.random.default_rng(0).integers(1, 2**32, (96, 64), dtype="u4")
@@ -65,13 +65,13 @@ def scratch(tmp_path):
 @pytest.fixture
 def written(monkeypatch):
     """Files in which shards have waited."""
-    real, found = bucket_scratch._file_in, []
+    real, found = bucket._file_in, []
 
     def made(directory):
         found.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(bucket_scratch, "_file_in", made)
+    monkeypatch.setattr(bucket, "_file_in", made)
     return found
 
 
@@ -171,7 +171,7 @@ def test_what_is_refused_before_any_task(moto, url, x, scratch, tmp_path, monkey
             x.to_sharded_zarr(url, via=place, **LAYOUT)
     with monkeypatch.context() as patched:
         room = SimpleNamespace(f_bavail=10, f_frsize=1000)
-        patched.setattr(bucket_scratch.os, "fstatvfs", lambda fd: room)
+        patched.setattr(bucket.os, "fstatvfs", lambda fd: room)
         with pytest.raises(PlanError, match=r"and 10,000 are free.*make room there") as caught:
             x.to_sharded_zarr(url, via=scratch, **LAYOUT)
         assert caught.value.needed_nbytes > 10_000

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.plan.requests import Requests
+from shardwrite.plan.estimate import Requests
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (768, 768), dtype="u4")
 # What docs/buckets.md says: how many more a plan may have of each kind.

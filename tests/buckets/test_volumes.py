@@ -22,9 +22,9 @@ from servers import below_bucket, on
 import shardwrite
 from shardwrite import IncompleteError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import volume_info
 from shardwrite.sources import open_source
 from shardwrite.stores import MemoryStore
+from shardwrite.volumes import documents
 
 VALUES = np.arange(1, 1 + 8 * 12 * 16, dtype="u2").reshape(8, 12, 16)
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 4, "shard_nbytes": 300}
@@ -202,7 +202,7 @@ def test_parts_by_way_of_a_spool(moto, url, tmp_path, has_run_dir):
 @on("moto", long=["seaweed"])
 def test_scales_that_end_at_once(service, url, monkeypatch):
     """All have read the same info before any of them puts its own; none is lost."""
-    seen, meeting = volume_info._seen, threading.Barrier(3)
+    seen, meeting = documents._seen, threading.Barrier(3)
     first = threading.local()
 
     def together(place):
@@ -212,7 +212,7 @@ def test_scales_that_end_at_once(service, url, monkeypatch):
             meeting.wait(60)
         return found
 
-    monkeypatch.setattr(volume_info, "_seen", together)
+    monkeypatch.setattr(documents, "_seen", together)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda n: write(url, VALUES[:4, :4, :4], resolution=(n,) * 3), (3, 1, 2)))
     assert first is not None

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.journal import find_run
+from shardwrite.journal.begin import find_run
 from shardwrite.place.target import resolve_target
 
 # write nothing, or only what the user names: a page, a picture

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from shardwrite.cli import main
-from shardwrite.cli.helping import Grouped
+from shardwrite.cli.terminal import Grouped
 
 WIDTHS = [60, 80, 120]
 # Options with a value that have no default: without them, something is not done or not known.

@@ -16,7 +16,7 @@ from package_texts import texts_in
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.cli.wording import in_options, text_in_options
+from shardwrite.cli.common import in_options, text_in_options
 from shardwrite.errors import JournalError, PlanError, SpecError
 
 PACKAGE = Path(shardwrite.__file__).parent

@@ -23,10 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
-from shardwrite.codecs import build_pipeline
 from shardwrite.codecs.datatypes import native_dtype
 from shardwrite.codecs.foreign import ForeignPipeline
-from shardwrite.codecs.pipeline import NativePipeline
+from shardwrite.codecs.pipeline import NativePipeline, build_pipeline
 from shardwrite.codecs.stages import build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shardwrite.codecs import FillPattern
+from shardwrite.codecs.pipeline import FillPattern
 
 
 def oracle(batch, fill_value):

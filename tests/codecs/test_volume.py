@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 from tiers import drawn
 
-from shardwrite.codecs import jpeg, png
-from shardwrite.codecs.segmentation import CompressedSegmentation
-from shardwrite.codecs.volume import VolumeSerializer, image_shape, volume_encoding
 from shardwrite.errors import CodecError, CorruptShardError
+from shardwrite.volumes import codecs as jpeg
+from shardwrite.volumes import codecs as png
+from shardwrite.volumes.codecs import (
+    CompressedSegmentation,
+    VolumeSerializer,
+    image_shape,
+    volume_encoding,
+)
 
 CASES = drawn(100, n_quick=12)
 SEGMENTATION = "neuroglancer_compressed_segmentation"

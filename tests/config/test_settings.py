@@ -18,12 +18,11 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.codecs.limits import chunk_limit
-from shardwrite.config import table, values
-from shardwrite.config.kinds import as_nbytes
-from shardwrite.config.reference import as_markdown, as_yaml
-from shardwrite.config.table import SETTINGS, as_tree
-from shardwrite.config.values import value_of
+from shardwrite.cli.settings import as_markdown, as_yaml
+from shardwrite.codecs.stages import chunk_limit
+from shardwrite.config import table
+from shardwrite.config import table as values
+from shardwrite.config.table import SETTINGS, as_nbytes, as_tree, value_of
 from shardwrite.errors import SpecError
 from shardwrite.journal.lease import lease_times
 from shardwrite.write.context import WriteSpec

@@ -26,7 +26,7 @@ from checker import Change
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
-from shardwrite.stores import CONVERSION_SUFFIX
+from shardwrite.stores.directories import CONVERSION_SUFFIX
 
 STRATEGIES = {
     "replace": FixedOrder(),

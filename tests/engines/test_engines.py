@@ -26,15 +26,14 @@ from tiers import some
 
 import shardwrite
 from shardwrite import SourceError, SpecError
-from shardwrite.engines import LocalEngine, new_client
+from shardwrite.engines import LocalEngine
+from shardwrite.engines.cluster import new_client
 from shardwrite.format.document import ArrayOptions
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import PlanOptions
-from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import plan_array
+from shardwrite.plan.options import PlanOptions
+from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
 from shardwrite.write.spool import EncodedBlock, PartFile
 
 KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
@@ -120,7 +119,7 @@ def process_and_address(block):
 @pytest.mark.parametrize("engine", some(ENGINES, "threads"), indirect=True)
 def test_engines_say_how_they_run_tasks(engine):
     """What the flags promise, seen from tasks."""
-    chosen, source = shardwrite.engines.active_engine(), np.arange(10)
+    chosen, source = shardwrite.engines.choice.active_engine(), np.arange(10)
     found = {}
     tasks = {"source": DataNode("source", source)}
     for number in range(2):
@@ -319,7 +318,7 @@ def test_store_shares_common_work(tmp_path):
 
 def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
     da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
-    from shardwrite.stores import PosixStore
+    from shardwrite.stores.posix import PosixStore
 
     opened, read = [], []
     original = PosixStore.open
@@ -349,10 +348,10 @@ def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
 def test_dask_client_choice_is_dasks_own(tmp_path, array, cluster):
     with Client(cluster), dask.config.set(scheduler="threads"):
-        assert shardwrite.engines.active_engine().kind == "threads"
+        assert shardwrite.engines.choice.active_engine().kind == "threads"
     with Client(cluster):
-        assert shardwrite.engines.active_engine().kind == "distributed"
-    assert shardwrite.engines.active_engine().kind == "threads"
+        assert shardwrite.engines.choice.active_engine().kind == "distributed"
+    assert shardwrite.engines.choice.active_engine().kind == "threads"
 
 
 def write_in_a_task(path, has_left):
@@ -378,7 +377,8 @@ def test_the_choice_is_the_same_where_distributed_was_never_imported():
     program = """
 import sys
 import dask.local
-from shardwrite.engines import _scheduler, active_engine
+from shardwrite.engines.choice import _scheduler
+from shardwrite.engines import active_engine
 words = None, "", "threads", "Threading", "processes", "sync", "synchronous", "single-threaded"
 chosen = [*words, dask.local.get_sync]
 found = []
@@ -401,7 +401,7 @@ assert "distributed" in sys.modules
 @pytest.mark.parametrize("chosen", ["distributed", "no such scheduler"])
 def test_a_scheduler_that_is_not_there_is_refused_by_dask(chosen):
     with dask.config.set(scheduler=chosen), pytest.raises((RuntimeError, ValueError)):
-        shardwrite.engines.active_engine()
+        shardwrite.engines.choice.active_engine()
 
 
 @pytest.mark.parametrize(

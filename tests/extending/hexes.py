@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import identify
-from shardwrite.sources.formats import Format, register_format
+from shardwrite.sources.common import identify, slabs
+from shardwrite.sources.registry import Format, register_format
 
 DTYPE, WIDTH = np.dtype("u4"), 9
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 import shardwrite
-from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored
+from shardwrite.format.order import KEEP, Placement, Ranks, Revision, Stored
 
 
 @shardwrite.register_strategy

@@ -10,10 +10,9 @@ import dask.array as da
 import shardwrite
 from shardwrite.engines import active_engine
 from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, target_of_update
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport

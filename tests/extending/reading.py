@@ -18,8 +18,8 @@ ROOT = HERE.parent.parent
 def parts_to_read(what):
     """Texts of the files in a row of the table "To change X, read Y".
 
-    Of a file behind "`A` and `B` in", these classes and functions count, and what stands above
-    the first one.
+    Of a file behind "`A` and `B` in", these classes and functions count, and the docstring at its
+    head.
     """
     text = (ROOT / "ARCHITECTURE.md").read_text()
     row = re.search(rf"^\| {re.escape(what)} \|(.*)\|$", text, re.MULTILINE)
@@ -44,7 +44,7 @@ def _definitions(text, names):
         for name, node in known.items()
     }
     lines = text.splitlines()
-    found = lines[: min(begins.values()) - 1]
+    found = lines[: ast.parse(text).body[0].end_lineno]
     for name in names:
         found += lines[begins[name] - 1 : known[name].end_lineno]
     return "\n".join(found)

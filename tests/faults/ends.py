@@ -32,8 +32,8 @@ import zarr
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
-from shardwrite.format.notes import with_note
-from shardwrite.journal import in_place
+from shardwrite.convert import swap
+from shardwrite.convert.trees import with_note
 
 sys.path.insert(0, str(Path(__file__).parent))
 from leftovers import left_over, names_in
@@ -273,7 +273,7 @@ def shard_in_place(path: Path) -> object:
 
 def shard_by_two_renames(path: Path) -> object:
     """Where the system cannot exchange names."""
-    with mock.patch.object(in_place, "exchange", return_value=False):
+    with mock.patch.object(swap, "exchange", return_value=False):
         return shard_in_place(path)
 
 
@@ -496,8 +496,8 @@ def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[
             stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
         creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
         stack.enter_context(mock.patch.object(os, "open", creates))
-        exchange = counted("exchange", in_place.exchange)
-        stack.enter_context(mock.patch.object(in_place, "exchange", exchange))
+        exchange = counted("exchange", swap.exchange)
+        stack.enter_context(mock.patch.object(swap, "exchange", exchange))
         yield lambda: n
 
 

@@ -45,10 +45,11 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.journal import Change, lease
-from shardwrite.journal.record import sealed
+from shardwrite.journal import lease
+from shardwrite.journal.plan_record import sealed
+from shardwrite.journal.undo import Change
 from shardwrite.read.array import ShardedArray
-from shardwrite.stores import PosixStore
+from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "forks"))

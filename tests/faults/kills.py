@@ -29,7 +29,8 @@ import dask
 import numpy as np
 
 import shardwrite
-from shardwrite.journal import find_run, replay
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.replay import replay
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import posix
 

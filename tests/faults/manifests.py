@@ -29,7 +29,7 @@ import zarr
 
 import shardwrite
 from shardwrite import AppendOnly, CorruptShardError, FixedOrder, ShardWriter
-from shardwrite.format.chunk_keys import keys_of
+from shardwrite.format.manifest import keys_of
 from shardwrite.read.stored_shard import open_shard
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,7 +21,8 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.grid import Box
-from shardwrite.journal import find_run, replay
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.replay import replay
 from shardwrite.place.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -29,7 +29,7 @@ from shardwrite import (
     SpecError,
     StoreError,
 )
-from shardwrite.journal.record import sealed
+from shardwrite.journal.plan_record import sealed
 from shardwrite.place.base import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,12 +21,14 @@ from distributed.diagnostics.plugin import UploadFile
 import shardwrite
 from shardwrite.engines import ClusterEngine, LocalEngine
 from shardwrite.errors import WorkersLostError
-from shardwrite.journal import Ledger, admit, find_run, replay
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.lines import admit
+from shardwrite.journal.replay import replay
 from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.begin import _begin_one as begin_one
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.session import Session
 from shardwrite.write.tasks import write_group
 

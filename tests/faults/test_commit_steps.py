@@ -14,9 +14,11 @@ import pytest
 import shardwrite
 import shardwrite.read.array
 from shardwrite import SourceError, StoreError
-from shardwrite.journal import find_run, replay
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.replay import replay
 from shardwrite.place.target import resolve_target
-from shardwrite.stores import PosixStore, posix
+from shardwrite.stores import posix
+from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

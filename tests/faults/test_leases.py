@@ -21,8 +21,10 @@ from forks import python
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.journal import Beginning, Lease, find_run, lease, live_holders
-from shardwrite.journal.records import encode_line
+from shardwrite.journal import lease
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.lease import Lease, live_holders
+from shardwrite.journal.lines import Beginning, encode_line
 from shardwrite.place.target import resolve_target
 from shardwrite.runs import execute as run_module
 

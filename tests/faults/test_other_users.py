@@ -17,8 +17,8 @@ from crc32c import crc32c
 from tiers import some
 
 import shardwrite
-from shardwrite.journal import Change
-from shardwrite.journal.record import sealed
+from shardwrite.journal.plan_record import sealed
+from shardwrite.journal.undo import Change
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

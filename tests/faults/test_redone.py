@@ -17,12 +17,13 @@ from forks import python
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.journal import Beginning, find_run, histories, replay
-from shardwrite.journal.records import Entry
-from shardwrite.journal.writer import JournalWriter
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.lines import Beginning, Entry, JournalWriter
+from shardwrite.journal.replay import histories, replay
 from shardwrite.place.target import resolve_target
 from shardwrite.slurm.status import status
-from shardwrite.stores import PosixStore, posix
+from shardwrite.stores import posix
+from shardwrite.stores.posix import PosixStore
 from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))

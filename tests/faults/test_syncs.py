@@ -7,7 +7,8 @@ import errno
 import pytest
 
 from shardwrite import StoreError
-from shardwrite.stores import PosixStore, posix
+from shardwrite.stores import posix
+from shardwrite.stores.posix import PosixStore
 
 
 def commit(store, key):

@@ -29,10 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import struck
 
 import shardwrite
-from shardwrite.format.precomputed.hashing import HASHES
-from shardwrite.format.precomputed.morton import MortonCode
-from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.scattered import scattered_ids
+from shardwrite.volumes.scale import scattered_ids
+from shardwrite.volumes.sharding import HASHES, MortonCode, ShardingParameters
 
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY = "4_4_40"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwrite import SpecError
-from shardwrite.format.notes import NOTE, with_note, without_note
+from shardwrite.convert.trees import NOTE, with_note, without_note
 
 TEXTS = st.text(max_size=9) | st.just("a\nb\n") | st.just("")
 ATTRIBUTES = st.fixed_dictionaries(

@@ -13,18 +13,18 @@ import pytest
 
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.order import BY_CHUNK_ID, boxes, permutation
-from shardwrite.format.precomputed.hashing import murmurhash3_x86_128
-from shardwrite.format.precomputed.morton import MortonCode
-from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.scattered import ScatteredShards, scattered_ids
-from shardwrite.format.precomputed.shard import (
+from shardwrite.grid import Box, ShardGrid
+from shardwrite.volumes.scale import ScatteredShards, scattered_ids
+from shardwrite.volumes.sharding import (
+    MortonCode,
+    ShardingParameters,
     check_ranges,
     decode_minishard,
+    murmurhash3_x86_128,
     parse_entries,
     seal,
     sequence,
 )
-from shardwrite.grid import Box, ShardGrid
 
 LEGAL = {
     "@type": "neuroglancer_uint64_sharded_v1",

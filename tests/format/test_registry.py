@@ -12,9 +12,14 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.format import registry
-from shardwrite.format.registry import register_strategy, registered
-from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
+from shardwrite.format import strategies
+from shardwrite.format.strategies import (
+    AppendOnly,
+    FixedOrder,
+    as_strategy,
+    register_strategy,
+    registered,
+)
 
 ALL = [
     *(FixedOrder(o, in_place=p, max_unused=u) for o in "CF" for p in (False, True) for u in (0, 1)),
@@ -26,7 +31,7 @@ ALL = [
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
-    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(strategies, "_REGISTERED", dict(strategies._REGISTERED))
 
 
 class Plain:

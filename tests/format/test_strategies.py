@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwrite.errors import SpecError
-from shardwrite.format.order import ORDER_ALIASES, permutation
-from shardwrite.format.placement import Stored, place
+from shardwrite.format.order import ORDER_ALIASES, Stored, permutation, place
 from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
 
 STRATEGIES = [FixedOrder("C"), FixedOrder("F"), FixedOrder("morton"), AppendOnly()]

@@ -13,13 +13,13 @@ import shardwrite
 from shardwrite import Hdf5, StoreError
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.format.frame import frame_at
-from shardwrite.format.hdf5_file import Hdf5File, describe
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.hdf5.format import Hdf5File, describe
 from shardwrite.hdf5.layout import Hdf5Frame, lay_out_file
 from shardwrite.place.framed import PieceRoom
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.stores import PosixStore
+from shardwrite.stores.posix import PosixStore
 
 pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")

@@ -19,12 +19,11 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.engines import Stopped
+from shardwrite.engines.local import Stopped
 from shardwrite.errors import StoreError
-from shardwrite.host import events
-from shardwrite.host.events import RUNS, tell
-from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.journal import find_run
+from shardwrite.host import stopping
+from shardwrite.host.stopping import RUNS, request_drain, reset_drain, tell
+from shardwrite.journal.begin import find_run
 from shardwrite.place.target import resolve_target
 from shardwrite.write import commit
 
@@ -165,7 +164,7 @@ def test_a_run_that_is_given_up_is_told(tmp_path, log):
 
 
 def test_a_record_that_nobody_wants_costs_no_text():
-    with mock.patch.object(events, "redacted", side_effect=AssertionError):
+    with mock.patch.object(stopping, "redacted", side_effect=AssertionError):
         tell(RUNS, logging.DEBUG, "x", run="y")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from forks import python
 
-from shardwrite.host import memory
+from shardwrite.host import resources
 
 MIB = 2**20
 on_linux = pytest.mark.skipif(
@@ -30,14 +30,14 @@ def no_garbage():
     n_alike, before = 0, -1
     while n_alike < 4:  # on a busy machine, threads of earlier tests take long to end
         time.sleep(0.1)
-        now = memory.memory_nbytes()
+        now = resources.memory_nbytes()
         n_alike, before = (n_alike + 1 if abs(now - before) < MIB else 0), now
 
 
 def noted(run):
     """Take a sample now, however short the last one was ago."""
-    time.sleep(2 * memory._PAUSE_SECONDS)
-    memory.note_memory(run)
+    time.sleep(2 * resources._PAUSE_SECONDS)
+    resources.note_memory(run)
 
 
 def in_a_process_of_its_own(check, *arguments):
@@ -61,16 +61,16 @@ def test_only_what_came_after_the_baseline_counts():
 
 def check_only_what_came_after_the_baseline():
     before = np.ones(64 * MIB, np.uint8)
-    memory.watch_memory("a run")
-    assert memory.peak_memory_nbytes("a run") < 8 * MIB
+    resources.watch_memory("a run")
+    assert resources.peak_memory_nbytes("a run") < 8 * MIB
     during = np.ones(48 * MIB, np.uint8)
     noted("a run")
     del during
-    assert 46 * MIB < memory.peak_memory_nbytes("a run") < 64 * MIB, "the peak stays"
-    memory.watch_memory("another run")
-    assert memory.peak_memory_nbytes("another run") < 8 * MIB
-    memory.watch_memory("a run")
-    assert memory.peak_memory_nbytes("a run") < 8 * MIB, "the same run has begun again here"
+    assert 46 * MIB < resources.peak_memory_nbytes("a run") < 64 * MIB, "the peak stays"
+    resources.watch_memory("another run")
+    assert resources.peak_memory_nbytes("another run") < 8 * MIB
+    resources.watch_memory("a run")
+    assert resources.peak_memory_nbytes("a run") < 8 * MIB, "the same run has begun again here"
     assert before.all()
 
 
@@ -82,11 +82,11 @@ def test_mapped_pages_do_not_count(tmp_path):
 def check_mapped_pages(path):
     path = Path(path)
     path.write_bytes(bytes(48 * MIB))
-    memory.watch_memory("mapped")
+    resources.watch_memory("mapped")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
         assert sum(pages[:: mmap.PAGESIZE]) == 0
         noted("mapped")
-    assert memory.peak_memory_nbytes("mapped") < 16 * MIB
+    assert resources.peak_memory_nbytes("mapped") < 16 * MIB
 
 
 @on_linux
@@ -96,39 +96,39 @@ def test_a_process_that_came_later_counts_what_its_first_task_holds():
 
 def check_a_process_that_came_later():
     array = np.ones(48 * MIB, np.uint8)
-    memory._watched.pop("late", None)
-    memory.note_memory("late", array.nbytes)
-    assert 40 * MIB < memory.peak_memory_nbytes("late") < 56 * MIB
+    resources._watched.pop("late", None)
+    resources.note_memory("late", array.nbytes)
+    assert 40 * MIB < resources.peak_memory_nbytes("late") < 56 * MIB
 
 
 def test_runs_that_are_long_over_are_forgotten():
-    for number in range(memory._MOST_RUNS + 10):
-        memory.watch_memory(f"run {number}")
-    assert len(memory._watched) == memory._MOST_RUNS
-    assert f"run {memory._MOST_RUNS + 9}" in memory._watched
+    for number in range(resources._MOST_RUNS + 10):
+        resources.watch_memory(f"run {number}")
+    assert len(resources._watched) == resources._MOST_RUNS
+    assert f"run {resources._MOST_RUNS + 9}" in resources._watched
 
 
 @on_linux
 def test_it_is_what_the_system_calls_anonymous():
     status = Path("/proc/self/status").read_text()
     told = int(status.partition("RssAnon:")[2].split()[0]) * 1024
-    assert abs(memory.memory_nbytes() - told) < 4 * MIB
+    assert abs(resources.memory_nbytes() - told) < 4 * MIB
 
 
 def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path):
     import resource
     from types import SimpleNamespace
 
-    monkeypatch.setattr(memory, "_STATM", str(tmp_path / "none"))
+    monkeypatch.setattr(resources, "_STATM", str(tmp_path / "none"))
     peaks = iter([1000, 1000, 5000])
     unit = 1 if sys.platform == "darwin" else 1024
     monkeypatch.setattr(
         resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=next(peaks) * MIB // unit)
     )
-    memory.watch_memory("elsewhere")
-    assert memory.peak_memory_nbytes("elsewhere") == 0
-    assert memory.peak_memory_nbytes("elsewhere") == 4000 * MIB
-    memory._watched.clear()  # other systems' numbers
+    resources.watch_memory("elsewhere")
+    assert resources.peak_memory_nbytes("elsewhere") == 0
+    assert resources.peak_memory_nbytes("elsewhere") == 4000 * MIB
+    resources._watched.clear()  # other systems' numbers
 
 
 @pytest.mark.long

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.host import turns
-from shardwrite.host.turns import Turn
+from shardwrite.host import stopping
+from shardwrite.host.stopping import Turn
 from shardwrite.stores import posix
 from shardwrite.write import tasks
 
@@ -49,8 +49,8 @@ def test_nobody_waits_longer_than_a_turn_should_last():
         other.take(60)
         assert 0.04 < time.monotonic() - begun < 5
         slow.give()  # of which nothing is left
-        assert turns._holder is other
-    assert turns._holder is None
+        assert stopping._holder is other
+    assert stopping._holder is None
 
 
 @pytest.mark.parametrize("operation", ["write", "update", "rewrite"])
@@ -64,7 +64,7 @@ def test_no_turn_is_left(tmp_path, operation):
         )
     if operation == "rewrite":
         assert shardwrite.compact(tmp_path / "x", above=0.0, durability="none").n_rewritten
-    assert turns._holder is None
+    assert stopping._holder is None
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
 
 

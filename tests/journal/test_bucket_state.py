@@ -12,9 +12,15 @@ from shardwrite import JournalError, StoreError
 from shardwrite.journal import bucket_lease
 from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
 from shardwrite.journal.bucket_log import Mirror, Step, decode, encode, restore
-from shardwrite.journal.deadline import deadline_text, forget_deadline, is_past, now, set_deadline
-from shardwrite.journal.process import Process
-from shardwrite.stores import BucketStore
+from shardwrite.journal.process import (
+    Process,
+    deadline_text,
+    forget_deadline,
+    is_past,
+    now,
+    set_deadline,
+)
+from shardwrite.stores.bucket import BucketStore
 
 obstore = pytest.importorskip("obstore")
 

@@ -21,21 +21,21 @@ from crc32c import crc32c
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, StoreError
-from shardwrite.journal import (
+from shardwrite.journal import lease, lock
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.undo import (
     Change,
     OldBytes,
-    find_run,
-    lease,
-    lock,
+    encode_record,
+    parse_record,
     recover_changes,
     recover_shard,
     shard_claim,
 )
-from shardwrite.journal.composed import encode_record, parse_record
 from shardwrite.place.target import resolve_target
 from shardwrite.read.array import open_sharded
-from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
+from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 from peaks import least_peak

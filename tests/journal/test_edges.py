@@ -12,10 +12,10 @@ import zarr
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, write_region
 from shardwrite.errors import StoreError
-from shardwrite.journal.edges import Rights, clear_beyond
+from shardwrite.journal.takeover import Rights, clear_beyond
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.runs.session import Session
-from shardwrite.stores import PosixStore
+from shardwrite.stores.posix import PosixStore
 
 
 def append(path, strategy):
@@ -73,7 +73,7 @@ def test_a_damaged_shard_does_not_keep_an_append_from_being_given_up(tmp_path):
     path = tmp_path / "x.zarr"
     shardwrite.create(path, (1, 5), "i4", **LAYOUTS["end"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardwrite.journal.edges.clear_beyond", _after_damage(path / "c/0/0"))
+        patch.setattr("shardwrite.journal.takeover.clear_beyond", _after_damage(path / "c/0/0"))
         append(path, FixedOrder())
     assert not verify(path).is_good
 

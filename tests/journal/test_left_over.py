@@ -9,12 +9,12 @@ import subprocess
 
 from forks import python
 
+from shardwrite.journal.bucket_runs import begin_private
 from shardwrite.journal.lease import this_process
-from shardwrite.journal.left_over import begin_private
 
 PROGRAM = """
 import os, pathlib, sys
-from shardwrite.journal.left_over import begin_private
+from shardwrite.journal.bucket_runs import begin_private
 begin_private(pathlib.Path(sys.argv[1]))
 print(os.getpid(), flush=True)
 sys.stdin.read()

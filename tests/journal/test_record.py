@@ -17,11 +17,13 @@ import pytest
 import shardwrite
 from shardwrite import AppendOnly, JournalError, ShardWriter
 from shardwrite.codecs.documents import JSON
-from shardwrite.journal import Process, Receipt, RunRecord, UpdateEntry, find_run
-from shardwrite.journal.record import EarlierVersionError, LaterFormatError, sealed
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.plan_record import EarlierVersionError, LaterFormatError, RunRecord, sealed
+from shardwrite.journal.process import Process
+from shardwrite.journal.receipt import Receipt, UpdateEntry
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import Identity, ShardWindow
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.runs.job import intent_of
 
 KEYWORDS = {"shards": 16, "chunks": 8}

@@ -14,7 +14,9 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from zarr.abc.store import Store as ZarrStoreBase
 from zarr.core.buffer import default_buffer_prototype
 
-from shardwrite.stores import Capability, MemoryStore, PosixStore, Proof
+from shardwrite.stores import Capability, MemoryStore
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.removal import Proof
 from shardwrite.stores.zarr_store import ZarrStore
 
 _NUMBERS = itertools.count(1)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from zarr.storage import MemoryStore, ObjectStore
 
-from shardwrite.read.transformer_view import TransformerView
+from shardwrite.legacy.view import TransformerView
 
 _NAMES = st.sampled_from(["a", "c", "0", "7", "c1", "a.b"])
 _TAILS = st.sampled_from(

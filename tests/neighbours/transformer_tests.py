@@ -12,7 +12,7 @@ from zarr.core.buffer.cpu import Buffer
 from zarr.storage import LocalStore, MemoryStore
 from zarr.testing.store import StoreTests
 
-from shardwrite.read.transformer_view import TransformerView
+from shardwrite.legacy.view import TransformerView
 
 
 class Common(StoreTests):

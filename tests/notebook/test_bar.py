@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from shardwrite.runs.bar import NotebookBar
+from shardwrite.show.bar import NotebookBar
 
 KEYWORDS = {"shards": 16, "chunks": 8, "durability": "none"}
 
@@ -191,7 +191,7 @@ def test_ipython_is_not_imported(tmp_path):
 def test_bytes_of_a_region_that_was_resumed(tmp_path):
     """Only what lies in the region counts, as in the total."""
     from shardwrite.grid import Box, ShardGrid
-    from shardwrite.journal import elements_in_shards
+    from shardwrite.journal.ledger import elements_in_shards
 
     rng = np.random.default_rng(0)
     for _ in range(60):

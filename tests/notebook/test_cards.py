@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.notebook.html import Bar, bar_html, card_html, page_html
 from shardwrite.results import Axis, Facts
+from shardwrite.show.html import Bar, bar_html, card_html, page_html
 
 VOID = {"br", "meta"}
 LOADS = {"src", "href", "srcset", "poster", "action", "data", "xlink:href", "background"}

@@ -10,10 +10,10 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-import shardwrite.sources.hdf5_chunks as hdf5_chunks
+import shardwrite.hdf5.reading as hdf5_chunks
 from shardwrite import SpecError
 from shardwrite.cli import main
-from shardwrite.format.hdf5 import filters_of
+from shardwrite.hdf5.format import filters_of
 from shardwrite.plan import limits
 
 h5py = pytest.importorskip("h5py")

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.sources import hdf5_store
-from shardwrite.sources.hdf5_store import Hdf5Store
+from shardwrite.hdf5 import reading
+from shardwrite.hdf5.reading import Hdf5Store
 
 h5py = pytest.importorskip("h5py")
 
@@ -82,13 +82,13 @@ def test_what_flags_mean_is_the_same_in_all_files(tmp_path):
 
 
 def test_a_file_that_vanishes_while_it_is_looked_at(tmp_path, monkeypatch):
-    file, look = make(tmp_path / "a.h5"), hdf5_store.as_array
+    file, look = make(tmp_path / "a.h5"), reading.as_array
 
     def gone(place, name):
         os.unlink(place)
         return look(place, name)
 
-    monkeypatch.setattr(hdf5_store, "as_array", gone)
+    monkeypatch.setattr(reading, "as_array", gone)
     with pytest.raises(StoreError, match=r"cannot read '.*a\.h5': .*No such file"):
         Hdf5Store(file, part="data").contents  # noqa: B018 (a property)
 

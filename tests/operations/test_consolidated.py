@@ -15,8 +15,11 @@ import zarr
 
 import shardwrite
 from shardwrite import RunEndedError, ShardWriter
-from shardwrite.journal import find_run, in_place, lock, rundir, take_away
-from shardwrite.operations import in_place as operation
+from shardwrite.convert import in_place as operation
+from shardwrite.convert import swap
+from shardwrite.journal import lock, rundir
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.takeover import take_away
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
 
@@ -96,7 +99,7 @@ CONVERSIONS = {
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("then", ["again", "abandon"])
 def test_a_conversion_in_place_that_ends_at_the_exchange(path, monkeypatch, call, after, then):
-    killed(monkeypatch, in_place, "exchange", after=after)
+    killed(monkeypatch, swap, "exchange", after=after)
     with pytest.raises(KillError):
         call(path)
     assert seen(path) is None
@@ -107,7 +110,7 @@ def test_a_conversion_in_place_that_ends_at_the_exchange(path, monkeypatch, call
 
 
 def test_a_hierarchy_that_is_converted_in_place(path, monkeypatch):
-    killed(monkeypatch, in_place, "exchange", after=True)
+    killed(monkeypatch, swap, "exchange", after=True)
     with pytest.raises(KillError):
         shardwrite.shard(path.parent, shards=2)
     assert list(zarr.open_consolidated(path.parents[1], mode="r").members()) == []
@@ -118,7 +121,7 @@ def test_a_hierarchy_that_is_converted_in_place(path, monkeypatch):
 
 def test_a_conversion_that_is_not_begun_again_lists_the_old_array(path, monkeypatch):
     """Another program changes the tree, so that the same call gives up."""
-    killed(monkeypatch, in_place, "exchange")
+    killed(monkeypatch, swap, "exchange")
     with pytest.raises(KillError):
         shardwrite.shard(path, shards=2)
 
@@ -159,7 +162,7 @@ def test_a_process_that_was_frozen_changes_no_group_when_it_wakes_up(path, monke
         if str(to) == str(path.parent / "zarr.json") and not documents:
             documents.append(b"")
             with monkeypatch.context() as patch:
-                patch.setattr(in_place, "live_holders", lambda _: [])
+                patch.setattr(swap, "live_holders", lambda _: [])
                 patch.setattr(lock, "_is_held", lambda *_: False)
                 shardwrite.shard(path, shards=2)
             zarr.open_group(path.parent).attrs["who"] = "somebody"

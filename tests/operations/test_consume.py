@@ -20,8 +20,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal.consuming import Consumption, Listed
-from shardwrite.journal.in_place import InPlace
+from shardwrite.convert.removal import Consumption, Listed
+from shardwrite.convert.swap import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import by_tensorstore, payloads, same
@@ -269,7 +269,7 @@ def test_a_shard_that_is_wrong_at_once(tmp_path, monkeypatch):
     def damage(array, donor, ranks):
         return {int(ranks[0]): "1 encoded inner chunks differ"}
 
-    monkeypatch.setattr("shardwrite.runs.consuming.differing", damage)
+    monkeypatch.setattr("shardwrite.convert.removal.differing", damage)
     with pytest.raises(CorruptShardError, match="nothing of what it was made of is removed"):
         again(src, dst)
     assert len(chunks_in(src)) == 11
@@ -328,7 +328,7 @@ def test_given_up_before_anything_is_removed(tmp_path, monkeypatch, zarr_format)
     before = {p: p.read_bytes() for p in src.rglob("*") if p.is_file()}
     with monkeypatch.context() as patched:
         patched.setattr(
-            "shardwrite.runs.consuming.differing", lambda *_: (_ for _ in ()).throw(StopError)
+            "shardwrite.convert.removal.differing", lambda *_: (_ for _ in ()).throw(StopError)
         )
         with pytest.raises(StopError):
             again(src, dst)

@@ -17,7 +17,7 @@ from tiers import some
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal.in_place import InPlace
+from shardwrite.convert.swap import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_consume
@@ -114,7 +114,7 @@ def test_given_up_before_anything_is_removed(tmp_path, monkeypatch, zarr_format)
     before = files(src)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "shardwrite.runs.consuming.differing", lambda *_: (_ for _ in ()).throw(StopError)
+            "shardwrite.convert.removal.differing", lambda *_: (_ for _ in ()).throw(StopError)
         )
         with pytest.raises(StopError):
             again(src, dst)
@@ -133,7 +133,7 @@ def test_an_error_before_anything_is_removed_gives_the_source_back(tmp_path, mon
         raise StoreError("no space", key="x", errno=28)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwrite.operations.consuming.execute_consuming", full)
+        patched.setattr("shardwrite.convert.consume.execute_consuming", full)
         with pytest.raises(StoreError, match="no space"):
             again(src, dst)
     assert files(src) == before

@@ -22,12 +22,12 @@ from tiers import some, tried
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError
+from shardwrite.convert.run import ConversionOptions, convert_array
 from shardwrite.engines import LocalEngine
-from shardwrite.plan import PlanOptions
+from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import open_sharded
 from shardwrite.read.stored_array import open_stored
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.runs.conversion import ConversionOptions, convert_array
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "runs"))
 from blind import make_blind

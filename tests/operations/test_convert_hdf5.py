@@ -21,10 +21,10 @@ from tiers import some
 import shardwrite
 from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.format.hdf5 import Filter, mapped
-from shardwrite.operations import converting
+from shardwrite.convert import arrays
+from shardwrite.hdf5.format import Filter, mapped
+from shardwrite.hdf5.reading import Hdf5Store
 from shardwrite.read.array import open_sharded
-from shardwrite.sources.hdf5_store import Hdf5Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import by_tensorstore, payloads, same
@@ -245,13 +245,13 @@ def test_a_chunk_whose_checksum_is_wrong(tmp_path):
 def test_a_file_that_changes_is_found_out(tmp_path, monkeypatch, chunks):
     path = tmp_path / "a.h5"
     src = make(path, values=VALUES.astype("i4"), chunks=chunks)
-    execute = converting.execute
+    execute = arrays.execute
 
     def change_and_execute(*arguments):
         os.utime(path, ns=(0, 0))
         return execute(*arguments)
 
-    monkeypatch.setattr(converting, "execute", change_and_execute)
+    monkeypatch.setattr(arrays, "execute", change_and_execute)
     with pytest.raises(StoreError, match="changed meanwhile"):
         shardwrite.shard(src, tmp_path / "b", 1)
     assert not (tmp_path / "b/zarr.json").exists()

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.convert.arrays import call_of
+from shardwrite.convert.keywords import ReshardArguments
+from shardwrite.convert.parts import plan_parts
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
-from shardwrite.operations.conversion_keywords import ReshardArguments
-from shardwrite.operations.convert_parts import plan_parts
-from shardwrite.operations.converting import call_of
 
 pytestmark = pytest.mark.compat
 long = pytest.mark.long

@@ -12,7 +12,7 @@ import zarr
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.format.transformer import of_2022, of_today, revised
+from shardwrite.legacy.transformer import of_2022, of_today, revised
 
 VALUES = np.arange(12, dtype="u2").reshape(3, 4)
 NEW = {"shards": (2, 4), "chunks": (1, 2), "format": "transformer-2022", "compressors": None}

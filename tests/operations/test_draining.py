@@ -21,7 +21,8 @@ from shardwrite.cli import main
 from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.host import stopping
-from shardwrite.journal import find_run, replay
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.replay import replay
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import posix
 

@@ -8,7 +8,7 @@ import obstore
 import pytest
 
 import shardwrite
-from shardwrite.operations.scattered_repair import _IsOfThese
+from shardwrite.volumes.hashed import _IsOfThese
 
 SCATTERED = {
     "preshift_bits": 0,

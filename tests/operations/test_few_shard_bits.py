@@ -14,10 +14,9 @@ import pytest
 
 import shardwrite
 from shardwrite import SpecError
-from shardwrite.format.precomputed import scattered
-from shardwrite.format.precomputed.boxes import box_of_chunks
-from shardwrite.format.precomputed.morton import MortonCode
-from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.volumes import scale
+from shardwrite.volumes.scale import box_of_chunks
+from shardwrite.volumes.sharding import MortonCode, ShardingParameters
 from shardwrite.write import copying
 
 VALUES = np.arange(1, 1 + 16**3, dtype="u4").reshape(16, 16, 16)
@@ -149,8 +148,8 @@ def keywords(sharding):
 
 
 def test_too_many_chunks(monkeypatch):
-    monkeypatch.setattr(scattered, "MOST_CHUNKS", 63)
-    scattered.scattered_ids.cache_clear()
+    monkeypatch.setattr(scale, "MOST_CHUNKS", 63)
+    scale.scattered_ids.cache_clear()
     with pytest.raises(SpecError, match=r"shard_bits=1: .*64 of them.*give at least 6, or larger"):
         shardwrite.plan_precomputed(source(), **keywords(FEW))
     plan = shardwrite.plan_precomputed(source(), **keywords({**FEW, "shard_bits": 6}))

@@ -166,8 +166,8 @@ def test_a_plan_counts_what_is_there(tmp_path, sharding):
 def test_a_plan_of_very_many_files_is_an_estimate(tmp_path, monkeypatch):
     for sharding in ("files", "murmur"):
         by_tensorstore(tmp_path / sharding, "raw", SHARDINGS[sharding])
-    monkeypatch.setattr("shardwrite.sources.volume_arrays._MOST_LOOKED_AT", 5)
-    monkeypatch.setattr("shardwrite.sources.volume_arrays._MOST_SHARDS", 2)
+    monkeypatch.setattr("shardwrite.volumes.source._MOST_LOOKED_AT", 5)
+    monkeypatch.setattr("shardwrite.volumes.source._MOST_SHARDS", 2)
     (files,) = shardwrite.plan_reshard(tmp_path / "files", 2).arrays
     (shards,) = shardwrite.plan_reshard(tmp_path / "murmur", 2).arrays
     assert files.is_estimate
@@ -178,7 +178,7 @@ def test_a_plan_of_very_many_files_is_an_estimate(tmp_path, monkeypatch):
 
 def test_a_plan_of_very_many_chunks_costs_nothing(tmp_path, monkeypatch):
     """With more shards than are looked at, all chunks were counted in memory: 8 GB here."""
-    monkeypatch.setattr("shardwrite.sources.volume_arrays._MOST_SHARDS", 1)
+    monkeypatch.setattr("shardwrite.volumes.source._MOST_SHARDS", 1)
     sharding = {**SHARDINGS["identity"], "preshift_bits": 9, "minishard_bits": 0, "shard_bits": 21}
     scale = {"key": "s0", "size": [2**17, 2**17, 2**14], "resolution": [4, 4, 40]}
     scale |= {"chunk_sizes": [[64, 64, 64]], "encoding": "raw", "sharding": sharding}

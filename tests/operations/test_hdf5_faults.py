@@ -19,8 +19,8 @@ import zarr
 
 import shardwrite
 from shardwrite import Hdf5, SpecError, StoreError
-from shardwrite.read import hdf5_shards
-from shardwrite.sources.hdf5_shard import look_into
+from shardwrite.hdf5 import shards
+from shardwrite.hdf5.reading import look_into
 
 sys.path.insert(0, str(Path(__file__).parent))
 from whole_files import make_shards
@@ -126,7 +126,7 @@ def chunks_of(dataset):
 
 @pytest.mark.parametrize("off", [-8, 8])
 def test_an_end_of_file_address_that_does_not_fit_is_told(tmp_path, off, monkeypatch):
-    monkeypatch.setattr(hdf5_shards, "has_library", lambda: False)
+    monkeypatch.setattr(shards, "has_library", lambda: False)
     path = written(tmp_path / "x")
     set_end(path / SHARD, (path / SHARD).stat().st_size + off)
     assert ("cut off" if off > 0 else "would cut off the index") in told_by_deep(path)

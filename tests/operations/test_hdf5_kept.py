@@ -405,7 +405,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
         with dask.config.set(scheduler="sync"), pytest.raises(StopError):
             CONSUMING[conversion](path, tmp_path / "new", progress=stop, **how)
         assert not (path / "a/c/0/0" if group else path / "c/0/0").exists()
-    with mock.patch("shardwrite.operations.converting.keeping", wraps=keeping) as looks:
+    with mock.patch("shardwrite.convert.arrays.keeping", wraps=keeping) as looks:
         CONSUMING[conversion](path, tmp_path / "new", **how)
     assert looks.call_count == (0 if is_amid else 2 if group else 1)
     assert not path.exists()
@@ -434,9 +434,7 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
     """It named the dataset `data`, and wrote no name beside the digest."""
     path = written(tmp_path / "a")
     with (
-        mock.patch(
-            "shardwrite.operations.consume.keeping_names", lambda source, options, _: options
-        ),
+        mock.patch("shardwrite.convert.consume.keeping_names", lambda source, options, _: options),
         dask.config.set(scheduler="sync"),
         pytest.raises(StopError),
     ):

@@ -673,7 +673,7 @@ def test_the_estimate_counts_what_a_task_holds():
 
 
 def test_what_stands_around_the_chunks_is_bounded(tmp_path):
-    from shardwrite.format.hdf5_file import describe
+    from shardwrite.hdf5.format import describe
 
     for shards, chunks in (
         ((8,), (1,)),

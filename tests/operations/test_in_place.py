@@ -22,9 +22,10 @@ from shardwrite import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.journal import Lease, in_place
-from shardwrite.operations import in_place as operation
-from shardwrite.stores import make_directories
+from shardwrite.convert import in_place as operation
+from shardwrite.convert import swap as in_place
+from shardwrite.journal.lease import Lease
+from shardwrite.stores.directories import make_directories
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import payloads, same

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import ChangedError, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
-from shardwrite.journal import read_receipt
-from shardwrite.journal.sizes import pack_sizes, unpack_sizes
+from shardwrite.journal.receipt import pack_sizes, read_receipt, unpack_sizes
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import MemoryStore
 
@@ -325,14 +324,14 @@ def test_other_stores(tmp_path):
 
 
 def test_an_accept_is_refused_beside_a_run_and_left_by_a_crash(path, monkeypatch):
-    from shardwrite.operations import accept
+    from shardwrite.operations import verify
 
     def die(*_):
         raise KeyboardInterrupt
 
     spoil(path)
     wanted = zarr.open_array(path)[...]
-    monkeypatch.setattr(accept, "updated_receipt", die)
+    monkeypatch.setattr(verify, "updated_receipt", die)
     with pytest.raises(KeyboardInterrupt):
         shardwrite.verify(path, accept=True)
     monkeypatch.undo()
@@ -343,14 +342,14 @@ def test_an_accept_is_refused_beside_a_run_and_left_by_a_crash(path, monkeypatch
 
 
 def test_metadata_that_change_while_they_are_accepted(path, monkeypatch):
-    from shardwrite.operations import accept
+    from shardwrite.operations import verify
 
     def sizes(*_):
         zarr.open_array(path, mode="r+").attrs["by"] = "zarr"
         return stored_sizes(*_)
 
-    stored_sizes = accept.stored_sizes
-    monkeypatch.setattr(accept, "stored_sizes", sizes)
+    stored_sizes = verify.stored_sizes
+    monkeypatch.setattr(verify, "stored_sizes", sizes)
     with pytest.raises(JournalError, match="verify it again"):
         shardwrite.verify(path, accept=True)
     monkeypatch.undo()

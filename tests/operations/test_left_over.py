@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import AppendOnly, JournalError, RunEndedError, ShardWriter, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import find_run, neighbours
-from shardwrite.journal.lost import has_lost_array
+from shardwrite.journal.begin import find_run, has_lost_array
+from shardwrite.journal.neighbours import neighbours
 from shardwrite.place.target import resolve_target
 
 

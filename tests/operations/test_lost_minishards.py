@@ -249,7 +249,7 @@ def test_unused_bytes_of_the_container_are_reported_only(tmp_path):
 
 def test_a_spool_is_whole(tmp_path, monkeypatch):
     """The spool of a scale whose chunks are scattered is one that passes the same check."""
-    from shardwrite.runs import gathered
+    from shardwrite.volumes import hashed
 
     root = tmp_path / "v"
     new = {**NEW, "sharding": sharding(HASHES[1])}
@@ -258,8 +258,8 @@ def test_a_spool_is_whole(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gathered, "remove_spool", stops)
-        patch.setattr("shardwrite.operations.precomputed.remove_spool", stops)
+        patch.setattr(hashed, "remove_spool", stops)
+        patch.setattr("shardwrite.volumes.precomputed.remove_spool", stops)
         with pytest.raises(KeyboardInterrupt):
             shardwrite.to_precomputed(VALUES, root, **new)
     spool = root / ".1_1_1.spool"

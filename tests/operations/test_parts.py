@@ -14,12 +14,12 @@ import pytest
 import zarr
 
 import shardwrite
+from shardwrite.cli.previews import preview_part
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
-from shardwrite.host import lustre as striping
-from shardwrite.journal import find_run
+from shardwrite.host import resources as striping
+from shardwrite.journal.begin import find_run
 from shardwrite.operations import parts
-from shardwrite.operations.previews import preview_part
 from shardwrite.place.target import resolve_target
 
 VALUES = np.arange(96 * 96, dtype="u4").reshape(96, 96) + 1
@@ -128,7 +128,7 @@ def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
         shardwrite.write_part(x, path, k, 2)
     run = find_run(resolve_target(path, None)).path
     journal = next(p for p in run.glob("journal-*") if b"begins" in p.read_bytes())
-    from shardwrite.journal.records import encode_line
+    from shardwrite.journal.lines import encode_line
 
     lines = [
         {"writer": {"host": "elsewhere", "pid": 1}, "driver": "abcdefabcdef", "durability": "full"}

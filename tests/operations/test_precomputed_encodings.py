@@ -19,8 +19,8 @@ from forks import python
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.codecs import jpeg
 from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.volumes import codecs
 
 sys.path.insert(0, str(Path(__file__).parent))
 import half_a_volume
@@ -354,7 +354,7 @@ def test_without_libraries(tmp_path, monkeypatch):
     """PNG images need no library. JPEG images are refused, and the extra is named."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "PIL" and found(name))
-    monkeypatch.setitem(jpeg.importlib.sys.modules, "simplejpeg", None)
+    monkeypatch.setitem(codecs.importlib.sys.modules, "simplejpeg", None)
     write(IMAGE, tmp_path / "v", encoding="png")
     np.testing.assert_array_equal(shardwrite.from_precomputed(tmp_path / "v", axes="zyx"), IMAGE)
     with pytest.raises(SpecError, match=r"shardwrite\[precomputed\]"):

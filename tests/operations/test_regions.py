@@ -27,10 +27,9 @@ from shardwrite.encode.reader import ShardReader
 from shardwrite.format.order import permutation
 from shardwrite.journal import lease
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.posix import PosixWriter
-from shardwrite.stores.reading import PosixReader
+from shardwrite.stores.looking import PosixReader
+from shardwrite.stores.posix import PosixStore, PosixWriter
 
 compaction = importlib.import_module("shardwrite.operations.compact")
 making = importlib.import_module("shardwrite.plan.make")

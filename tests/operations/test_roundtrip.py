@@ -15,15 +15,15 @@ from tiers import some
 
 import shardwrite
 from shardwrite.encode.reader import ShardReader
-from shardwrite.journal import Ledger, RunDirectory, RunRecord
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.plan_record import RunRecord
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.graph import GroupGraph, _Blocks
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
-from shardwrite.runs.session import Session
-from shardwrite.stores import PosixStore
+from shardwrite.runs.array_plan import ArrayChunks
+from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.session import GroupGraph, Session, _Blocks
+from shardwrite.stores.posix import PosixStore
 from shardwrite.write.tasks import SourcePieces, write_group
 
 STRATEGIES = ["C", "F", "morton", "append-only"]

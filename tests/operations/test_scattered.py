@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.format.precomputed import scattered
-from shardwrite.runs import gathered
+from shardwrite.volumes import hashed
+from shardwrite.volumes import scale as scattered
 from shardwrite.write import copying
 
 VALUES = np.arange(1, 1 + 14 * 21 * 30, dtype="u4").reshape(14, 21, 30)
@@ -77,7 +77,7 @@ def stop(place, phase, **changed):
 
 def chunks_by_id():
     """Bytes of all chunks that are not empty, by their ids."""
-    from shardwrite.format.precomputed.morton import MortonCode
+    from shardwrite.volumes.sharding import MortonCode
 
     grid = tuple(-(-n // 5) for n in VALUES.shape[::-1])
     cells = np.array(list(np.ndindex(grid)))
@@ -201,7 +201,7 @@ def test_a_call_that_starts_over(tmp_path):
 
 
 def test_a_spool_is_removed_that_a_finished_call_has_left(tmp_path, monkeypatch):
-    from shardwrite.operations import precomputed
+    from shardwrite.volumes import precomputed
 
     def fail(*_):
         raise Stop
@@ -243,13 +243,13 @@ def test_a_lost_shard_is_written_again(tmp_path):
 
 
 def test_a_lost_shard_of_the_spool_is_no_empty_one(tmp_path, monkeypatch):
-    execute = shardwrite.operations.scattered.execute
+    execute = shardwrite.volumes.hashed.execute
 
     def losing(*given):
         next((tmp_path / SPOOL).glob("*.shard")).unlink()
         return execute(*given)
 
-    monkeypatch.setattr(shardwrite.operations.scattered, "execute", losing)
+    monkeypatch.setattr(shardwrite.volumes.hashed, "execute", losing)
     with pytest.raises(StoreError, match=r"in which encoded chunks wait.*restart=True"):
         write(tmp_path)
     monkeypatch.undo()
@@ -483,12 +483,12 @@ def test_a_repair_is_given_up(tmp_path):
 
 @pytest.mark.long
 def test_a_repair_leaves_no_spool_of_good_shards(tmp_path, monkeypatch):
-    from shardwrite.operations import scattered_repair
+    from shardwrite.volumes import hashed
 
     write(tmp_path, durability="none")
     damage(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(scattered_repair, "remove_spool", lambda _: None)
+        patched.setattr(hashed, "remove_spool", lambda _: None)
         shardwrite.repair(tmp_path / KEY, source(), durability="none")
     assert (tmp_path / SPOOL).exists()
     assert not shardwrite.repair(tmp_path / KEY, source(), durability="none").tasks
@@ -540,7 +540,7 @@ def test_what_such_a_scale_does_not_take(tmp_path):
 
 
 def test_the_run_of_another_process_keeps_the_spool(tmp_path, monkeypatch):
-    monkeypatch.setattr(gathered, "live_holders", lambda _: ["another process"])
+    monkeypatch.setattr(hashed, "live_holders", lambda _: ["another process"])
     write(tmp_path)
     assert (tmp_path / SPOOL).exists()
     monkeypatch.undo()

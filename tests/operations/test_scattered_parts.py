@@ -21,9 +21,9 @@ from shardwrite import IncompleteError, JournalError, PlanError, SpecError, Stor
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.place.target import resolve_target
-from shardwrite.runs import gathered
-from shardwrite.slurm import status
+from shardwrite.slurm.status import status
 from shardwrite.sources import as_dask, open_source
+from shardwrite.volumes import hashed
 from shardwrite.write import copying
 
 VALUES = np.arange(1, 1 + 14 * 21 * 30, dtype="u4").reshape(14, 21, 30)
@@ -111,9 +111,9 @@ def test_parts_make_what_one_call_makes(tmp_path, undisturbed, n_rounds):
     if n_rounds == 2:
         assert sorted(done.n_shards for done in round_of_parts(root)) == [2, 3, 3]
     assert not (root / "info").exists()
-    gathered = []
-    result = shardwrite.finalize(root / KEY, n_parts=N, progress=gathered.append)
-    assert len(gathered) == (8 if n_rounds == 1 else 0)
+    hashed = []
+    result = shardwrite.finalize(root / KEY, n_parts=N, progress=hashed.append)
+    assert len(hashed) == (8 if n_rounds == 1 else 0)
     assert result.n_resumed_shards == (0 if n_rounds == 1 else 8)
     check(root, undisturbed, result)
     check(root, undisturbed, shardwrite.finalize(root / KEY))
@@ -234,7 +234,7 @@ def test_a_damaged_spool_is_written_again(tmp_path, undisturbed):
 def test_a_spool_that_is_gone(tmp_path, undisturbed):
     prepare(tmp_path)
     round_of_parts(tmp_path)
-    gathered.remove_spool(resolve_target(tmp_path / SPOOL, None))
+    hashed.remove_spool(resolve_target(tmp_path / SPOOL, None))
     for call in (lambda: part(tmp_path, 0), lambda: shardwrite.finalize(tmp_path / KEY)):
         with pytest.raises(JournalError, match=r"spool of .* is gone.*prepare with restart=True"):
             call()
@@ -315,7 +315,7 @@ def test_memory_is_planned(tmp_path, monkeypatch):
     """More shards than a task holds open are gathered through memory."""
     assert plan().gathering is not None
     assert "of memory while it gathers" in str(plan())
-    few, many = (gathered.gathering_nbytes(plan().gathering, n) for n in (64, 65))
+    few, many = (hashed.gathering_nbytes(plan().gathering, n) for n in (64, 65))
     n_tasks = min(8, plan().resources.n_threads)
     assert many - few == n_tasks * 18 * 500, "a whole shard of 18 chunks for each thread"
     prepare(tmp_path)

@@ -15,7 +15,7 @@ from zarr.core.buffer.cpu import Buffer
 
 import shardwrite
 from shardwrite import AppendOnly, CorruptShardError, FixedOrder, ShardWriter
-from shardwrite.format.placement import KEEP, Stored, own_ranges
+from shardwrite.format.order import KEEP, Stored, own_ranges
 
 STRATEGIES = [
     FixedOrder(),

@@ -13,7 +13,7 @@ import zarr
 
 import shardwrite
 from shardwrite import SpecError
-from shardwrite.format.notes import NOTE
+from shardwrite.convert.trees import NOTE
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import payloads

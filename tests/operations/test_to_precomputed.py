@@ -40,7 +40,7 @@ from shardwrite.errors import (
     StoreError,
 )
 from shardwrite.journal import lease
-from shardwrite.operations import precomputed
+from shardwrite.volumes import precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
 import half_a_volume
@@ -397,7 +397,7 @@ def test_a_kill_amid_the_info(tmp_path):
 import sys, time
 import dask.array as da
 import shardwrite
-from shardwrite.journal import volume_info
+from shardwrite.volumes import documents as volume_info
 
 def hang(*_, **__):
     print("inside", flush=True)

@@ -21,9 +21,9 @@ from zarr.codecs import GzipCodec, ShardingCodec
 import shardwrite
 from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal.volume_info import replace_info
 from shardwrite.place.target import resolve_target
-from shardwrite.stores import BucketStore
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.volumes.documents import replace_info
 
 RECEIPT = "shardwrite-receipt.json"
 VALUES = np.random.default_rng(0).integers(1, 2**32, (40, 24), dtype="u4")
@@ -227,7 +227,7 @@ def test_resumed_without_sending_anything_twice(tmp_path, bucket, puts):
 
 def test_a_call_that_stops_between_arrays_and_groups_goes_on(tmp_path, bucket, puts, monkeypatch):
     make_hierarchy(tmp_path / "h")
-    from shardwrite.operations import transferring
+    from shardwrite.convert import transferring
 
     put, n = transferring.put_document, []
 
@@ -356,7 +356,7 @@ def scales_in(store):
 
 def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     make_volume(tmp_path / "v", 1, 2)
-    from shardwrite.operations import volumes
+    from shardwrite.convert import transferring as volumes
 
     with monkeypatch.context() as patched:
         patched.setattr(volumes, "replace_info", lambda *_: stopping_after(1)(None))

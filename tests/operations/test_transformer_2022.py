@@ -19,7 +19,7 @@ from forks import python
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError
-from shardwrite.format.transformer import of_2022, of_today
+from shardwrite.legacy.transformer import of_2022, of_today
 from shardwrite.place.target import resolve_place
 
 # `python tests/neighbours/zarr_2022.py golden`, by zarr-python 2.17

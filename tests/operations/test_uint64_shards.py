@@ -22,8 +22,9 @@ from forks import python
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import Capability, MemoryStore, PosixStore
+from shardwrite.stores import Capability, MemoryStore
+from shardwrite.stores.posix import PosixStore
+from shardwrite.volumes.uint64_shard import UInt64ShardFiles
 
 SHARDING = {
     "@type": "neuroglancer_uint64_sharded_v1",

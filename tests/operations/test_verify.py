@@ -20,7 +20,8 @@ from tiers import tried
 import shardwrite
 from shardwrite import StoreError
 from shardwrite.cli import main
-from shardwrite.journal import find_run, require_trusted
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.trust import require_trusted
 from shardwrite.place.target import resolve_target
 from shardwrite.write import tasks
 

@@ -13,7 +13,7 @@ import shardwrite
 from shardwrite.encode.batches import ShardBatches
 from shardwrite.errors import PlanError
 from shardwrite.format.bounds import sealing_nbytes_of
-from shardwrite.runs.gathered import gathering_nbytes
+from shardwrite.volumes.hashed import gathering_nbytes
 
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 32}
 

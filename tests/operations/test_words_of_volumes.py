@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import CodecError, SpecError
 from shardwrite.cli import main
-from shardwrite.codecs import segmentation
+from shardwrite.volumes import codecs
 
 VALUES = np.arange(1, 1 + 8**3, dtype="u4").reshape(8, 8, 8)
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 4, "durability": "none"}
@@ -199,7 +199,7 @@ def test_chunks_that_are_too_large(chunks):
 @pytest.mark.parametrize("size", [8, 7])
 def test_labels_that_take_too_much_are_located(tmp_path, monkeypatch, size):
     """Neither the shard nor the chunk was named."""
-    monkeypatch.setattr(segmentation, "_TABLE_LIMIT", 70)
+    monkeypatch.setattr(codecs, "_TABLE_LIMIT", 70)
     values = np.ones((size,) * 3, "u8")
     values[4:, :4, 4:] = np.arange(values[4:, :4, 4:].size).reshape(values[4:, :4, 4:].shape)
     new = {**NEW, "encoding": "compressed_segmentation", "type": "segmentation"}

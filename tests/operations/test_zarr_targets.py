@@ -19,7 +19,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
 
 import shardwrite
 from shardwrite import RunEndedError, SpecError
-from shardwrite.journal import find_run
+from shardwrite.journal.begin import find_run
 from shardwrite.place.run_state import run_state_of
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import Capability, open_store

@@ -18,17 +18,11 @@ from hypothesis.extra import numpy as hnp
 from rich.console import Console
 
 from shardwrite.errors import SpecError
-from shardwrite.picture import (
-    GAP,
-    STATES,
-    Census,
-    ShardState,
-    fold,
-    html,
-    terminal_picture,
-    write_png,
-)
-from shardwrite.picture.look import PALETTE, SIZE_COLOURS
+from shardwrite.read.census import STATES, Census, ShardState
+from shardwrite.show.fold import GAP, PALETTE, SIZE_COLOURS, fold
+from shardwrite.show.page import html
+from shardwrite.show.png import write_png
+from shardwrite.show.terminal import terminal_picture
 
 WORST_FIRST = [
     ShardState.BAD,

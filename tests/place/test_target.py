@@ -14,10 +14,11 @@ import shardwrite
 from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
-from shardwrite.place.scale import around
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.sources import open_source
-from shardwrite.stores import PosixStore, local_path
+from shardwrite.stores.looking import local_path
+from shardwrite.stores.posix import PosixStore
+from shardwrite.volumes.documents import around
 
 BAD_NAMES = [3, "../x", "/x", "a//b", "s3://bucket/x", "zarr.json"]
 

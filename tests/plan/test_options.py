@@ -9,7 +9,7 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.plan import PlanOptions
+from shardwrite.plan.options import PlanOptions
 
 BAD = [
     ("write_empty_chunks", 1),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.plan import Stretch, check_n_parts, check_part
-from shardwrite.plan.parts import PartCuts
+from shardwrite.plan.plan import PartCuts, Stretch, check_n_parts, check_part
 
 MANY = 10**12
 

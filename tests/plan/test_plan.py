@@ -14,21 +14,12 @@ from shardwrite.errors import PlanError, SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.plan import (
-    Cuts,
-    Partition,
-    PlanOptions,
-    Resources,
-    SourceLayout,
-    Update,
-    make_partition,
-    make_plan,
-    parse_nbytes,
-    resolve_shapes,
-)
-from shardwrite.plan.estimate import _along
+from shardwrite.plan.estimate import Resources, _along
+from shardwrite.plan.make import Update, make_plan
+from shardwrite.plan.model import SourceLayout, cut_waves, wave_thickness
+from shardwrite.plan.options import PlanOptions, parse_nbytes, resolve_shapes
+from shardwrite.plan.partition import Cuts, Partition, make_partition
 from shardwrite.plan.regions import as_box
-from shardwrite.plan.waves import cut_waves, wave_thickness
 
 GB = 10**9
 

@@ -16,8 +16,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.transformer_keys import ChunkKeys
-from shardwrite.read.shard_locks import lock_of
+from shardwrite.legacy.transformer import ChunkKeys
+from shardwrite.legacy.view import lock_of
 
 PROTOTYPE = default_buffer_prototype()
 EMPTY = 2**64 - 1

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardwrite.notebook.chart import scale_of
-from shardwrite.reporting.facts import Pause, PlanFigures, WorkerReport
-from shardwrite.reporting.report import RunReport
+from shardwrite.show.html import scale_of
+from shardwrite.show.report import RunReport
+from shardwrite.show.report_facts import Pause, PlanFigures, WorkerReport
 
 GB = 10**9
 PLAN = PlanFigures(

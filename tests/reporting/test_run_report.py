@@ -18,12 +18,12 @@ from rich.console import Console
 
 import shardwrite
 from shardwrite import RunReport
-from shardwrite.journal.records import encode_line
-from shardwrite.journal.timeline import timeline_of
+from shardwrite.journal.lines import encode_line
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME
-from shardwrite.reporting.facts import Span
-from shardwrite.reporting.make import make_report
-from shardwrite.reporting.page import html
+from shardwrite.show.make_report import make_report
+from shardwrite.show.report import html
+from shardwrite.show.report_facts import Span
+from shardwrite.show.timeline import timeline_of
 
 KEYWORDS = {"shards": 16, "chunks": 8, "durability": "none", "source_id": "x"}
 
@@ -334,7 +334,7 @@ def test_impossible_numbers_are_drawn_or_left_out(interrupted, lines, begun):
 
 def test_journals_of_older_versions_have_no_times(interrupted):
     (run,) = (interrupted.parent / f"{interrupted.name}.shardwrite").glob("run-*")
-    from shardwrite.journal.records import parse_lines
+    from shardwrite.journal.lines import parse_lines
 
     for journal in run.glob("journal-*"):
         lines = list(parse_lines([journal.read_bytes()]))
@@ -352,9 +352,10 @@ def test_a_million_shards_make_no_large_report(tmp_path, one_by_one):
     """Many processes with many commits: the file stays small, and nothing is lost in the sums."""
     x = da.ones((64, 64), chunks=16)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8))
-    from shardwrite.journal import find_run, metadata_of
-    from shardwrite.journal.timeline import Commits, Worker
+    from shardwrite.journal.begin import find_run
+    from shardwrite.journal.takeover import metadata_of
     from shardwrite.place.target import resolve_target
+    from shardwrite.show.timeline import Commits, Worker
 
     run = find_run(resolve_target(tmp_path / "x", None))
     empty = timeline_of(run, metadata_of(run))

@@ -9,11 +9,11 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import JournalError, SpecError
-from shardwrite.format import registry
+from shardwrite.format import strategies
 from shardwrite.format.strategies import as_strategy
-from shardwrite.journal import find_run
+from shardwrite.journal.begin import find_run
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import Resources
+from shardwrite.plan.estimate import Resources
 from shardwrite.runs.begun import plan_begun
 
 STRATEGIES = [
@@ -62,8 +62,8 @@ def test_a_plan_of_an_older_version_has_the_label_only(tmp_path):
 
 
 def test_what_nobody_has_registered_is_told_with_the_remedy(tmp_path, monkeypatch):
-    known = dict(registry._REGISTERED)
-    monkeypatch.setattr(registry, "_REGISTERED", known)
+    known = dict(strategies._REGISTERED)
+    monkeypatch.setattr(strategies, "_REGISTERED", known)
 
     @shardwrite.register_strategy
     class Passing(shardwrite.FixedOrder):

@@ -181,7 +181,7 @@ def test_abandon_tidies_after_an_update_that_a_conversion_in_place_follows(tmp_p
         with pytest.raises(Killed):
             x[:4].to_sharded_zarr(path, region=(slice(4), slice(8)))
     with monkeypatch.context() as patched:
-        patched.setattr("shardwrite.journal.in_place.InPlace.exchange", kill)
+        patched.setattr("shardwrite.convert.swap.InPlace.exchange", kill)
         with pytest.raises(Killed):
             shardwrite.reshard(path, shards=8, chunks=2)
     assert list(tmp_path.glob("a.zarr.shardwrite/updates/*/ended-*"))

@@ -10,8 +10,8 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import RunEndedError
-from shardwrite.journal import read_receipt
 from shardwrite.journal.begin import _create
+from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.job import intent_of
 

@@ -25,9 +25,9 @@ from shardwrite import (
     verify,
     write_region,
 )
-from shardwrite.journal import Contents, Receipt
 from shardwrite.journal import receipt as receipts
-from shardwrite.plan import Identity
+from shardwrite.journal.receipt import Contents, Receipt
+from shardwrite.plan.identity import Identity
 from shardwrite.runs.session import Session
 
 FEW = {"shards": 4, "chunks": 2}

@@ -9,7 +9,7 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.job import RunOptions, for_new_array
 
 BAD = [("mode", "a"), ("publish", "never"), ("durability", 1), ("restart", "no"), ("recheck", 2)]
 

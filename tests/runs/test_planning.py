@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.plan import make_partition
+from shardwrite.plan.partition import make_partition
 
 quick = settings(max_examples=80)
 

@@ -19,11 +19,10 @@ import shardwrite
 from shardwrite.engines import LocalEngine, active_engine
 from shardwrite.grid import Box
 from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.execute import execute
 from shardwrite.runs.in_parts import prepare_jobs
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.source import NoChunks
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.tasks import SourcePieces, encode_block, write_group

@@ -20,15 +20,17 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import what_differs
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import PlanOptions, SourceLayout, make_plan
+from shardwrite.plan.make import make_plan
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.stores import MemoryStore, PosixStore
+from shardwrite.stores import MemoryStore
+from shardwrite.stores.posix import PosixStore
 from shardwrite.write import copying
 
 sys.path.insert(0, str(Path(__file__).parent))

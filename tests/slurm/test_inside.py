@@ -26,14 +26,9 @@ from shardwrite.cli.common import engine
 from shardwrite.errors import ClusterLostError, SpecError, WorkersLostError
 from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.runs.outcome import exit_code_of
-from shardwrite.slurm import (
-    AllocationJob,
-    Settings,
-    allocation_script,
-    connect,
-    inside,
-    make_run_directory,
-)
+from shardwrite.slurm import inside
+from shardwrite.slurm.inside import connect, make_run_directory
+from shardwrite.slurm.script import AllocationJob, Settings, allocation_script
 
 PROGRAM = Path(__file__).parent / "program.py"
 
@@ -147,7 +142,7 @@ def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
             connect(str(plain))
         request_drain()
         try:
-            with pytest.raises(shardwrite.engines.Stopped, match="before a worker"):
+            with pytest.raises(shardwrite.engines.choice.Stopped, match="before a worker"):
                 connect(str(plain))
         finally:
             reset_drain()

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from tiers import some
 
-from shardwrite.slurm import AllocationJob, Settings, allocation_script, keys, make_run_directory
+from shardwrite.slurm import keys
+from shardwrite.slurm.inside import make_run_directory
+from shardwrite.slurm.script import AllocationJob, Settings, allocation_script
 
 ROOT = Path(__file__).parent.parent.parent
 SHARDWRITE = """

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardwrite.slurm import make_run_directory, workers_of
 from shardwrite.slurm.elastic import _certificates
-from shardwrite.slurm.workers import arguments_of
+from shardwrite.slurm.inside import make_run_directory
+from shardwrite.slurm.workers import arguments_of, workers_of
 
 PROGRAM = Path(__file__).parent / "program.py"
 

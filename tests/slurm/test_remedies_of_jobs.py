@@ -9,8 +9,10 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
-from shardwrite.slurm import ArrayJob, Settings, array_script, client, finalize_script, requeue
+from shardwrite.slurm import client
 from shardwrite.slurm import jobs as slurm_jobs
+from shardwrite.slurm.client import requeue
+from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script
 
 JOB = ArrayJob(src="x.npy", dst="x.zarr", n_parts=4)
 

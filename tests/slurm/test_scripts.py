@@ -15,8 +15,10 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
+from shardwrite.host.resources import job_id
 from shardwrite.place.target import resolve_target
-from shardwrite.slurm import (
+from shardwrite.slurm.client import requeue, resubmission
+from shardwrite.slurm.script import (
     AllocationJob,
     ArrayJob,
     ElasticJob,
@@ -25,10 +27,7 @@ from shardwrite.slurm import (
     array_script,
     elastic_script,
     finalize_script,
-    job_id,
     parts_for,
-    requeue,
-    resubmission,
 )
 
 ROOT = Path(__file__).parent.parent.parent

@@ -16,9 +16,11 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.cli.slurm_submit import absolute
-from shardwrite.journal import find_run
+from shardwrite.journal.begin import find_run
 from shardwrite.place.target import resolve_target
-from shardwrite.slurm import jobs, record_jobs, status
+from shardwrite.slurm import jobs
+from shardwrite.slurm.jobs import record_jobs
+from shardwrite.slurm.status import status
 from shardwrite.sources import as_dask, open_source
 
 SBATCH = """

@@ -19,15 +19,15 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
-from shardwrite.journal import find_run
+from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import this_process
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import exit_code_of
-from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
 from shardwrite.slurm import jobs as slurm_jobs
-from shardwrite.slurm.elastic import _job_class, _Jobs
-from shardwrite.slurm.jobs import DriverNote, refuse_second, submitted
-from shardwrite.slurm.workers import arguments_of
+from shardwrite.slurm.elastic import _job_class, _Jobs, cluster
+from shardwrite.slurm.jobs import DriverNote, cancel_all, record_jobs, refuse_second, submitted
+from shardwrite.slurm.status import status
+from shardwrite.slurm.workers import arguments_of, workers_of
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue")
 

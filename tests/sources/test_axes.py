@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.sources import SourceMetadata, open_source
-from shardwrite.sources.axes import dimension_units, unique_names
-from shardwrite.sources.ome import images_in
+from shardwrite.sources.common import dimension_units, unique_names
+from shardwrite.sources.tiff import images_in
 
 pytestmark = pytest.mark.compat
 

@@ -13,7 +13,7 @@ import zarr
 from click.testing import CliRunner
 
 from shardwrite.cli import main
-from shardwrite.read.attributes import as_attributes
+from shardwrite.read.source import as_attributes
 from shardwrite.sources import SourceMetadata, open_source
 
 pytestmark = pytest.mark.compat

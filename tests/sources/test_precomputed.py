@@ -20,9 +20,9 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.precomputed.info import parse_info
-from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.sources import open_source
+from shardwrite.volumes.info import parse_info
+from shardwrite.volumes.sharding import MortonCode
 
 SHARDING = {
     "@type": "neuroglancer_uint64_sharded_v1",

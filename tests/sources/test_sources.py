@@ -19,11 +19,11 @@ import pytest
 
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
-from shardwrite.read.chunking import merge_chunks, slabs
+from shardwrite.read.array import merge_chunks, slabs
 from shardwrite.sources import FORMATS, as_dask, open_source
-from shardwrite.sources.handles import HandleCache
-from shardwrite.sources.keys import split_key
-from shardwrite.sources.tiff_stack import page_files
+from shardwrite.sources.base import split_key
+from shardwrite.sources.common import HandleCache
+from shardwrite.sources.tiff import page_files
 
 pytestmark = pytest.mark.compat
 
@@ -375,7 +375,7 @@ def test_zarr_chunks(tmp_path):
 
 
 def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
-    from shardwrite.stores import PosixStore
+    from shardwrite.stores.posix import PosixStore
 
     data = values(SHAPE)
     path, _ = make_sharded(tmp_path, data)

@@ -21,11 +21,10 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 import shardwrite
 from shardwrite import RunEndedError, SpecError, StoreError
 from shardwrite.place.objects import InStore
-from shardwrite.stores import BucketStore, Capability, bucket, open_bucket, open_store
-from shardwrite.stores.bucket_errors import as_bucket_error, is_missing_bucket
+from shardwrite.stores import Capability, bucket, open_store
+from shardwrite.stores.bucket import BucketStore, as_bucket_error, is_missing_bucket, made_again
 from shardwrite.stores.bucket_reading import Tails
-from shardwrite.stores.bucket_requests import made_again
-from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
+from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url, open_bucket
 
 CONDITIONS = {Capability.EXCLUSIVE, Capability.CONDITIONAL}
 AWS = {"region": "eu-central-1"}
@@ -427,7 +426,7 @@ def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path):
 import os, sys, signal
 from obstore.store import LocalStore
 from shardwrite import StoreError
-from shardwrite.stores import BucketStore
+from shardwrite.stores.bucket import BucketStore
 store = BucketStore(LocalStore(sys.argv[1]))
 store.create_new("a", b"1")
 child = os.fork()

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shardwrite import SpecError, StoreError
-from shardwrite.stores import bucket_credentials, bucket_url, open_bucket
-from shardwrite.stores.bucket_credentials import credentials_from
+from shardwrite.stores import bucket_url
+from shardwrite.stores import bucket_url as bucket_credentials
+from shardwrite.stores.bucket_url import credentials_from, open_bucket
 
 SECRET = "sEcReTcAnArY"
 KEYS = {"access_key_id": "A", "secret_access_key": SECRET, "token": SECRET}

@@ -12,11 +12,11 @@ import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from shardwrite import PlanError, SpecError, StoreError
-from shardwrite.runs.scratch import Scratch, check_scratch, scratch_here
-from shardwrite.stores import BucketStore, Room, bucket_scratch, whole_transaction
+from shardwrite.runs.begin import Scratch, check_scratch, scratch_here
+from shardwrite.stores import bucket, whole
+from shardwrite.stores.bucket import BucketStore, Room, ScratchWriter, room_in
 from shardwrite.stores.bucket_kinds import KINDS
-from shardwrite.stores.bucket_scratch import ScratchWriter, room_in
-from shardwrite.stores.whole_transaction import WholeTransaction
+from shardwrite.stores.whole import WholeTransaction
 
 MIB = 2**20
 DATA = np.random.default_rng(0).integers(0, 256, 1000, dtype="u1")
@@ -79,7 +79,7 @@ def test_an_object_lies_in_a_file_without_a_name(tmp_path, monkeypatch, has_unna
 
 
 def test_an_empty_object_and_one_that_is_copied(tmp_path, monkeypatch):
-    monkeypatch.setattr(whole_transaction, "COPIED_AT_ONCE_NBYTES", 30)
+    monkeypatch.setattr(whole, "COPIED_AT_ONCE_NBYTES", 30)
     asked = []
 
     class Reader:
@@ -101,7 +101,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
     def full(fd, buffers):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(bucket_scratch, "writev_all", full)
+    monkeypatch.setattr(bucket, "writev_all", full)
     store = Puts(tmp_path)
     with (
         pytest.raises(StoreError, match=f"cannot keep a shard in {tmp_path}.*No space") as caught,

@@ -8,12 +8,14 @@ from collections import Counter
 import pytest
 
 from shardwrite import AppendOnly, SpecError, StoreError
-from shardwrite.stores import Capability, MemoryStore, PosixStore, require
+from shardwrite.stores import Capability, MemoryStore
 from shardwrite.stores.base import (
     Readable,
     Store,
     Writable,
+    require,
 )
+from shardwrite.stores.posix import PosixStore
 
 
 def test_the_error_names_what_is_missing_and_what_to_do():

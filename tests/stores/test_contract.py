@@ -9,11 +9,12 @@ import pytest
 import zarr.storage
 
 from shardwrite import StoreError
-from shardwrite.stores import BucketStore, Capability, MemoryStore, PosixStore, check_key
-from shardwrite.stores.base import ObjectWriter, Store, Transaction
+from shardwrite.stores import Capability, MemoryStore
+from shardwrite.stores.base import ObjectWriter, Store, Transaction, check_key
+from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.contract import CLAUSES, BrokenContractError, check_store
-from shardwrite.stores.whole import SnapshotReader
-from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.whole import SnapshotReader, WholeTransaction, WholeWriter
 from shardwrite.stores.zarr_store import ZarrStore
 
 NUMBERS = itertools.count()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from shardwrite.stores import pread_all, pwrite_all, write_all
+from shardwrite.stores.looking import pread_all, pwrite_all, write_all
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shardwrite.stores import make_directories
+from shardwrite.stores.directories import make_directories
 
 
 def test_a_directory_that_is_removed_as_soon_as_it_was_found(tmp_path, monkeypatch):

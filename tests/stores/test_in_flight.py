@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardwrite.stores.in_flight import InFlight
+from shardwrite.stores.whole import InFlight
 
 
 def test_no_more_than_a_few_at_a_time():

@@ -14,10 +14,11 @@ from shardwrite import PlanError, SpecError
 from shardwrite.engines import active_engine
 from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.plan import PlanOptions
+from shardwrite.plan.options import PlanOptions
 from shardwrite.runs.array_plan import plan_array
-from shardwrite.stores import BucketStore, Capability, bucket, whole_transaction
-from shardwrite.stores.whole_transaction import WholeTransaction, WholeWriter
+from shardwrite.stores import Capability, bucket, whole
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.whole import WholeTransaction, WholeWriter
 
 MIB = 2**20
 SITE = {
@@ -78,7 +79,7 @@ class Puts:
 @pytest.mark.parametrize("reserved", [0, 30, 40])
 def test_an_object_of_any_size_in_pieces_of_any_size(total, step, reserved, monkeypatch):
     """Also if it becomes larger than the memory that was reserved."""
-    monkeypatch.setattr(whole_transaction, "_LEAST_ROOM_NBYTES", 1)
+    monkeypatch.setattr(whole, "_LEAST_ROOM_NBYTES", 1)
     store, wanted = Puts(), bytearray(DATA[:total])
     with WholeTransaction(store, None, None) as made:
         writer = made.create("c/0")
@@ -100,13 +101,13 @@ def test_memory_is_reserved_for_large_shards(make):
     for nbytes in (0, MIB, 4 * MIB, most, most + 1):
         with BucketStore(make()).transaction("none", "run.1") as made:
             made.expect_nbytes(nbytes)
-            reserved[nbytes] = isinstance(made.create("c/0")._data, whole_transaction.Room)
+            reserved[nbytes] = isinstance(made.create("c/0")._data, whole.Room)
     assert list(reserved.values()) == [False, False, True, True, False]
 
 
 def test_gaps_and_copies(monkeypatch):
     """What is copied is read piece by piece, so that it does not take its memory twice."""
-    monkeypatch.setattr(whole_transaction, "COPIED_AT_ONCE_NBYTES", 40)
+    monkeypatch.setattr(whole, "COPIED_AT_ONCE_NBYTES", 40)
     store, asked = Puts(), []
 
     class Reader:

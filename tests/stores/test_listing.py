@@ -8,9 +8,10 @@ import threading
 
 import pytest
 
-import shardwrite.stores.exclusive
+import shardwrite.stores.removal
 from shardwrite import StoreError
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 
 def fill(root, *keys):
@@ -79,7 +80,7 @@ def test_a_link_whose_reply_was_lost_was_made(tmp_path, monkeypatch):
         real(source, target)
         real(source, target)
 
-    monkeypatch.setattr(shardwrite.stores.exclusive.os, "link", lose)
+    monkeypatch.setattr(shardwrite.stores.removal.os, "link", lose)
     assert PosixStore(tmp_path).create_new("token", b"mine")
     assert not PosixStore(tmp_path).create_new("token", b"yours")
 
@@ -88,7 +89,7 @@ def test_an_object_that_cannot_be_created_leaves_nothing(tmp_path, monkeypatch):
     def fail(source, target):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(shardwrite.stores.exclusive.os, "link", fail)
+    monkeypatch.setattr(shardwrite.stores.removal.os, "link", fail)
     with pytest.raises(StoreError, match="cannot create 'token'"):
         PosixStore(tmp_path).create_new("token", b"mine")
     assert os.listdir(tmp_path) == []

@@ -12,20 +12,15 @@ import dask.array as da
 import pytest
 
 from shardwrite import StoreError
-from shardwrite.journal import Lease, find_run, live_holders, take_away
-from shardwrite.place.nodes import kind_of
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.lease import Lease, live_holders
+from shardwrite.journal.takeover import take_away
+from shardwrite.place.base import kind_of
 from shardwrite.place.target import resolve_target
-from shardwrite.stores import (
-    PosixStore,
-    Proof,
-    is_file,
-    is_there,
-    listed,
-    looking,
-    mode_of,
-    read_file,
-    read_json,
-)
+from shardwrite.stores import looking
+from shardwrite.stores.looking import is_file, is_there, listed, mode_of, read_file, read_json
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.removal import Proof
 
 FAILURES = (errno.EIO, errno.ESTALE, errno.EACCES)
 

@@ -11,7 +11,8 @@ import zarr
 import zarr.storage
 
 from shardwrite import SpecError
-from shardwrite.stores import Capability, MemoryStore, PosixStore, open_store
+from shardwrite.stores import Capability, MemoryStore, open_store
+from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.zarr_store import ZarrStore
 
 

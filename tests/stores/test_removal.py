@@ -11,7 +11,8 @@ import shardwrite
 from shardwrite import StoreError
 from shardwrite.journal.rundir import proof_in
 from shardwrite.place.target import resolve_target
-from shardwrite.stores import PosixStore, Proof, data_in, remove_data, remove_state, set_aside
+from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state, set_aside
 
 PLAN = {"run": "abc", "mode": "w", "array": "x"}
 LINE = {"attempt": "driver.1", "begins": [[0], [1]]}

@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.stores import PosixStore, posix, write_file
+from shardwrite.stores import posix
+from shardwrite.stores.files import write_file
+from shardwrite.stores.posix import PosixStore
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or sys.platform != "linux", reason="changes owners: needs root on Linux"
@@ -271,7 +273,7 @@ AS_USER = """
     import json, os, sys
     sys.path.insert(0, sys.argv[1])
     from pathlib import Path
-    from shardwrite.stores import write_file
+    from shardwrite.stores.files import write_file
     os.umask(0o002)
     os.setgroups(json.loads(sys.argv[2]))
     os.setgid(6000)

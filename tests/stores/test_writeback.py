@@ -6,8 +6,7 @@ import sys
 import pytest
 
 import shardwrite.stores.posix
-from shardwrite.stores import PosixStore
-from shardwrite.stores.writeback import begin_writeback
+from shardwrite.stores.posix import PosixStore, begin_writeback
 
 MIB = 2**20
 SIZES = (5 * MIB, MIB, 5 * MIB, 100)

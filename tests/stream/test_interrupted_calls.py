@@ -10,9 +10,9 @@ import zarr
 
 import shardwrite
 from shardwrite import IncompleteError, ShardwriteError, ShardWriter, SpecError
-from shardwrite.stream import layers, writer
+from shardwrite.stream import window, writer
 
-FILES = {layers.__file__, writer.__file__}
+FILES = {window.__file__, writer.__file__}
 
 
 class At:

@@ -23,8 +23,7 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, ShardWriter, SpecError, StoreError
 from shardwrite.grid import Box
 from shardwrite.stores.posix import PosixTransaction, PosixWriter
-from shardwrite.stream.buffers import Buffers
-from shardwrite.stream.layers import Block, Layers
+from shardwrite.stream.window import Block, Buffers, Layers
 
 STRATEGIES = [
     AppendOnly(),

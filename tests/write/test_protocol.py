@@ -16,7 +16,9 @@ import pytest
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.stores import PosixStore, check_key, write_file
+from shardwrite.stores.base import check_key
+from shardwrite.stores.files import write_file
+from shardwrite.stores.posix import PosixStore
 
 pytestmark = pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not here (Debian's package strace)"

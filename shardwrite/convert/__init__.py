@@ -1,0 +1,1 @@
+"""Conversions: arrays and trees that exist into other shards, in place, and to and from buckets."""

@@ -1,0 +1,584 @@
+"""Groups of a hierarchy that is converted: which nodes are wanted, and the new groups.
+
+The program is taken to write one step along an axis after the other, a step being one layer of
+chunks (or of shards) of the array. A step counts as complete if all of its objects are there and
+one of a later step is, too. A chunk that is there may still be in the making.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.documents import Document
+from shardwrite.convert.keywords import IN_PLACE, ReshardArguments
+from shardwrite.convert.plan import ConvertedArray, PlannedArray
+from shardwrite.convert.removal import ranks_there
+from shardwrite.convert.run import ConversionOptions, Converting, convert_array, execute_settled
+from shardwrite.engines.local import Engine
+from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.format.frame import Signature, framing_of, signatures_in
+from shardwrite.format.manifest import has_manifest, rendered
+from shardwrite.format.node import DOCUMENT, consolidated
+from shardwrite.format.strategies import Strategy
+from shardwrite.grid import Shape, ShardGrid
+from shardwrite.journal.documents import alone_with, change_document
+from shardwrite.journal.receipt import receipt_at
+from shardwrite.options import taken_from
+from shardwrite.place.base import Place
+from shardwrite.place.target import document_of, refuse_names, resolve_place, resolve_target
+from shardwrite.plan.options import PlanOptions
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.read.inspection import survey
+from shardwrite.read.signatures import signature_at
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
+from shardwrite.runs.progress import reporting
+from shardwrite.stores.base import Capability
+from shardwrite.stores.directories import make_directories
+from shardwrite.stores.looking import as_store_error
+from shardwrite.write.context import GroupReport
+
+_SCOPE = "conversion"
+
+_LIST = "consolidated_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Which arrays of a hierarchy are wanted, by their paths in it."""
+
+    # Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there are
+    # none, and it fits none of the second. A pattern that fits a group fits all that it holds.
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, include: Any, exclude: Any) -> Patterns:
+        """Patterns from what a user gives: a text, or a sequence of texts."""
+        return cls(_patterns(include, "include"), _patterns(exclude, "exclude"))
+
+    def want(self, name: str) -> bool:
+        """Whether an array is wanted."""
+        return (not self.include or _fits(name, self.include)) and not _fits(name, self.exclude)
+
+    def want_group(self, name: str, arrays: Sequence[str]) -> bool:
+        """Whether a group is made: without patterns each, else those above arrays that are."""
+        if not self.include and not self.exclude:
+            return True
+        return not name or any(array.startswith(f"{name}/") for array in arrays)
+
+
+def _patterns(given: Any, field: str) -> tuple[str, ...]:
+    several = [] if given is None else given
+    is_one = isinstance(given, str) or not isinstance(several, Iterable)
+    found = (given,) if is_one else tuple(several)
+    if not all(isinstance(pattern, str) and pattern for pattern in found):
+        raise SpecError(
+            "not patterns", field=field, value=given, remedy='give for instance "images/*"'
+        )
+    return found
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    parts = name.split("/")
+    above = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    return any(fnmatchcase(path, pattern) for path in above for pattern in patterns)
+
+
+def make_groups(
+    tree: Hierarchy, wanted: Callable[[Group], bool], dst: Any, mode: str, durability: str | None
+) -> None:
+    """Make the groups of a hierarchy in another place, without consolidated metadata.
+
+    Groups that are there with the same documents stay as they are.
+
+    - `mode`: whether the document of a group may be replaced.
+    """
+    groups = [group for group in tree.groups if wanted(group)]
+    places = [resolve_place(dst, group.name or None) for group in groups]
+    for group, place in zip(groups, places, strict=True):
+        kind = place.kind_for_group()
+        if kind not in ("nothing", "group"):
+            raise SpecError(
+                "something that is no Zarr v3 group stands there",
+                field="dst",
+                value=place.label,
+                remedy="give another place, or remove it yourself",
+            )
+        if kind == "group" and mode == "w-" and _plain(document_of(place)) != group.document:
+            raise SpecError(
+                "a group with other attributes stands there",
+                field="dst",
+                value=place.label,
+                remedy='give another place, or mode="w" to replace its attributes',
+            )
+    for group, place in zip(groups, places, strict=True):
+        if not place.has(DOCUMENT):
+            put_document(place, rendered(group.document).encode(), durability)
+            continue
+
+        def with_attributes(there: Document, group: Group = group) -> Document:
+            listed = {_LIST: there[_LIST]} if _LIST in there else {}
+            return there if _plain(there) == group.document else {**group.document, **listed}
+
+        change_document(place, with_attributes, _level(place, durability), _SCOPE)
+
+
+def consolidate(
+    tree: Hierarchy,
+    wanted: Callable[[Group], bool],
+    made: Sequence[tuple[str, Converting]],
+    dst: Any,
+    durability: str | None,
+) -> None:
+    """Write the consolidated metadata of each new group whose old group had such metadata.
+
+    Other nodes that stand there stay listed. What a process that was killed has left of a group's
+    document is removed.
+    """
+    groups = [group for group in tree.groups if wanted(group)]
+    documents: dict[str, Document] = {group.name: group.document for group in groups}
+    for name, planned in made:
+        document = planned.metadata.document
+        # What a manifest lists stands only in the document that was published.
+        is_filled = has_manifest(document)
+        documents[name] = document_of(resolve_place(dst, name or None)) if is_filled else document
+    for group in groups:
+        place = resolve_place(dst, group.name or None)
+        place.store.discard_scope(DOCUMENT, _SCOPE)
+        if not group.is_consolidated:
+            continue
+        above = f"{group.name}/" if group.name else ""
+        members = {
+            name.removeprefix(above): document
+            for name, document in sorted(documents.items())
+            if name and name != group.name and name.startswith(above)
+        }
+
+        def listing(
+            there: Document,
+            place: Place = place,
+            group: Group = group,
+            members: dict[str, Document] = members,
+        ) -> Document:
+            others = (there.get(_LIST) or {}).get("metadata", {})
+            stay = {
+                name: document
+                for name, document in others.items()
+                if name not in members and place.member(name).has(DOCUMENT)
+            }
+            return consolidated(group.document, dict(sorted({**stay, **members}.items())))
+
+        change_document(place, listing, _level(place, durability), _SCOPE)
+
+
+def _plain(document: Document) -> Document:
+    """Document of a group without its consolidated metadata."""
+    return {name: value for name, value in document.items() if name != _LIST}
+
+
+def put_document(place: Place, data: bytes, durability: str | None, leaf: str = DOCUMENT) -> None:
+    """Write the document of a group, and make its directory if it lies in one."""
+    place.store.discard_scope(leaf, _SCOPE)  # of a call that was killed
+    root = place.store.local_root
+    level = _level(place, durability)
+    if root is not None:
+        with as_store_error(place.label, "cannot make"):
+            make_directories(root, level)
+    with alone_with(place) as check:
+        attempt = f"{_SCOPE}.{uuid.uuid4().hex}"
+        place.write(leaf, data, durability=level, attempt=attempt, guard=check)
+
+
+def _level(place: Place, durability: str | None) -> str:
+    """Durability level of the document of a group."""
+    is_durable = Capability.DURABLE in place.store.capabilities
+    return durability or ("full" if is_durable else "none")
+
+
+# ---- Conversions of arrays that another program still writes: what will not change is converted
+
+
+def settled_shards(source: ShardedArray, grid: ShardGrid, axis: int) -> npt.NDArray[np.bool_]:
+    """For each shard of a new array, whether no chunk can come any more that belongs into it.
+
+    - `source`: the array that is still written. It is listed once.
+    """
+    of_source = source.metadata.grid
+    others = tuple(other for other in range(of_source.ndim) if other != axis)
+    there = ranks_there(source).reshape(of_source.counts)
+    is_complete = np.atleast_1d(there.all(axis=others))
+    begun = np.flatnonzero(there.any(axis=others))
+    n_before_last = int(begun[-1]) if len(begun) else 0
+    complete = np.flatnonzero(is_complete[:n_before_last])
+    end = (int(complete[-1]) + 1) * of_source.shards[axis] if len(complete) else 0
+    ends = np.minimum((np.arange(grid.counts[axis]) + 1) * grid.shards[axis], grid.shape[axis])
+    shape = [1] * grid.ndim
+    shape[axis] = grid.counts[axis]
+    return np.broadcast_to((ends <= end).reshape(shape), grid.counts).ravel()
+
+
+# ---- The conversion of a hierarchy, array by array: what is asked for, the plans, and their runs
+
+
+_N_THREADS = 16
+
+_AT_A_TIME = 1024
+
+_N_DIGITS = 64  # of a digest
+
+Progress = bool | Callable[[GroupReport], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call makes of which arrays."""
+
+    options: ConversionOptions  # what an array becomes
+    patterns: Patterns  # which arrays of a hierarchy are wanted
+    # Arrays of a hierarchy that have fewer inner chunks keep the shards that they have
+    min_chunks: int
+    # Whether the root tells of the shards, and arrays that have another number of dimensions than a
+    # shard keep the shards that they have
+    is_store: bool = False
+
+    @property
+    def _n_axes(self) -> int | None:
+        """Number of dimensions that arrays must have to get the shards; None for any."""
+        shards = self.options.shards
+        if not self.is_store or shards is None or isinstance(shards, (str, int)):
+            return None
+        return len(shards)
+
+    def keeps(self, grid: ShardGrid) -> str:
+        """Why an array of a hierarchy keeps its shards; empty if it does not."""
+        if grid.n_inner_chunks < self.min_chunks:
+            return f"of fewer than {self.min_chunks} inner chunks (min_chunks)"
+        if self._n_axes not in (None, len(grid.shape)):
+            return f"{len(grid.shape)} dimensions, and shards of {self._n_axes} were asked for"
+        return ""
+
+    def check_fits(self, n_axes: Collection[int]) -> None:
+        """Refuse a shape of shards that fits no array; they have these numbers of dimensions."""
+        if self._n_axes is not None and self._n_axes not in n_axes:
+            raise SpecError(
+                f"no array has {self._n_axes} dimensions",
+                field="shards",
+                value=self.options.shards,
+                remedy=f"give as many numbers as an array has dimensions {tuple(n_axes)}, or one",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call asks for, beside its source."""
+
+    dst: Any
+    wanted: Wanted
+    options: PlanOptions
+    run: RunOptions
+    run_dir: Any
+    progress: Progress
+    consume: bool = False
+    while_growing: int | str | None = None
+    drop_hdf5: bool = False
+
+    @property
+    def removes_source(self) -> bool:
+        """Whether nothing is left of the source where it was."""
+        return self.consume or self.dst is None
+
+
+def call_of(given: ReshardArguments, *, is_store: bool = False) -> Call:
+    """Check the arguments of :func:`shardwrite.reshard`, and make one value of them.
+
+    - `is_store`: whether the root tells of the shards.
+    """
+    min_chunks, dst = given.min_chunks, None if given.dst is IN_PLACE else given.dst
+    if min_chunks is None:
+        min_chunks = 0 if is_store else 2
+    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
+        raise SpecError(
+            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
+        )
+    for field, flag in (("consume", given.consume), ("drop_hdf5", given.drop_hdf5)):
+        if not isinstance(flag, bool):
+            raise SpecError("not a choice", field=field, value=flag, remedy="give True or False")
+    if given.while_growing is not None and (given.consume or dst is None):
+        raise SpecError(
+            "an array that is still written cannot be "
+            + ("consumed" if given.consume else "converted in its place"),
+            field="while_growing",
+            value=given.while_growing,
+            remedy="give another place for what is made, and leave out consume",
+        )
+    return Call(
+        dst,
+        Wanted(
+            taken_from(given, ConversionOptions),
+            Patterns.of(given.include, given.exclude),
+            min_chunks,
+            is_store,
+        ),
+        taken_from(given, PlanOptions),
+        for_new_array(taken_from(given, RunOptions, drop_hdf5=False)),
+        given.run_dir,
+        given.progress,
+        given.consume,
+        given.while_growing,
+        given.drop_hdf5,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """The conversion of one array of a hierarchy."""
+
+    name: str  # its path in the hierarchy
+    planned: Converting
+    kept: str = ""  # why its shards stay as they are; empty if they are as asked for
+
+    @property
+    def how(self) -> str:
+        """How its chunks pass."""
+        return "re-encoded" if self.planned.passage is None else "copied"
+
+    @property
+    def n_odd(self) -> int:
+        """Number of chunks that are re-encoded although all others are copied."""
+        passage = self.planned.passage
+        return 0 if passage is None else self.planned.source.told.n_decoded + passage.n_encoded
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Why chunks are re-encoded, or shards are kept."""
+        passage, told = self.planned.passage, self.planned.source.told
+        odd = []
+        if passage is not None and passage.n_encoded:
+            odd.append(passage.about_edges)
+        elif self.n_odd:
+            odd.append(f"{self.n_odd:,} decoded and re-encoded, since {told.why_some}")
+        return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
+
+
+def plan_all(
+    tree: Hierarchy, call: Call, engine: Engine, begun: Mapping[str, str] | None = None
+) -> list[One]:
+    """Plan the conversion of each array, before anything is written."""
+    wanted = call.wanted
+    into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
+    if not tree.arrays and tree.left_out:
+        raise SpecError(
+            "no array is left",
+            field="include",
+            value=[*wanted.patterns.include, *wanted.patterns.exclude],
+            remedy='give patterns that fit paths of arrays, such as "images/*"',
+        )
+    names = [name for name, _ in tree.arrays]
+    groups = [group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)]
+    is_directory = into.local_root is not None and not call.consume
+    refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
+    made = []
+    shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
+    wanted.check_fits(sorted({len(shape) for shape in shapes}))
+    for name, source in tree.arrays:
+        what = wanted.options
+        grid = source.array.metadata.grid
+        kept = "" if tree.is_array else wanted.keeps(grid)
+        if kept:
+            shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
+            what = ConversionOptions(
+                shards=shards,
+                check=what.check,
+                drop_empty=what.drop_empty,
+                checksum=what.checksum,
+                manifest=what.manifest,
+            )
+        try:
+            options = call.options
+            if call.removes_source:
+                options = keeping_names(source, options, (begun or {}).get(name))
+            made.append(One(name, convert_array(source, engine, what, options, into), kept))
+        except ShardwriteError as error:
+            if name:
+                error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
+            raise
+    return made
+
+
+def planned(one: One, engine: Engine) -> PlannedArray:
+    """Facts about a conversion of one array, after a survey of its objects."""
+    planned = one.planned
+    array = planned.source.array
+    old, new = array.metadata, planned.metadata
+    look = planned.source.survey
+    found = survey(array, engine, planned.source.label) if look is None else look()
+    n_chunks = 0 if planned.is_there else found.n_chunks
+    n_encoded = min(one.n_odd, n_chunks) if one.how == "copied" else n_chunks
+    return PlannedArray(
+        name=one.name,
+        shape=old.grid.shape,
+        old_shards=old.grid.shards if old.is_sharded else None,
+        shards=new.grid.shards if new.is_sharded else None,
+        old_chunks=old.grid.chunks,
+        chunks=new.grid.chunks,
+        how="skipped" if planned.is_there else one.how,
+        why=(HAS_LAYOUT,) if planned.is_there else one.why,
+        change=str(planned.passage or ""),
+        n_chunks_copied=n_chunks - n_encoded,
+        n_chunks_encoded=n_encoded,
+        n_files_before=1 if planned.source.is_in_file else found.n_objects,
+        n_files_after=found.n_objects_in(old.grid, new.grid, is_sharded=new.is_sharded),
+        nbytes=found.nbytes,
+        is_estimate=found.is_estimate,
+        memory_nbytes=planned.memory_nbytes,
+        notes=(*planned.plan.notes, *([f"shards kept: {one.kept}"] if one.kept else [])),
+    )
+
+
+def refuse_loss_of(sources: Sequence[StoredArray], call: Call) -> None:
+    """Refuse a call that loses files of another format; see `refuse_loss`."""
+    if call.removes_source and not call.drop_hdf5:
+        is_sharded = call.wanted.options.shards is not None
+        refuse_loss(sources, call.options, is_sharded=is_sharded, is_consumed=call.consume)
+
+
+def refuse_loss(
+    sources: Sequence[StoredArray], options: PlanOptions, *, is_sharded: bool, is_consumed: bool
+) -> None:
+    """Refuse a conversion after which shards are gone that are files of another format, too."""
+    for source in sources:
+        found = _first_file(source.array)
+        if found is None or found[1].strategy == options.strategy.name:
+            continue
+        index, signature = found
+        elsewhere = "leave consume out" if is_consumed else "give another place for the new array"
+        kept = (
+            f', or call reshard with strategy="{signature.strategy}" for new files that hold only '
+            "this dataset"
+        )
+        raise SpecError(
+            f"the shard {source.array.metadata.shard_key(index)!r} of {source.label} is also a "
+            f"{signature.title}, and nothing in it but the array would be kept",
+            field="drop_hdf5",
+            value=False,
+            remedy=f"{elsewhere}, which leaves the files as they are{kept if is_sharded else ''}. "
+            "To give them up, give drop_hdf5=True",
+        )
+
+
+def _first_file(array: ShardedArray) -> tuple[Shape, Signature] | None:
+    """Position and signature of the first shard that is a file of another format, if any is."""
+    metadata = array.metadata
+    if not signatures_in(metadata):
+        return None
+    ranks = np.flatnonzero(ranks_there(array))
+    look = partial(signature_at, metadata, array.store)
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for start in range(0, len(ranks), _AT_A_TIME):
+            at = np.unravel_index(ranks[start : start + _AT_A_TIME], metadata.grid.counts)
+            indices = [tuple(index) for index in np.stack(at, axis=1).tolist()]
+            for index, signature in zip(indices, pool.map(look, indices), strict=True):
+                if signature is not None:
+                    return index, signature
+    return None
+
+
+def keeping_names(source: StoredArray, options: PlanOptions, begun: str | None) -> PlanOptions:
+    """Options of a conversion, of which the strategy keeps what the files have that it replaces.
+
+    - `begun`: what `labelled` gave when the same conversion was begun. Files of the array may be
+      gone since.
+    """
+    framing, metadata = framing_of(options.strategy), source.array.metadata
+    if framing is None or not signatures_in(metadata):
+        return options
+    if begun is not None:
+        return replace(options, strategy=framing.labelled(begun[_N_DIGITS:]))
+    known = OldShards(metadata, source.array.store, receipt_at(source.place))
+    strategy = keeping(known, options.strategy, shards_at_ends(metadata.grid), drops=True)
+    return replace(options, strategy=strategy)
+
+
+def labelled(digest: str, asked: Strategy, kept: Strategy) -> str:
+    """A digest of a conversion, with the label of its strategy if the files have decided it."""
+    return f"{digest}{kept.label}" if framing_of(asked) and asked != kept else digest
+
+
+HAS_LAYOUT = "it has this layout already"
+
+
+def convert_all(
+    tree: Hierarchy, made: Sequence[One], dst: Any, call: Call, engine: Engine
+) -> tuple[ConvertedArray, ...]:
+    """Run the conversions one after the other."""
+    names = [one.name for one in made]
+
+    def is_wanted(group: Group) -> bool:
+        return call.wanted.patterns.want_group(group.name, names)
+
+    growing = {one.name: _settled(one, call.while_growing) for one in made}
+    make_groups(tree, is_wanted, dst, call.run.mode, call.run.durability)
+    arrays = []
+    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
+        for one in made:
+            target = resolve_target(dst, one.name or None, call.run_dir)
+            job = Job(one.planned.chunks, one.planned.plan, target, call.run)
+            is_settled, n_left = growing[one.name], 0
+            if is_settled is None:
+                (result,) = execute([job], engine, on_report)
+            else:
+                result, n_left = execute_settled(job, engine, on_report, is_settled)
+            arrays.append(
+                ConvertedArray(
+                    name=one.name,
+                    path=target.label,
+                    how=one.how,
+                    why=one.why,
+                    result=result,
+                    n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
+                    n_left=n_left,
+                )
+            )
+    if not any(array.n_left for array in arrays):
+        done = [(one.name, one.planned) for one in made]
+        consolidate(tree, is_wanted, done, dst, call.run.durability)
+    return tuple(arrays)
+
+
+def _settled(one: One, axis: int | str | None) -> npt.NDArray[np.bool_] | None:
+    """Which shards of a new array no chunk can come into any more; None if nobody writes."""
+    if axis is None:
+        return None
+    source, about = one.planned.source, f" (array {one.name!r})" if one.name else ""
+    names, ndim = list(source.names or ()), len(source.array.metadata.grid.shape)
+    at = names.index(axis) if isinstance(axis, str) and axis in names else axis
+    if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < ndim:
+        known = ", ".join(repr(name) for name in names if name)
+        raise SpecError(
+            f"no axis of the array{about}",
+            field="while_growing",
+            value=axis,
+            remedy=f"give a number from 0 to {ndim - 1}{f', or one of {known}' if known else ''}",
+        )
+    if one.planned.passage is None or source.is_in_file:
+        raise SpecError(
+            "only chunks that are copied as they are, out of a directory or a store, can be "
+            f"converted while others come{about}",
+            field="while_growing",
+            value=axis,
+            remedy="keep inner chunks and codecs, or convert the array when it is whole",
+        )
+    return settled_shards(source.array, one.planned.metadata.grid, at)

@@ -1,0 +1,441 @@
+"""Conversions that consume an array, for those without room for two copies.
+
+:mod:`shardwrite.convert.removal` lists the steps, and what a crash leaves after each.
+
+The steps are those of :mod:`shardwrite.convert.removal`, with one record for the whole hierarchy.
+First, the objects of all arrays are listed. Then the documents of the groups are moved aside. The
+groups are removed after the last array.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shardwrite.convert.arrays import (
+    Call,
+    One,
+    consolidate,
+    keeping_names,
+    labelled,
+    make_groups,
+    plan_all,
+    refuse_loss_of,
+)
+from shardwrite.convert.in_place import INTO, give_back, taken_over
+from shardwrite.convert.plan import ConvertedArray
+from shardwrite.convert.removal import (
+    Checked,
+    Consumer,
+    Consumption,
+    WholeObjects,
+    consumption_of,
+    execute_consuming,
+    ranks_there,
+)
+from shardwrite.convert.run import Converting, convert_array
+from shardwrite.convert.swap import InPlace, layout_of, work_of
+from shardwrite.engines.local import Engine
+from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
+from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.sharding import why_kept
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.neighbours import tidy
+from shardwrite.journal.receipt import read_receipt
+from shardwrite.operations.region import refuse_runs
+from shardwrite.place.base import Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target, document_of, resolve_place, resolve_target
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
+from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
+from shardwrite.runs.job import Job
+from shardwrite.runs.progress import reporting
+from shardwrite.runs.stored_chunks import StoredChunks
+from shardwrite.stores.base import Store
+from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories
+from shardwrite.stores.looking import as_store_error, is_there, listed
+
+# ---- What conversions that consume an array share with those that consume a hierarchy
+
+
+_GONE = "its source was consumed, and this was finished before"
+
+
+def refused(why: str, remedy: str) -> SpecError:
+    """The error about a source that cannot be consumed."""
+    return SpecError(
+        f"the source cannot be consumed: {why}", field="consume", value=True, remedy=remedy
+    )
+
+
+def consumed_path(place: Place, call: Call) -> Path:
+    """Directory of a source that can be consumed, as far as is known without a look inside."""
+    if call.dst is None:
+        raise refused(
+            "without a second path, the source is converted in its place",
+            "give the path of the new array",
+        )
+    if not isinstance(place, Directory):
+        raise refused("it is no directory", "leave consume out")
+    if call.run.mode != "w-":
+        raise refused("something could be replaced", "leave out mode (--overwrite)")
+    if call.wanted.patterns.include or call.wanted.patterns.exclude:
+        raise refused("it is consumed as a whole", "leave out include and exclude")
+    if place.is_link() or place.is_mount_point():
+        raise refused("it is a symbolic link or a mount point", "give the directory itself")
+    for group in place.path.parents:
+        if is_there(group / DOCUMENT):
+            above = Directory(group)
+            lists = has_consolidated(document_of(above), above)
+        elif is_there(group / DOCUMENTS_OF_V2[1]):
+            lists = is_there(group / CONSOLIDATED_OF_V2)
+        else:
+            break
+        if lists:
+            raise refused(
+                f"the consolidated metadata of {group} would go on to show it, and its chunks "
+                "would be read as the fill value",
+                "move the array out of the group before",
+            )
+    return place.path
+
+
+def check_target(target: Target, call: Call) -> None:
+    """Refuse a target on which no source can be consumed."""
+    if target.durability(call.run.durability) == "none":
+        raise refused(
+            "what is made of it would not be durable", 'give durability="full" or "batch"'
+        )
+
+
+def refuse_scale(source: StoredArray) -> None:
+    """Refuse to consume a scale of a volume of Neuroglancer."""
+    why = why_kept(source.array.metadata.document)
+    if why:
+        raise refused(why, "leave consume out")
+
+
+def check_copied(one: One) -> None:
+    """Refuse a conversion that cannot copy the encoded chunks of an array as they are."""
+    if one.planned.passage is None:
+        whose, why = one.name and f"the chunks of {one.name!r}", ", ".join(one.planned.reasons)
+        raise refused(
+            f"{whose or 'its chunks'} must be decoded and re-encoded ({why})",
+            "leave consume out, or keep inner chunks and codecs",
+        )
+
+
+def has_document(place: Place) -> bool:
+    """Whether the document of an array or a group stands at a place."""
+    return any(place.has(leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2))
+
+
+def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
+    """An array whose objects may be listed, and its documents moved aside.
+
+    What was listed is known under the identity that it had then.
+    """
+    if not state.is_listed:
+        return found
+    array = ShardedArray(found.array.metadata, place.store)
+    return replace(found, place=place, array=array, known_identity=state.identity)
+
+
+def digest_of(made: Converting, call: Call) -> str:
+    """Digest of what the array becomes, and the label of a strategy; see `labelled`."""
+    facts = [made.metadata.document, call.wanted.options.drop_empty]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return labelled(digest, call.options.strategy, made.plan.strategy)
+
+
+def consume_one(
+    one: One, call: Call, target: Target, engine: Engine, state: Consumption
+) -> tuple[ConvertedArray, int]:
+    """Write an array, and consume what it is made of; see `convert_and_consume`.
+
+    - `call`: the call. Its mode and durability are those of this array.
+    """
+    made = one.planned
+    if not state.is_listed:
+        state.list_objects(made.source.identity, ranks_there(made.source.array))
+    if not isinstance(made.chunks, StoredChunks | WholeObjects):
+        raise TypeError("a source whose chunks are not copied as they are is not consumed")
+    consumer = Consumer(
+        state, made.source.array, ShardedArray(made.metadata, target.store), made.passage, engine
+    )
+    run = replace(call.run, durability=target.durability(call.run.durability))
+    job = Job(replace(made.chunks, listed=state.listed), made.plan, target, run)
+    with reporting(call.progress, made.plan.raw_nbytes) as on_report:
+        result = execute_consuming(job, engine, on_report, consumer)
+    left = f"files in {state.path} that are not its own are left there"
+    why = (*([one.kept] if one.kept else []), *([] if consumer.finish() else [left]))
+    array = ConvertedArray(name=one.name, path=target.label, how="copied", why=why, result=result)
+    return array, consumer.n_removed
+
+
+def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
+    """The result for an array that is gone, if a conversion has consumed it and ended."""
+    receipt = read_receipt(target)
+    made_of = "" if receipt is None else receipt.identity.source or ""
+    if not made_of.startswith(f"stored:{place.store.token}:"):
+        return None
+    with holding(target):
+        tidy(target)  # the end of its run may have been interrupted
+    return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))
+
+
+def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[ConvertedArray, int]:
+    """Convert an array, and remove its objects as soon as what is made of them is durable.
+
+    Errors are those of `consume_into`.
+    """
+
+    def plan(source: StoredArray, into: Store) -> Converting:
+        begun = layout_of(consumed_path(place, call)).get("")
+        options = keeping_names(source, call.options, begun)
+        made = convert_array(source, engine, call.wanted.options, options, into)
+        check_copied(One("", made))
+        refuse_loss_of([source], call)
+        return made
+
+    return consume_into(place, call, engine, plan)
+
+
+def consume_into(
+    place: Place, call: Call, engine: Engine, plan: Callable[[StoredArray, Store], Converting]
+) -> tuple[ConvertedArray, int]:
+    """Make an array of one that is consumed.
+
+    - `plan`: plans what is made of the array in a store. Its chunks or objects are copied as they
+      are.
+    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
+      removed.
+    """
+    path = consumed_path(place, call)
+    target = resolve_target(call.dst, None, call.run_dir)
+    check_target(target, call)
+    check_apart(place, target.place)
+    if not has_document(place) and work_of(path) is None:
+        done = finished("", place, target)
+        if done is not None:
+            return done, 0
+    source = _source_at(place, path)
+    refuse_scale(source)
+    made = plan(source, target.store)
+    layout = {"": digest_of(made, call), INTO: target.label}
+    with InPlace.begun(path, layout) as work:
+        state = Consumption(path, work.work)
+        try:
+            refuse_runs(Hierarchy(place, (), (("", source),)))
+            if not state.is_listed and not has_document(place):
+                raise StoreError(
+                    f"another program has removed the array {path} meanwhile. Make the call again, "
+                    "which tells whether that was the same conversion",
+                    key=str(path),
+                    errno=errno.ENOENT,
+                )
+            array, n_removed = consume_one(One("", made), call, target, engine, state)
+            work.finish()
+        except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
+            if state.aside is None:
+                work.give_up()  # nothing was removed, and readers still find the array
+            else:
+                error.add_note(
+                    f"objects of {path} may be removed already: make the same call again to finish"
+                )
+            raise
+        finally:
+            state.close()
+    return array, n_removed
+
+
+def _source_at(place: Place, path: Path) -> StoredArray:
+    """The array, whose documents may have been moved aside."""
+    work = work_of(path)
+    state = None if work is None else Consumption(path, work)
+    aside = None if state is None else state.aside
+    if state is not None and aside is not None:
+        return known(stored_at(Directory(aside)), place, state)
+    tree = open_hierarchy(place, lambda _: True)
+    if not tree.is_array:
+        raise refused(
+            "it is no single array",
+            "give the path of an array, or leave consume out",
+        )
+    found = tree.arrays[0][1]
+    return found if state is None else known(found, place, state)
+
+
+# ---- Conversions that consume a hierarchy: its arrays one after the other, and then its groups
+
+
+Consumed = tuple[tuple[ConvertedArray, ...], int]
+
+
+def is_tree(place: Place, call: Call) -> bool:
+    """Whether a hierarchy is to be consumed, or was consumed, and not a single array."""
+    if not isinstance(place, Directory) or call.dst is None:
+        return False  # which is refused as for an array
+    begun = layout_of(place.path)
+    if INTO in begun:
+        return "" not in begun
+    if has_document(place):
+        return place.kind() in ("group", "v2 group")
+    return bool(_finished(place, call))
+
+
+def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
+    """Convert a hierarchy, and remove its objects as soon as what is made of them is durable.
+
+    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
+      removed.
+    """
+    path = consumed_path(place, call)
+    if not has_document(place) and work_of(path) is None:
+        return _finished(place, call), 0
+    new = resolve_place(call.dst, None)
+    check_apart(place, new)
+    tree = _tree_at(Directory(path))
+    made = plan_all(tree, call, engine, layout_of(path))
+    targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
+    _check(path, tree, made, targets, call)
+    refuse_loss_of([source for _, source in tree.arrays], call)
+    layout = {f"{group.name}/": "group" for group in tree.groups}
+    layout |= {one.name: digest_of(one.planned, call) for one in made}
+    with InPlace.begun(path, {**layout, INTO: new.label}) as work:
+        states = {name: consumption_of(path, work.work, name) for name in layout}
+        try:
+            refuse_runs(tree)
+            _list(tree, made, states, path)
+            done = _consume(tree, made, targets, states, call, engine)
+            work.finish()
+        except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
+            if any(True for state in states.values() for _ in state.checked()):
+                error.add_note(
+                    f"objects of {path} may be removed already: make the same call again to finish"
+                )
+            else:  # nothing was removed, and readers find the arrays again
+                give_back(work)
+                work.give_up()
+            raise
+        finally:
+            for state in states.values():
+                state.close()
+    return done
+
+
+def _tree_at(place: Directory) -> Hierarchy:
+    """The hierarchy, whose documents may have been moved aside."""
+    work = work_of(place.path)
+    if work is None:
+        return open_hierarchy(place, lambda _: True)
+    groups: list[Group] = []
+    arrays = []
+    for name in layout_of(place.path):
+        node = place.member(name.strip("/")) if name.strip("/") else place
+        state = consumption_of(place.path, work, name)
+        documents = node if state.aside is None else Directory(state.aside)
+        if name.endswith("/"):
+            groups.append(group_at(documents, name.strip("/")))
+        elif name != INTO:
+            arrays.append((name, known(stored_at(documents), node, state)))
+    return Hierarchy(place, tuple(groups), tuple(arrays))
+
+
+def _check(
+    path: Path, tree: Hierarchy, made: Sequence[One], targets: Mapping[str, Target], call: Call
+) -> None:
+    """Refuse a hierarchy that cannot be consumed."""
+    for group in tree.groups:
+        for entry in listed(path / group.name):
+            if entry.name.endswith(CONVERSION_SUFFIX):
+                raise JournalError(
+                    f"{entry} holds a conversion that has not ended. Make the same call again to "
+                    "finish it, or give it up with abandon (shardwrite abandon)",
+                    path=str(entry),
+                )
+    for name, why in tree.left_out:
+        raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
+    for one in made:
+        check_target(targets[one.name], call)
+        check_copied(one)
+        refuse_scale(one.planned.source)
+        if tree.place.member(one.name).is_mount_point():
+            raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
+
+
+def _list(
+    tree: Hierarchy, made: Sequence[One], states: Mapping[str, Consumption], path: Path
+) -> None:
+    """List the objects of all arrays, before the documents of any group are moved."""
+    if all(state.is_listed for state in states.values()):
+        return
+    if not has_document(tree.place):
+        raise StoreError(
+            f"another program has removed the group {path} meanwhile. Make the call again, which "
+            "tells whether that was the same conversion",
+            key=str(path),
+            errno=errno.ENOENT,
+        )
+    for state in states.values():
+        with as_store_error(str(state.work), "cannot make"):
+            make_directories(state.work, "full")
+    for one in made:
+        source = one.planned.source
+        states[one.name].list_objects(source.identity, ranks_there(source.array))
+    for group in tree.groups:
+        states[f"{group.name}/"].list_objects("", np.zeros(0, dtype=bool))
+
+
+def _consume(
+    tree: Hierarchy,
+    made: Sequence[One],
+    targets: Mapping[str, Target],
+    states: Mapping[str, Consumption],
+    call: Call,
+    engine: Engine,
+) -> Consumed:
+    """Make the new hierarchy, and remove the old one but for its last directories."""
+    level = min(target.durability(call.run.durability) for target in targets.values())
+    make_groups(tree, _every, call.dst, call.run.mode, level)
+    for group in tree.groups:
+        states[f"{group.name}/"].hide()
+    done = []
+    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
+        for one in made:
+            this = replace(call, progress=on_report)
+            done.append(consume_one(one, this, targets[one.name], engine, states[one.name]))
+    consolidate(tree, _every, [(one.name, one.planned) for one in made], call.dst, level)
+    for group in reversed(tree.groups):
+        state = states[f"{group.name}/"]
+        state.remove_rest(state.enter(Checked((), (), (), ())))
+    return tuple(array for array, _ in done), sum(n for _, n in done)
+
+
+def _every(_: Group) -> bool:
+    return True
+
+
+def _finished(place: Place, call: Call) -> tuple[ConvertedArray, ...]:
+    """The results if a conversion has consumed the hierarchy and ended, so that it is gone."""
+    new = resolve_place(call.dst, None)
+    if new.kind_for_group() != "group":
+        return ()
+    names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays]
+    found = [
+        finished(name, place.member(name), resolve_target(call.dst, name, call.run_dir))
+        for name in names
+    ]
+    return tuple(array for array in found if array is not None)

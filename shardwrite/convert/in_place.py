@@ -1,0 +1,422 @@
+"""Conversions in place: a new tree beside the old one, a comparison, and an exchange of names.
+
+:mod:`shardwrite.convert.swap` lists the steps, and what a crash leaves after each.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.convert.arrays import HAS_LAYOUT, Call, One, convert_all, refuse_loss_of
+from shardwrite.convert.plan import ConvertedArray
+from shardwrite.convert.removal import consumption_of
+from shardwrite.convert.swap import InPlace, find_in_place
+from shardwrite.engines.local import Engine
+from shardwrite.errors import (
+    CorruptShardError,
+    JournalError,
+    RunEndedError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+)
+from shardwrite.format.manifest import has_manifest
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+)
+from shardwrite.format.sharding import why_kept
+from shardwrite.journal.documents import check_groups_above, consolidate, replace_document, withdraw
+from shardwrite.legacy.place import TransformerPlace
+from shardwrite.operations.region import refuse_runs
+from shardwrite.operations.verify import open_begun, verify_opened
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target, document_of
+from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.read.source import by_inner_chunks
+from shardwrite.sources.inside import InsideStore
+from shardwrite.stores.directories import copy_rights, make_directories
+from shardwrite.stores.looking import (
+    as_store_error,
+    is_there,
+    listed,
+    mode_of,
+    parse_document,
+    read_file,
+)
+
+INTO = "consumed into"
+"""Key in the layout of a conversion that consumes a tree, which names the new array."""
+
+_DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
+_FILES_OF_ARRAY = (*_DOCUMENTS, RECEIPT_NAME, REPORT_NAME)
+_CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
+_HOW_TO_GO_ON = (
+    "the conversion in place has begun: make the same call again to finish it, or give it up with "
+    "abandon (shardwrite abandon)"
+)
+_GIVE_UP = "Give the conversion up with abandon (shardwrite abandon), and make the call again"
+_FINISHED = "an interrupted conversion was finished"
+_MAX_SHOWN = 3
+
+
+def finish_in_place(place: Place) -> bool:
+    """Finish a conversion in place of which only the rest is left: the removal of the old tree."""
+    path = place.tree_path
+    if path is None or not find_in_place(path):
+        return False
+    with InPlace.begun(path, None) as work:
+        if INTO in work.layout:
+            raise JournalError(
+                f"{path} is being converted into {work.layout[INTO]} with consume=True. Make that "
+                "call again to finish it, or give it up with abandon (shardwrite abandon), as long "
+                "as nothing of it was removed",
+                path=str(work.work),
+            )
+        if work.is_new:
+            _finish(work)
+            return True
+    return False
+
+
+def abandon_in_place(place: Place) -> bool:
+    """Give up a conversion in place that was interrupted; the old tree stays.
+
+    After the exchange of names, the conversion is finished instead. A conversion that consumes the
+    tree is given up if nothing of it was removed, and then the tree is whole.
+    """
+    path = place.tree_path
+    if path is None or not find_in_place(path):
+        return False
+    with InPlace.begun(path, None) as work:
+        if INTO in work.layout:
+            give_back(work)
+            work.give_up()
+        elif (work.is_complete or not is_there(path)) and work.is_new:
+            _finish(work)
+        else:  # also if another tree lies there now, which stays
+            _give_up(work)
+    return True
+
+
+def _give_up(work: InPlace) -> None:
+    """Give up a conversion; the groups above list the old tree again."""
+    place = Directory(work.path)
+    if work.is_complete and place.kind() in ("array", "group"):
+        _enter(work)
+    work.give_up()
+
+
+def give_back(work: InPlace) -> None:
+    """Put the documents back of what was to be consumed, unless something of it was removed."""
+    names = [name for name in work.layout if name != INTO]
+    states = [consumption_of(work.path, work.work, name) for name in names]
+    for state in states:
+        state.check_whole()
+    for state in reversed(states):
+        state.give_back()
+
+
+def convert_in_place(
+    tree: Hierarchy, made: Sequence[One], call: Call, engine: Engine, is_finished: bool
+) -> tuple[ConvertedArray, ...]:
+    """Convert a hierarchy in its place, unless all of its arrays have the layout already.
+
+    - Raises CorruptShardError if the new tree is not what it should be. The old one stays.
+    """
+    path = _path_of(tree.place)
+    if all(one.planned.is_there for one in made):
+        if path is not None and find_in_place(path):
+            abandon_in_place(tree.place)
+        return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
+    path = _check(tree, call)
+    refuse_loss_of([source for _, source in tree.arrays], call)
+    level = Target(tree.place, path).durability(call.run.durability)
+    if call.run.restart:
+        abandon_in_place(tree.place)
+    with InPlace.begun(path, _layout_of(made, call)) as work:
+        if not work.is_fresh and work.is_new:
+            _finish(work)
+            return _left_out(made, _FINISHED)
+        try:
+            work.check_old()
+            work.check_movable()
+            refuse_runs(tree)
+            _check_unchanged(tree, path, is_begun=False)
+        except ShardwriteError:
+            _give_up(work)
+            raise
+        with as_store_error(str(work.new.parent), "cannot make"):
+            make_directories(work.new.parent, level)
+        run = replace(call.run, mode="w-", durability=level, restart=False)
+        try:
+            arrays = convert_all(tree, made, work.new, replace(call, run=run), engine)
+            for one in made:
+                _compare(one, work.new, call)
+            _keep_rights(tree, path, work.new)
+            _check_unchanged(tree, path, is_begun=True)
+            work.exchange(partial(_withdraw, work))
+            _finish(work)
+        except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
+            error.add_note(_HOW_TO_GO_ON)
+            raise
+    return tuple(_renamed(array, path) for array in arrays)
+
+
+def taken_over(work: InPlace) -> RunEndedError:
+    """The error of a process whose work another one has taken over."""
+    return RunEndedError(
+        f"another process has taken over the conversion of {work.path}", path=str(work.work)
+    )
+
+
+def _path_of(place: Place) -> Path | None:
+    return place.path if isinstance(place, Directory) else None
+
+
+def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:
+    """The results for arrays of which nothing is left to do."""
+    return tuple(
+        ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
+        for one in made
+    )
+
+
+def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
+    """The result for an array, with the path that the array has after the exchange."""
+    now = str(path / array.name) if array.name else str(path)
+    result = None if array.result is None else replace(array.result, path=now)
+    return replace(array, path=now, result=result)
+
+
+def _layout_of(made: Sequence[One], call: Call) -> Mapping[str, str]:
+    """Digest of what each array becomes."""
+    drops = call.wanted.options.drop_empty
+    return {
+        one.name: hashlib.sha256(
+            json.dumps([one.planned.metadata.document, drops], sort_keys=True).encode()
+        ).hexdigest()
+        for one in made
+    }
+
+
+def _check(tree: Hierarchy, call: Call) -> Path:
+    """Path of a hierarchy that can be converted in its place."""
+
+    def refused(why: str, remedy: str = "give another place for what is made of it") -> SpecError:
+        return SpecError(
+            f"{tree.place.label} cannot be converted in its place: {why}",
+            field="dst",
+            value=None,
+            remedy=remedy,
+        )
+
+    path = _path_of(tree.place)
+    if path is None:
+        if isinstance(tree.place, TransformerPlace):
+            raise refused("it lies in a hierarchy of 2022, which can hold no arrays of Zarr v3")
+        is_file = isinstance(tree.place.store, InsideStore)
+        raise refused(
+            "it lies in a file, which is only read" if is_file else "it lies in no directory"
+        )
+    if call.run.durability == "none":
+        raise refused(
+            "the old data are removed, so the new data must be durable",
+            'give durability="full" or "batch", or another place',
+        )
+    if call.run.mode != "w-" or call.run_dir is not None:
+        raise refused(
+            "mode and run_dir are for another place", "leave them out, or give another place"
+        )
+    if tree.place.is_link() or tree.place.is_mount_point():
+        raise refused("it is a symbolic link or a mount point")
+    check_groups_above(tree.place)
+    for name, source in tree.arrays:
+        if source.is_foreign:
+            raise refused("it is a volume of Neuroglancer that another program wrote")
+        why = why_kept(source.array.metadata.document)
+        if why:
+            raise refused(f"{name!r}: {why}" if name else why)
+    group = _v2_group_that_lists(path)
+    if group is not None:
+        raise refused(
+            f"{group} is a group of Zarr v2, whose consolidated metadata would go on to show the "
+            "old array, and its chunks would be read as the fill value",
+            "convert that group as a whole, or give another place for what is made of it",
+        )
+    if tree.left_out:
+        name, why = tree.left_out[0]
+        raise refused(f"{name!r} would be lost ({why})")
+    refuse_runs(tree)  # else its state counts as a file that the user should move away
+    others = _others(tree, path)
+    if others:
+        shown = ", ".join(str(other.relative_to(path)) for other in others[:_MAX_SHOWN])
+        more = f" and {len(others) - _MAX_SHOWN:,} more" if len(others) > _MAX_SHOWN else ""
+        raise refused(
+            f"{shown}{more} would be lost, because it is no part of a Zarr array or group",
+            "move it away, or give another place for what is made of it",
+        )
+    return path
+
+
+def _v2_group_that_lists(path: Path) -> Path | None:
+    """Group of Zarr v2 whose consolidated metadata list a node below it; None if there is none."""
+    for group in path.parents:
+        if is_there(group / DOCUMENTS_OF_V2[1]):
+            data = read_file(group / CONSOLIDATED_OF_V2) or b"{}"
+            found = parse_document(data, group / CONSOLIDATED_OF_V2)
+            at = f"{path.relative_to(group).as_posix()}/"
+            if any(key.startswith(at) for key in found.get("metadata", {})):
+                return group
+        elif not is_there(group / DOCUMENT):
+            return None
+    return None
+
+
+def _others(tree: Hierarchy, path: Path) -> list[Path]:
+    """Files in a hierarchy that are no part of it, so that a conversion would lose them."""
+    arrays = dict(tree.arrays)
+    found: list[Path] = []
+    waiting = [""]
+    while waiting:
+        name = waiting.pop()
+        if name in arrays:
+            found += _others_in_array(path / name, arrays[name].array.metadata)
+            continue
+        for entry in listed(path / name):
+            mode = mode_of(entry, follow=False)
+            if stat.S_ISDIR(mode):
+                waiting.append(f"{name}/{entry.name}" if name else entry.name)
+            elif not stat.S_ISREG(mode) or entry.name not in _DOCUMENTS:
+                found.append(entry)
+    return found
+
+
+def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
+    """Files that are neither chunks of an array nor its documents."""
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        for entry in listed(path / above):
+            mode, key = mode_of(entry, follow=False), f"{above}{entry.name}"
+            if stat.S_ISDIR(mode) and _CHUNK.fullmatch(entry.name):
+                waiting.append(f"{key}/")
+            elif not stat.S_ISREG(mode) or (
+                key not in _FILES_OF_ARRAY and metadata.shard_index(key) is None
+            ):
+                yield entry
+
+
+def _compare(one: One, new: Path, call: Call) -> None:
+    """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
+    source = one.planned.source
+    against: Any = source.label
+    if call.wanted.options.drop_empty:
+        against = by_inner_chunks(source.array)
+    report = verify_opened(open_begun(str(new), one.name or None), against=against)
+    if not report.is_good:
+        problem = report.problems[0] if report.problems else report.changed[0]
+        if problem.errno is not None:
+            raise StoreError(
+                f"the new array cannot be compared with {source.label}, which stays as it is: "
+                f"{problem.message}",
+                key=problem.key,
+                errno=problem.errno,
+            )
+        raise CorruptShardError(
+            f"the new array differs from {source.label}, which stays as it is: {problem.message}; "
+            "if another program has written to it meanwhile, give the conversion up with abandon "
+            "(shardwrite abandon), and make the call again",
+            key=problem.key,
+        )
+
+
+def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
+    """Refuse a tree if it is another one than was opened, or another program has added to it.
+
+    This looks at documents, and for files that would be lost. It does not compare values. With
+    `is_begun`, something of the new tree may be there, and is to be removed.
+    """
+    now = open_hierarchy(tree.place, lambda _: True)
+    before, after = _documents_of(tree), _documents_of(now)
+    names = {*before, *after}
+    changed = sorted(name for name in names if before.get(name) != after.get(name))
+    changed += sorted(str(other.relative_to(path)) for other in _others(now, path))
+    if changed:
+        shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
+        raise StoreError(
+            f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
+            f"as it is. {_GIVE_UP if is_begun else 'Make the call again'}",
+            key=changed[0],
+            errno=errno.EBUSY,
+        )
+
+
+def _documents_of(tree: Hierarchy) -> dict[str, Document]:
+    found = {group.name: group.document for group in tree.groups}
+    return found | {name: source.array.metadata.document for name, source in tree.arrays}
+
+
+def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
+    """Give the directories of the new nodes the rights of the old ones."""
+    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
+    for name in names:
+        with as_store_error(str(new / name), "cannot set the rights of"):
+            copy_rights(old / name, new / name)
+
+
+def _finish(work: InPlace) -> None:
+    """Do what is left after the exchange of names."""
+    work.settle()
+    _enter(work)
+    work.finish()
+
+
+def _published_in(place: Place) -> dict[str, Document]:
+    """Documents of the nodes of a tree as they stand there, with what manifests list."""
+    found = _documents_of(open_hierarchy(place, lambda _: True))
+    for name, document in found.items():
+        if has_manifest(document):
+            found[name] = document_of(place.member(name) if name else place)
+    return found
+
+
+def _enter(work: InPlace) -> None:
+    """Enter the tree that stands there into the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    consolidate(place, partial(_published_in, place), _putting(work, place))
+
+
+def _withdraw(work: InPlace) -> None:
+    """Take the tree out of the consolidated metadata of all groups above."""
+    place = Directory(work.path)
+    withdraw(place, _putting(work, place))
+
+
+def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:
+    """Function that writes the document of a group; what a dead process has left is removed."""
+    for group in place.groups_above():
+        group.store.discard_scope(DOCUMENT, work.scope)
+
+    def put(group: Place, old: bytes | None, new: Document) -> bool:
+        attempt = f"{work.scope}.{uuid.uuid4().hex}"
+        return replace_document(group, old, new, "full", attempt, work.check_current)
+
+    return put

@@ -1,0 +1,391 @@
+"""Functions that convert an array or a hierarchy in parts, for job arrays and `srun`.
+
+`prepare_conversion` begins a run for each array, `convert_part` converts one part, and
+`finalize_conversion` checks all shards and publishes the arrays. The arrays are cut into parts
+together: the parts depend only on the sizes of the arrays, on the plans that lie beside them, and
+on the number of parts. So ranks agree whatever machines they run on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from shardwrite.convert.arrays import Call, One, call_of, consolidate, make_groups, plan_all
+from shardwrite.convert.keywords import (
+    ConvertPartArguments,
+    FinalizeConversionArguments,
+    PrepareConversionArguments,
+    ReshardArguments,
+)
+from shardwrite.convert.plan import Conversion, ConvertedArray
+from shardwrite.engines.local import Engine, LocalEngine
+from shardwrite.entry.public import taking
+from shardwrite.errors import IncompleteError, JournalError, SpecError
+from shardwrite.grid import Box, ceil_div
+from shardwrite.journal.begin import differences, same_source_remedy
+from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.operations.parts import options_of_run, working_on
+from shardwrite.operations.region import refuse_runs
+from shardwrite.options import taken_from
+from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
+from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.read.stored_array import check_apart
+from shardwrite.results import rounded
+from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.in_parts import (
+    execute_part,
+    finish_parts,
+    prepare_jobs,
+    refuse_unwritten,
+    remedy_of_parts,
+)
+from shardwrite.runs.job import Job
+from shardwrite.runs.kept import accepts_source, as_begun, check_kept
+from shardwrite.runs.progress import OnReport, reporting
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source import NoChunks
+from shardwrite.volumes.source import open_tree
+
+_MAX_NAMED, _MAX_MISSING = 8, 1000
+_PUBLISHED = "it is published already"
+_HOW_TO_BEGIN = "call prepare_conversion first (--init)"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedParts:
+    """A conversion that is cut into parts, planned."""
+
+    tree: Hierarchy  # the source
+    made: tuple[One, ...]  # the planned conversions of its arrays
+    call: Call
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded bytes of all arrays."""
+        return sum(one.planned.plan.raw_nbytes for one in self.made)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups of shards of all arrays; no two parts share a group."""
+        return sum(one.planned.plan.partition.n_groups for one in self.made)
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of all arrays."""
+        return sum(one.planned.plan.n_shards for one in self.made)
+
+    @property
+    def label(self) -> str:
+        """Text that names the new array or group."""
+        return resolve_place(self.call.dst, None).label
+
+    def is_wanted(self, group: Group) -> bool:
+        """Whether a group of the source is made anew."""
+        return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
+
+    def target_of(self, one: One) -> Target:
+        """Target of the conversion of one array."""
+        return resolve_target(self.call.dst, one.name or None, self.call.run_dir)
+
+    def stretches(self) -> Iterator[tuple[One, Stretch]]:
+        """Each array, and its place among all of them."""
+        before, total = 0, self.raw_nbytes
+        for one in self.made:
+            yield one, Stretch(before, total)
+            before += one.planned.plan.raw_nbytes
+
+    def begin(self, engine: Engine) -> None:
+        """Make the groups, and begin the run of each array."""
+        run = self.call.run
+        make_groups(self.tree, self.is_wanted, self.call.dst, run.mode, run.durability)
+        jobs = [
+            Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
+        ]
+        prepare_jobs(jobs, engine)
+
+
+def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
+    """Plan a conversion that is cut into parts. Nothing is written."""
+    if call.dst is None:
+        raise SpecError(
+            "parts need another place",
+            field="dst",
+            value=None,
+            remedy="give a place for what is made; workers that are jobs convert in place "
+            "(--cluster slurm)",
+        )
+    tree = open_tree(src, call.wanted.patterns.want)
+    check_apart(tree.place, resolve_place(call.dst, None))
+    refuse_runs(tree, is_kept=True)
+    return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)
+
+
+@taking(PrepareConversionArguments)
+def prepare_conversion(given: PrepareConversionArguments) -> None:
+    """Begin a conversion that is made in parts. Call this once, before any part is converted.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError, PlanError
+        If an argument does not fit, or something that may not be replaced exists there.
+    JournalError
+        If another run on one of the arrays has not ended.
+    StoreError
+        If the storage refuses.
+
+    Examples
+    --------
+    See :func:`convert_part`.
+
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    """
+    call = call_of(taken_from(given, ReshardArguments))
+    engine = LocalEngine("threads")
+    plan_parts(given.src, call, engine).begin(engine)
+
+
+@taking(ConvertPartArguments)
+def convert_part(given: ConvertPartArguments) -> Conversion:
+    """Convert one part of an array or a hierarchy, with the threads of this process.
+
+    The shards of all arrays are cut into parts together. After an interruption, the same call goes
+    on where it was, on this machine or another one.
+
+    Returns
+    -------
+    Conversion
+        Result of this part. Arrays of which it has no shard are left out. A chunk of HDF5 that is
+        re-encoded although all others are copied counts as copied.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError
+        If an argument does not fit, for instance unless ``0 <= index < count``.
+    IncompleteError
+        If nothing was begun there, or the process was asked to stop and shards are missing.
+    JournalError
+        If something else was begun there, for instance because the source has changed.
+    PlanError
+        If the plan does not fit into the memory of this process.
+    RunEndedError
+        If a run has ended meanwhile and did not make what is asked for.
+    CorruptShardError, CodecError, StoreError
+        If a task fails. Its shard is not committed.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    >>> done = [shardwrite.convert_part(path + "/a", path + "/b", k, 3, 10) for k in range(3)]
+    >>> sum(part.n_shards for part in done)
+    10
+    >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10).n_chunks_copied
+    100
+    """
+    index, count = check_part(given.index, given.count)
+    start, arrays = time.perf_counter(), []
+    engine = LocalEngine("threads")
+    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
+    with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
+        for one, among in parts.stretches():
+            found = _convert_one(parts, one, among, (index, count), engine, on_report)
+            arrays += [] if found is None else [found]
+    return _result(parts, arrays, start)
+
+
+@taking(FinalizeConversionArguments)
+def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
+    """Check the index of every shard, and publish the arrays that are whole.
+
+    Consolidated metadata come last, where the source has such metadata. Files that dead processes
+    have left are removed.
+
+    Returns
+    -------
+    Conversion
+        Result of the whole conversion.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError
+        If an argument does not fit, for instance unless `n_parts` is a whole number of 1 or more.
+    ChangedError
+        If an array was finished before, and is not what its last run left.
+    IncompleteError
+        If nothing was begun there, or shards are missing or damaged. The error has the keys of
+        these shards and, if `n_parts` is given, the `parts` that they belong to.
+    JournalError
+        If something else was begun there, for instance because the source has changed.
+
+    Examples
+    --------
+    See :func:`convert_part`.
+
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    >>> _ = shardwrite.convert_part(path + "/a", path + "/b", 0, 1, 10)
+    >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10, n_parts=1).n_shards
+    10
+    """
+    n_parts = check_n_parts(given.n_parts)
+    start, arrays, failed = time.perf_counter(), [], []
+    engine = LocalEngine("threads")
+    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
+    for one, among in parts.stretches():
+        try:
+            arrays.append(_finish_one(parts, one, among, n_parts, engine))
+        except IncompleteError as error:
+            failed.append((one, error))
+    if failed:
+        raise _incomplete(parts, failed, n_parts)
+    done = [(one.name, one.planned) for one in parts.made]
+    consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
+    return _result(parts, arrays, start)
+
+
+def _convert_one(
+    parts: PlannedParts,
+    one: One,
+    among: Stretch,
+    which: tuple[int, int],
+    engine: Engine,
+    on_report: OnReport,
+) -> ConvertedArray | None:
+    """Convert what a part has of one array; None if it has nothing of it."""
+    target = parts.target_of(one)
+
+    def write(run: RunDirectory) -> ConvertedArray | None:
+        plan = _plan_of(one, run, engine, parts.call)
+        part = plan.part(*which, among)
+        if not part.groups:
+            return None
+        if one.planned.passage is None:
+            plan.check_fits()
+        job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
+        result = execute_part(job, run, part, engine, on_report)
+        return _converted(one, target, result, _n_encoded_at_edges(one, part))
+
+    found = working_on(target, write, partial(_is_of, one), how_to_begin=_HOW_TO_BEGIN)
+    if isinstance(found, WriteResult):
+        return ConvertedArray(name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,))
+    return found
+
+
+def _finish_one(
+    parts: PlannedParts, one: One, among: Stretch, n_parts: int | None, engine: Engine
+) -> ConvertedArray:
+    """Publish one array if it is whole."""
+    target = parts.target_of(one)
+
+    def job_of(run: RunDirectory) -> Job:
+        plan = _plan_of(one, run, engine, parts.call)
+        return Job(NoChunks(), plan, run.target, options_of_run(run))
+
+    result = working_on(
+        target,
+        lambda run: finish_parts(job_of(run), run, engine, n_parts, among),
+        partial(_is_of, one),
+        partial(check_kept, target, engine),
+        _HOW_TO_BEGIN,
+        lambda run: refuse_unwritten(job_of(run), run, n_parts, among),
+    )
+    return _converted(one, target, result, one.n_odd)
+
+
+def _is_of(one: One, receipt: Receipt) -> bool:
+    return receipt.digest == one.planned.plan.digest
+
+
+def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
+    """The plan of a run that was begun, with the source of this process."""
+    planned = one.planned.plan
+    if accepts_source():
+        what = run.record.identity.source
+        planned = as_begun(planned, run.record.mode, what, run.digest) or planned
+    if run.digest != planned.digest:
+        changed = differences(run.record.identity.to_dict(), planned.identity.to_dict())
+        raise JournalError(
+            f"another conversion was begun for {run.target.label}; it differs in "
+            f"{'; '.join(changed)}. Give all parts the source and the options with which it was "
+            f"begun{same_source_remedy(changed)}",
+            path=str(run.target.run_path),
+            differences=changed,
+        )
+    begun = plan_begun(run, resources_of(engine, call.options.memory_limit_nbytes))
+    return replace(begun, source=planned.source, source_reruns=planned.source_reruns)
+
+
+def _n_encoded_at_edges(one: One, part: Part) -> int:
+    """Most inner chunks of a part that are re-encoded because they reach beyond the array."""
+    passage, grid, n = one.planned.passage, part.plan.metadata.grid, 0
+    if passage is None or not passage.n_encoded:
+        return 0
+    ends = tuple(n // c * c for n, c in zip(grid.shape, grid.chunks, strict=True))
+    for box in part.boxes():
+        whole = box.intersect(Box((0,) * len(ends), ends)).shape
+        n += math.prod(ceil_div(k, c) for k, c in zip(box.shape, grid.chunks, strict=True))
+        n -= math.prod(k // c for k, c in zip(whole, grid.chunks, strict=True))
+    return n
+
+
+def _converted(one: One, target: Target, result: WriteResult, n_odd: int) -> ConvertedArray:
+    return ConvertedArray(
+        name=one.name,
+        path=target.label,
+        how=one.how,
+        why=one.why,
+        result=result,
+        n_odd=min(n_odd, result.n_chunks - result.n_empty_chunks),
+    )
+
+
+def _incomplete(
+    parts: PlannedParts, failed: Sequence[tuple[One, IncompleteError]], n_parts: int | None
+) -> IncompleteError:
+    """The error that names the missing shards of all arrays."""
+    if len(failed) == 1:
+        return failed[0][1]
+    numbers = sorted({part for _, error in failed for part in error.fields["parts"]})
+    names = ", ".join(one.name for one, _ in failed[:_MAX_NAMED])
+    more = ", ..." if len(failed) > _MAX_NAMED else ""
+    missing = [f"{one.name}/{key}" for one, error in failed for key in error.fields["missing"]]
+    found = IncompleteError(
+        f"{parts.label} is not whole: shards of {len(failed):,} of {len(parts.made):,} arrays are "
+        f"not committed ({names}{more}); {remedy_of_parts(numbers, n_parts)}",
+        missing=missing[:_MAX_MISSING],
+        parts=numbers,
+    )
+    for _, error in failed[:_MAX_NAMED]:
+        found.add_note(error.message)
+    return found
+
+
+def _result(parts: PlannedParts, arrays: Sequence[ConvertedArray], start: float) -> Conversion:
+    return Conversion(
+        source=parts.tree.place.label,
+        path=parts.label,
+        arrays=tuple(arrays),
+        seconds=rounded(time.perf_counter() - start),
+        left_out=parts.tree.left_out,
+    )

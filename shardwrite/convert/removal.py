@@ -1,0 +1,715 @@
+"""Tasks that copy the objects of another array as they are, each as a whole.
+
+The state lies in the directory of a conversion in place (see :mod:`shardwrite.convert.swap`),
+beside the array that is consumed. So one process at a time consumes, all other writers of the array
+are refused, and a process that was frozen and taken over removes nothing.
+
+``listed.json``
+    The identity of the array, and which of its objects were there before the first was removed.
+``aside/``
+    Its documents. Without them no reader can take objects that are removed for fill values.
+``checked-<token>.jsonl``
+    A synced line for each group of new shards that were compared with the array.
+
+If a whole hierarchy is consumed, the conversion is one of its root, and each of its groups and
+arrays has such files in a directory ``node-<digest of its path>/``.
+
+The steps in order, and in italics what a crash after each leaves:
+
+1. Record the conversion, and list the objects, durably. *The array.*
+2. Move the documents aside, and sync that. *All objects, and no document. The next call goes on.
+   Giving up moves the documents back.*
+3. For each group of shards that are durable: compare them with the array, and sync a line about
+   them. *The same. The next call knows that these shards are whole.*
+4. Remove the objects of which all shards have such a line. *Each inner chunk lies in the array, in
+   the new array, or in both. The next call goes on. Giving up is refused.*
+5. Publish the new array, and remove what is left of the old one. *The new array.*
+
+:mod:`shardwrite.convert.removal` lists the steps, and what a crash leaves after each.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.task_spec import Task
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.convert.run import execute_watched
+from shardwrite.engines.local import Engine
+from shardwrite.errors import CorruptShardError, JournalError, StoreError
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+)
+from shardwrite.format.passage import Passage
+from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.journal.bucket_runs import confirm
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.lines import encode_line, parse_lines
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.wing_states import CONSUMES
+from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.plan.identity import WHOLE
+from shardwrite.plan.make import make_plan
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.plan import Plan
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import inspect_shards
+from shardwrite.read.stored_array import StoredArray, check_names
+from shardwrite.read.stored_shard import open_shard, read_again
+from shardwrite.runs.array_plan import by_groups, resources_of
+from shardwrite.runs.job import Job
+from shardwrite.runs.progress import OnReport
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
+from shardwrite.runs.source import Key, TaskBox
+from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
+from shardwrite.stores.base import Capability, ObjectReader, Transaction, require
+from shardwrite.stores.directories import fsync_directory, make_directories, walk
+from shardwrite.stores.files import COPIED_NBYTES, write_file
+from shardwrite.stores.looking import (
+    as_store_error,
+    is_there,
+    listed,
+    opened,
+    parse_json,
+    read_blocks,
+    read_file,
+    write_all,
+)
+from shardwrite.stores.removal import Proof, remove_data
+from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.write.comparing import differing
+from shardwrite.write.context import GroupReport, WriteSpec, Written
+from shardwrite.write.copying import Donor, check_missing, sizes_in
+from shardwrite.write.emitter import Emitter
+
+# ---- Consumption of an array: its objects are removed as soon as what is made of them is safe
+
+
+_LISTED, _ASIDE, _LINES = "listed.json", "aside", "checked-"
+
+_DOCUMENTS = (DOCUMENT, *DOCUMENTS_OF_V2)
+
+_NBYTES_PER_SHARD = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects that an array had before the first of them was removed."""
+
+    path: str  # file that lists them
+
+    def has(self, rank: int) -> bool:
+        """Whether the shard of a row-major rank had an object."""
+        return bool(_read(self.path)[1][rank])
+
+    def missing(self, key: str) -> StoreError:
+        """The error that one of these objects is missing."""
+        return StoreError(
+            f"{key!r} is missing, and was there when the conversion began to remove what it "
+            "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
+            "make the same call again",
+            key=key,
+            errno=errno.ENOENT,
+        )
+
+
+@lru_cache(maxsize=4)
+def _read(path: str) -> tuple[str, npt.NDArray[np.bool_]]:
+    """Identity of an array, and for each of its shards whether it had an object."""
+    try:
+        found = parse_json(read_file(path) or b"")
+        n = int(found["n_shards"])
+        bits = zlib.decompressobj().decompress(base64.b64decode(found["listed"]), n // 8 + 1)
+        there = np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(bool)
+        return str(found["identity"]), there
+    except (ValueError, TypeError, LookupError, zlib.error) as error:
+        raise StoreError(
+            f"{path} does not list the objects of an array: {error}", key=path, errno=errno.EIO
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Shards that were compared with what they were made of; see `Entry` for the columns."""
+
+    shards: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    index_crcs: tuple[int, ...]
+    n_chunks: tuple[int, ...]
+
+    def to_dict(self, attempt: str) -> dict[str, JSON]:
+        """Fields of its line."""
+        return {
+            "attempt": attempt,
+            "shards": list(self.shards),
+            "nbytes": list(self.nbytes),
+            "crc": list(self.index_crcs),
+            "chunks": list(self.n_chunks),
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON]) -> Checked:
+        """Parse a line."""
+        columns = [found.get(name) for name in ("shards", "nbytes", "crc", "chunks")]
+        numbers = [
+            tuple(n for n in column if isinstance(n, int)) if isinstance(column, list) else ()
+            for column in columns
+        ]
+        if not numbers[0] or len({len(column) for column in numbers}) != 1:
+            raise ValueError("no line about shards")
+        return cls(*numbers)
+
+
+class Consumption:
+    """State of the consumption of an array, or of a group of a hierarchy that is consumed."""
+
+    def __init__(self, path: Path, work: Path, state: Path | None = None) -> None:
+        self.path, self._moved_to = path, work
+        self.work = work if state is None else state
+        self._fd = -1
+
+    @property
+    def listed(self) -> Listed:
+        """The objects that were there."""
+        return Listed(str(self.work / _LISTED))
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the objects were listed."""
+        return is_there(self.work / _LISTED)
+
+    @property
+    def identity(self) -> str:
+        """Identity of the array when its objects were listed."""
+        return _read(self.listed.path)[0]
+
+    @property
+    def was_there(self) -> npt.NDArray[np.bool_]:
+        """For each shard of the array, whether it had an object."""
+        return _read(self.listed.path)[1]
+
+    @property
+    def aside(self) -> Path | None:
+        """Directory of the documents that were moved; None if they were not."""
+        aside = self.work / _ASIDE
+        return aside if any(is_there(aside / leaf) for leaf in _DOCUMENTS) else None
+
+    def list_objects(self, identity: str, there: npt.NDArray[np.bool_]) -> None:
+        """List the objects that are there, durably (step 1)."""
+        bits = base64.b64encode(zlib.compress(np.packbits(there).tobytes(), 1)).decode()
+        facts = {"version": 1, "identity": identity, "n_shards": len(there), "listed": bits}
+        data = json.dumps(facts).encode()
+        write_file(self.work / _LISTED, data, durability="full", attempt=uuid.uuid4().hex)
+
+    def hide(self) -> None:
+        """Move the documents of the array aside, and sync that (step 2)."""
+        aside = self.work / _ASIDE
+        with as_store_error(str(self.path), "cannot set aside the document of"):
+            make_directories(aside, "full")
+            for leaf in (ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2):
+                data = read_file(self.path / leaf)
+                if data is not None:
+                    write_file(aside / leaf, data, durability="full", attempt=uuid.uuid4().hex)
+            for leaf in _DOCUMENTS:
+                if not is_there(self.path / leaf):
+                    continue
+                if is_there(aside / leaf):
+                    raise StoreError(
+                        f"another program has written {self.path / leaf} meanwhile. Move it away, "
+                        "and make the same call again",
+                        key=leaf,
+                        errno=errno.EEXIST,
+                    )
+                os.rename(self.path / leaf, aside / leaf)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.path / CONSOLIDATED_OF_V2, aside / CONSOLIDATED_OF_V2)
+            fsync_directory(aside)
+            if is_there(self.path):  # and not removed already
+                fsync_directory(self.path)
+
+    def check_whole(self) -> None:
+        """Refuse to give up if objects may have been removed."""
+        n = sum(len(checked.shards) for checked in self.checked())
+        if n:
+            raise JournalError(
+                f"objects of {self.path} were removed, and {n:,} new shards hold what was in them. "
+                "This cannot be given up. Make the same call again to finish it",
+                path=str(self.work),
+            )
+
+    def give_back(self) -> None:
+        """Move the documents back, unless objects may have been removed."""
+        self.check_whole()
+        with as_store_error(str(self.path), "cannot put back the document of"):
+            if self.aside is not None and not is_there(self.path):  # of an array without elements
+                make_directories(self.path, "full")
+            for leaf in (ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2, *reversed(_DOCUMENTS)):
+                if is_there(self.work / _ASIDE / leaf) and not is_there(self.path / leaf):
+                    os.rename(self.work / _ASIDE / leaf, self.path / leaf)
+            if is_there(self.path):
+                fsync_directory(self.path)
+
+    def checked(self) -> Iterator[Checked]:
+        """All lines about shards (step 3). A line that is torn was not synced, and counts not."""
+        for path in listed(self.work, _LINES):
+            most = len(self.was_there) * _NBYTES_PER_SHARD + 2**30
+            for line in parse_lines(read_blocks(path, most)):
+                if line is not None:
+                    with contextlib.suppress(ValueError):
+                        yield Checked.from_dict(line)
+
+    def enter(self, checked: Checked) -> Proof:
+        """Sync a line about shards that are durable and were compared (step 3)."""
+        fields = checked.to_dict(uuid.uuid4().hex)
+        with as_store_error(str(self.work), "cannot record what was compared in"):
+            try:
+                if self._fd < 0:
+                    self._open()
+                write_all(self._fd, encode_line(fields))
+                os.fsync(self._fd)
+            except BaseException:
+                self.close()  # the line may be torn or lost, so the next one goes to a new file
+                raise
+        return Proof(self._moved_to, fields)
+
+    def again(self) -> Proof:
+        """Proof by a line that was synced before, for objects that a crash has left."""
+        line = next(self.checked(), None)
+        if line is None:
+            raise JournalError(
+                f"nothing in {self.work} says that objects of {self.path} may be removed",
+                path=str(self.work),
+            )
+        return Proof(self._moved_to, line.to_dict("again"))
+
+    def _open(self) -> None:
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
+        self._fd = opened(self.work / f"{_LINES}{uuid.uuid4().hex}.jsonl", flags, 0o600)
+        fsync_directory(self.work)
+
+    def close(self) -> None:
+        """Close the file of lines."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # all lines that count were synced
+                os.close(fd)
+
+    def remove(self, line: Proof, keys: Sequence[str]) -> None:
+        """Remove objects of which all shards were compared (step 4).
+
+        - `keys`: keys of the objects. Those that are gone already are no error.
+        """
+        known = frozenset(keys)
+        proof = Proof(line.run_path, line.entry, lambda: known)
+        with as_store_error(str(self.path), "cannot remove objects of"):
+            for key in keys:
+                remove_data(self.path, key, proof)
+
+    def remove_rest(self, line: Proof) -> bool:
+        """Remove what is left of the array, but for files that are not its own (step 5)."""
+        self.close()
+        if is_there(self.path):
+            self.remove(line, [ATTRIBUTES_OF_V2, RECEIPT_NAME])
+            with as_store_error(str(self.path), "cannot remove"):
+                for directory, _, _ in walk(self.path, upwards=True):
+                    try:
+                        os.rmdir(directory)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                            raise
+                fsync_directory(self.path.parent)
+        return not is_there(self.path)
+
+
+def consumption_of(path: Path, work: Path, name: str) -> Consumption:
+    """State of a node of a hierarchy that is consumed, or of a single array.
+
+    - `name`: path of the node in the hierarchy. That of a group ends with a slash. It is empty for
+      a single array.
+    """
+    if not name:
+        return Consumption(path, work)
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return Consumption(path / name.strip("/"), work, work / f"node-{digest}")
+
+
+def copy_objects(
+    spec: WriteSpec,
+    source: ShardedArray,
+    listed: Listed | None,
+    group: Box,
+    skip: frozenset[Shape],
+) -> GroupReport:
+    """Copy the objects of a group byte by byte. Objects that the source lacks stay missing.
+
+    The index of each shard is checked before the shard is copied. Nothing is decoded.
+
+    - `spec`: facts about the run. Its array has the same document as the source.
+    - `listed`: objects that the source must have.
+    - Raises CorruptShardError if the index of a shard is not valid, or an inner chunk has a size
+      that it cannot have.
+    - Raises StoreError if the storage refuses. The error number is ESTALE if the source has changed
+      meanwhile.
+    - Raises RunEndedError if the run has ended, or was taken over.
+    """
+
+    def write(transaction: Transaction, index: Shape) -> Written:
+        shard = open_shard(source.metadata, source.store, index)
+        if shard is None:
+            check_missing(listed, source.metadata, index, ravel(index, spec.metadata.grid.counts))
+            return Emitter(spec, transaction, index).nothing()
+        with shard:
+            sizes_in(source.metadata, shard)
+            emitter = Emitter(spec, transaction, index, shard.check_current)
+            return emitter.whole(shard.reader, shard.index)
+
+    wanted = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
+    with spec.at_work(), in_turns(spec, len(wanted), write) as write_in_turn:
+        return commit_shards(spec, group, wanted, write_in_turn)
+
+
+def differing_objects(
+    array: ShardedArray, source: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> dict[int, str]:
+    """Compare some objects of an array with those of another, byte by byte."""
+    found = {}
+    metadata = array.metadata
+    for rank in ranks.tolist():
+        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        # What was copied may have come from what this machine has kept of the source.
+        if _differs(array.store.open(key), source.store.open_again(key)):
+            message = "is not the same as in the source"
+            read_again(source.store, key, CorruptShardError(message, key=key))
+            if _differs(array.store.open_again(key), source.store.open_again(key)):
+                found[rank] = message
+    return found
+
+
+def _differs(ours: ObjectReader | None, theirs: ObjectReader | None) -> bool:
+    """Whether two open objects, which are closed then, do not have the same bytes."""
+    if ours is None or theirs is None:
+        for reader in (ours, theirs):
+            if reader is not None:
+                reader.__exit__(None, None, None)
+        return ours is not theirs
+    with ours, theirs:
+        return not _is_same(ours, theirs)
+
+
+def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
+    """Whether two objects have the same bytes."""
+    return one.nbytes == other.nbytes and all(
+        one.read(start, nbytes) == other.read(start, nbytes)
+        for start in range(0, one.nbytes, COPIED_NBYTES)
+        for nbytes in (min(COPIED_NBYTES, one.nbytes - start),)
+    )
+
+
+# ---- A conversion that consumes its source: what was copied is compared, recorded, and then
+# removed
+
+
+Ranks = npt.NDArray[np.int64]
+
+_MOST_AT_ONCE = 4096  # shards in a line, when many are found done
+
+
+class Consumer:
+    """Removes the objects of an array as they become superfluous.
+
+    - `passage`: how encoded chunks pass from one to the other. None if whole objects are the same.
+    """
+
+    def __init__(
+        self,
+        state: Consumption,
+        source: ShardedArray,
+        target: ShardedArray,
+        passage: Passage | None,
+        engine: Engine,
+    ) -> None:
+        self.n_removed = 0
+        self._state, self._engine = state, engine
+        self._source, self._target = source, target
+        self._donor = None if passage is None else Donor(source, passage, listed=state.listed)
+        self._is_checked = np.zeros(target.metadata.grid.n_shards, dtype=bool)
+        self._is_there = np.zeros(source.metadata.grid.n_shards, dtype=bool)
+        self._ledger = Ledger(target.metadata.grid)
+        self._line: Proof | None = None
+        self._run: RunDirectory | None = None
+
+    def begin(self, ledger: Ledger, run: RunDirectory | None, *, deep: bool = False) -> None:
+        """Go on where the consumption was interrupted, or begin it.
+
+        - `ledger`: shards of the new array that are done. Those that were compared before are
+          added.
+        - `run`: the run that writes them, unless that has ended.
+        - `deep`: decode the shards that were compared before.
+        - Raises CorruptShardError if a shard is damaged whose source is removed already.
+        """
+        self._ledger = ledger
+        for checked in self._state.checked():
+            ranks = list(checked.shards)
+            self._is_checked[ranks] = True
+            self._take_facts(ledger, checked)
+        self._check_shards(ledger, deep=deep)
+        self._look_at_source()
+        self._run = run
+        self._state.hide()
+        done = np.flatnonzero(ledger.is_done & ~self._is_checked)
+        for first in range(0, len(done), _MOST_AT_ONCE):
+            self._consume(done[first : first + _MOST_AT_ONCE])
+        self._remove(np.flatnonzero(self._is_there))
+
+    @staticmethod
+    def _take_facts(ledger: Ledger, checked: Checked) -> None:
+        ranks = list(checked.shards)
+        ledger.is_done[ranks] = True
+        ledger.nbytes[ranks] = checked.nbytes
+        ledger.index_crcs[ranks] = checked.index_crcs
+        ledger.n_chunks[ranks] = checked.n_chunks
+
+    def _check_shards(self, ledger: Ledger, *, deep: bool) -> None:
+        """Check that the shards that were compared are still what they were."""
+        ranks = np.flatnonzero(self._is_checked)
+        if not len(ranks):
+            return
+        table = inspect_shards(self._engine, self._target, ranks, deep=deep)
+        table.refuse_unread(repr(self._target))
+        is_other = (table.stored_nbytes != ledger.nbytes[ranks]) | (
+            table.index_crcs != ledger.index_crcs[ranks]
+        )
+        bad = [*ranks[is_other].tolist(), *(rank for rank, _ in table.problems)]
+        if bad:
+            raise CorruptShardError(
+                "it is not what it was when it was compared with the source, whose objects are "
+                "removed. Nothing more is removed. If it was moved or replaced, put it back, and "
+                "make the same call again",
+                key=self._target.metadata.shard_key(
+                    unravel(bad[0], self._target.metadata.grid.counts)
+                ),
+            )
+
+    def _look_at_source(self) -> None:
+        """Compare the objects that are there with those that were listed."""
+        self._is_there, was_there = ranks_there(self._source), self._state.was_there
+        for ranks, why in (
+            (np.flatnonzero(self._is_there & ~was_there), "was written after the conversion began"),
+            (
+                self._not_free(np.flatnonzero(was_there & ~self._is_there)),
+                "is missing, and is not in the new array",
+            ),
+        ):
+            if len(ranks):
+                grid = self._source.metadata.grid
+                key = self._source.metadata.shard_key(unravel(int(ranks[0]), grid.counts))
+                raise StoreError(
+                    f"{key!r} of the array that is consumed {why}, and so are {len(ranks) - 1:,} "
+                    "others. Nothing more is removed. Put back what is missing, or move away what "
+                    "was written, and make the same call again",
+                    key=key,
+                    errno=errno.ENOENT,
+                )
+
+    def took(self, report: GroupReport) -> None:
+        """Compare and record the shards of a task, and remove what is superfluous now."""
+        ranks = np.array([r for r in report.shards if not self._is_checked[r]], np.int64)
+        self._consume(ranks)
+
+    def _consume(self, ranks: Ranks) -> None:
+        if not len(ranks):
+            return
+        for rank, message in self._differing(ranks).items():
+            grid = self._target.metadata.grid
+            raise CorruptShardError(
+                f"{message}; nothing of what it was made of is removed",
+                key=self._target.metadata.shard_key(unravel(rank, grid.counts)),
+            )
+        if self._run is not None:
+            # From now on, the shards of the run are not taken away.
+            data, path = json.dumps({"source": str(self._state.path)}).encode(), self._run.path
+            write_file(path / CONSUMES, data, durability="full", attempt=uuid.uuid4().hex)
+            confirm(self._run.target)
+            self._run = None
+        ledger = self._ledger
+        columns = (ledger.nbytes, ledger.index_crcs, ledger.n_chunks)
+        facts = [tuple(int(n) for n in column[ranks]) for column in columns]
+        self._line = self._state.enter(Checked(tuple(ranks.tolist()), *facts))
+        self._is_checked[ranks] = True
+        grids = self._target.metadata.grid, self._source.metadata.grid
+        touched = np.unique(np.concatenate(list(_meeting(ranks, *grids))))
+        self._remove(touched[self._is_there[touched]])
+
+    def _differing(self, ranks: Ranks) -> dict[int, str]:
+        """A message for each shard that is not what it should be."""
+        if self._donor is None:
+            return differing_objects(self._target, self._source, ranks)
+        return differing(self._target, self._donor, ranks)
+
+    def _remove(self, numbers: Ranks) -> None:
+        """Remove those of some objects of which all shards were compared."""
+        numbers = np.setdiff1d(numbers, self._not_free(numbers))
+        if not len(numbers):
+            return
+        if self._line is None:
+            self._line = self._state.again()
+        metadata = self._source.metadata
+        keys = [metadata.shard_key(unravel(n, metadata.grid.counts)) for n in numbers.tolist()]
+        self._state.remove(self._line, keys)
+        self._is_there[numbers] = False
+        self.n_removed += len(keys)
+
+    def _not_free(self, numbers: Ranks) -> Ranks:
+        """Those of some objects of which a shard was not compared yet."""
+        if not len(numbers):
+            return numbers
+        is_free = np.ones(len(numbers), dtype=bool)
+        for ranks in _meeting(numbers, self._source.metadata.grid, self._target.metadata.grid):
+            is_free &= self._is_checked[ranks]
+        return numbers[~is_free]
+
+    def finish(self) -> bool:
+        """Remove what is left of the array; return whether nothing is."""
+        if self._is_there.any():
+            raise StoreError(
+                f"objects of {self._state.path} are left, although all shards are written",
+                key=str(self._state.path),
+                errno=errno.ENOTEMPTY,
+            )
+        if not self._is_checked.size:  # of an array without elements
+            self._line = self._state.enter(Checked((), (), (), ()))
+        return self._state.remove_rest(self._line or self._state.again())
+
+
+def ranks_there(array: ShardedArray) -> npt.NDArray[np.bool_]:
+    """For each shard of an array, whether it has an object. The array is listed once."""
+    grid, keys = array.metadata.grid, list(array.store.list_keys())
+    there = np.zeros(grid.n_shards, dtype=bool)
+    label = str(array.store.local_root or array.store)
+    check_names(lambda: keys, array.metadata, label, to_the_end=True, is_removed=True)
+    found = (array.metadata.shard_index(key) for key in keys)
+    there[[ravel(index, grid.counts) for index in found if index is not None]] = True
+    return there
+
+
+def _meeting(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> Iterator[Ranks]:
+    """Ranks of the shards of another grid of the same shape that meet some shards of a grid.
+
+    Each array that is yielded has one rank for each shard; a rank may come more than once.
+    """
+    if not grid.ndim:
+        yield np.zeros(len(ranks), dtype=np.int64)
+        return
+    firsts, lasts = [], []
+    index = np.unravel_index(ranks, grid.counts)
+    for at, s, t, n in zip(index, grid.shards, other.shards, grid.shape, strict=True):
+        firsts.append(at * s // t)
+        lasts.append((np.minimum((at + 1) * s, n) - 1) // t)
+    spans = [
+        range(int((last - first).max()) + 1) for first, last in zip(firsts, lasts, strict=True)
+    ]
+    for steps in itertools.product(*spans):
+        place = [np.minimum(a + k, b) for a, k, b in zip(firsts, steps, lasts, strict=True)]
+        yield np.asarray(np.ravel_multi_index(place, other.counts), dtype=np.int64)
+
+
+def execute_consuming(
+    job: Job, engine: Engine, on_report: OnReport, consumer: Consumer
+) -> WriteResult:
+    """Write an array, and consume what it is made of."""
+
+    def begun(session: Session) -> None:
+        n_before = session.ledger.n_done
+        consumer.begin(session.ledger, session.directory, deep=job.options.recheck)
+        if session.ledger.n_done != n_before:
+            session.note_resumed()
+
+    result, is_new = execute_watched(job, engine, on_report, begun, consumer.took)
+    if not is_new:
+        array = ShardedArray(job.plan.metadata, job.target.store)
+        ledger = Ledger(job.plan.metadata.grid)
+        ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
+        table = inspect_shards(engine, array, ranks, deep=False)
+        table.refuse_unread(job.target.label)
+        if table.problems:
+            raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
+        ledger.is_done[:] = True
+        ledger.nbytes[:], ledger.n_chunks[:] = table.stored_nbytes, table.n_chunks
+        ledger.index_crcs[:] = table.index_crcs
+        consumer.begin(ledger, None)
+    return result
+
+
+# ---- Objects of an array that exists as a source of chunks. Each is copied as it is
+
+
+@dataclass(frozen=True, slots=True)
+class WholeObjects(EncodedChunks):
+    """Objects of another array whose document is that of the plan."""
+
+    array: ShardedArray  # the other array
+    listed: Listed | None = None  # objects that the other array must have
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`ChunkSource`."""
+        return self.array.metadata.dtype
+
+    @property
+    def region(self) -> None:
+        """See :class:`ChunkSource`."""
+        return
+
+    @property
+    def read_from(self) -> ShardedArray:
+        """See :class:`ReadsArray`."""
+        return self.array
+
+    @property
+    def copied(self) -> ShardedArray | None:
+        """See :class:`CopiesObjects`; nothing if the array's objects are removed meanwhile."""
+        return self.array if self.listed is None else None
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        task = Task(at.key, copy_objects, at.spec, self.array, self.listed, at.box, at.skip)
+        return {at.key: task}
+
+
+def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
+    """Plan a copy of an array with the same document and the same objects.
+
+    - Raises ChangedError if the array has lost objects.
+    """
+    if not engine.shares_memory:
+        require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    check_nothing_lost(source)
+    metadata = source.array.metadata
+    made = make_plan(
+        metadata,
+        SourceLayout(metadata.grid.sizes, 0, f"{source.identity}{WHOLE}", False),
+        resources_of(engine, None),
+        PlanOptions(),
+    )
+    return by_groups(made)

@@ -1,0 +1,461 @@
+"""Runs that another step watches, and runs that write only some of the shards for now.
+
+A chunk that holds only the fill value is stored if the array stores one there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import shardwrite._dask as dask
+from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.convert.keywords import CodecKeywords, CopyKeywords, IndexKeywords
+from shardwrite.convert.plan import ConvertedLayout, converted, shards_of_chunks
+from shardwrite.encode.unit import Damaged
+from shardwrite.engines.local import Engine
+from shardwrite.errors import CorruptShardError, SpecError, redacted
+from shardwrite.format.frame import framing_of
+from shardwrite.format.manifest import check_manifest
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
+from shardwrite.format.placed import ScatteredChunks
+from shardwrite.grid import Box, Sized
+from shardwrite.journal.bucket_runs import holding
+from shardwrite.plan.estimate import Resources
+from shardwrite.plan.limits import check_new
+from shardwrite.plan.make import copied_nbytes, make_plan
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions, resolve_shapes
+from shardwrite.plan.plan import Plan
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.read.stored_shard import read_again
+from shardwrite.runs.array_plan import (
+    ArrayChunks,
+    by_groups,
+    n_tasks_of,
+    resources_of,
+    waiting,
+    waves_reruns,
+)
+from shardwrite.runs.begin import begin
+from shardwrite.runs.compute import compute_waves
+from shardwrite.runs.execute import explaining, finished_before
+from shardwrite.runs.job import Job
+from shardwrite.runs.kept import accepted
+from shardwrite.runs.progress import OnReport, tell_found
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
+from shardwrite.runs.source import ChunkSource, Key, TaskBox
+from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
+from shardwrite.stores.base import Capability, Store, require
+from shardwrite.write.context import GroupReport
+from shardwrite.write.copying import TWICE, Check
+
+
+def execute_watched(
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    on_begun: Callable[[Session], None],
+    on_entered: OnReport,
+) -> tuple[WriteResult, bool]:
+    """Write an array, and say when the run has begun, and what is in its ledger.
+
+    - `on_begun`: called with the session before the first task. It may enter shards into the
+      ledger.
+    - `on_entered`: called with the report of each group before `on_report` is.
+    - Returns: False if the job was finished before.
+    """
+    with holding(job.target):
+        job = accepted(job)
+        result = finished_before(job, engine, on_report)
+        if result is not None:
+            return result, False
+        return _watched(job, engine, on_report, on_begun, on_entered), True
+
+
+def _watched(
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    on_begun: Callable[[Session], None],
+    on_entered: OnReport,
+) -> WriteResult:
+    """See `execute_watched`, for a job that was not finished before."""
+    start = time.perf_counter()
+    with contextlib.ExitStack() as stack, explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        on_begun(session)
+        tell_found(on_report, session.resumed_nbytes)
+
+        def entered(report: GroupReport) -> None:
+            on_entered(report)
+            on_report(report)
+
+        compute_waves(session, engine, entered)
+        session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+        return session.finish(time.perf_counter() - start)
+
+
+def execute_settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """Write only some shards of an array, and end the run if no other is left.
+
+    - `is_settled`: bool, shape (n_shards,). Whether a shard is to be written now.
+    """
+    with holding(job.target):
+        job = accepted(job)
+        result = finished_before(job, engine, on_report)
+        return (result, 0) if result is not None else _settled(job, engine, on_report, is_settled)
+
+
+def _settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """See `execute_settled`, for a job that was not finished before."""
+    start = time.perf_counter()
+    with contextlib.ExitStack() as stack, explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        tell_found(on_report, session.resumed_nbytes)
+        left = np.flatnonzero(~is_settled & ~session.ledger.is_done)
+        session.ledger.is_done[left] = True  # for the graph only, and not in the journal
+        try:
+            compute_waves(session, engine, on_report)
+        finally:
+            session.ledger.is_done[left] = False
+        if len(left):
+            session.refuse_bad()
+            return session.result(time.perf_counter() - start), len(left)
+        return session.finish(time.perf_counter() - start), 0
+
+
+# ---- The values of an array that exists as a source of chunks, which are decoded and re-encoded
+
+
+class ReencodedChunks(ArrayChunks):
+    """Values of an array that exists, and which of its chunks are stored.
+
+    - `array`: the array; None if it does not tell which chunks it stores, and `drop_empty` holds
+      anyway.
+    - `drop_empty`: store no chunk that holds only the fill value.
+    """
+
+    def __init__(
+        self, x: dask.array.Array, array: ShardedArray | None, *, drop_empty: bool
+    ) -> None:
+        super().__init__(x)
+        self._like = None if drop_empty else array
+        self.copied = array
+
+    @property
+    def read_from(self) -> ShardedArray | None:
+        """See :class:`ReadsArray`."""
+        return self.copied
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().write(self._keeping(at))
+
+    def encode(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().encode(self._keeping(at))
+
+    def _keeping(self, at: TaskBox) -> TaskBox:
+        return replace(at, spec=replace(at.spec, like=self._like))
+
+
+def to_reencode(array: ShardedArray, check: Check) -> dask.array.Array:
+    """Open an array as `by_inner_chunks` does; blocks that cannot be read are `Damaged`.
+
+    - `check`: with ``"twice"``, what has no checksum is read twice, and compared.
+    """
+    like, source = by_inner_chunks(array), _Source(array, check)
+    made: dask.array.Array = dask.array.from_array(
+        source,
+        chunks=like.chunks,
+        name=f"reencoded-{like.name}",
+        asarray=False,
+        meta=np.empty((0,) * array.ndim, dtype=array.dtype),
+    )
+    return made
+
+
+class _Source:
+    """An array that gives `Damaged` blocks where shards cannot be read."""
+
+    def __init__(self, array: ShardedArray, check: Check) -> None:
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self._array = array
+        self._is_compared = check == TWICE and not has_checksum(array.metadata)
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any] | Damaged:
+        spans = [s.indices(n)[:2] for s, n in zip(key, self.shape, strict=True)]
+        region = Box(tuple(a for a, _ in spans), tuple(b for _, b in spans))
+        try:
+            return self._read(region)
+        except CorruptShardError:
+            return self._by_shards(region)
+
+    def _by_shards(self, region: Box) -> npt.NDArray[Any] | Damaged:
+        """Read a region that cannot be read as a whole."""
+        out = np.full(region.shape, self._array.metadata.fill_value, self.dtype)
+        grid, bad = self._array.metadata.grid, []
+        for index in grid.shards_in(region):
+            part = grid.shard_box(index).intersect(region)
+            inside = part.shift(region.start)
+            try:
+                out[inside.slices] = self._read(part)
+            except CorruptShardError as error:
+                bad.append((inside, error))
+        return Damaged(out, tuple(bad)) if bad else out
+
+    def _read(self, region: Box) -> npt.NDArray[Any]:
+        found = self._array.read(region)
+        return self._agreed(region, found) if self._is_compared else found
+
+    def _agreed(self, region: Box, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What two reads, one after the other, give alike; there are three at most."""
+        afresh, store, metadata = self._array.afresh(), self._array.store, self._array.metadata
+        first = next(iter(metadata.grid.shards_in(region)), ())
+        error = CorruptShardError(
+            f"each read of the region {region.bounds} gives other values",
+            key=metadata.shard_key(first),
+        )
+        for _ in range(2):
+            again = afresh.read(region)
+            if _same(again, found):
+                return again
+            read_again(store, "", error)
+            found = again
+        raise error
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Whether two arrays of one shape have the same bits, or the same objects."""
+    if one.dtype.hasobject or one.dtype.kind == "T":
+        return bool(np.array_equal(one, other))
+    return one.tobytes() == other.tobytes()
+
+
+# ---- Conversions of arrays that exist: what passes as it is, what is re-encoded, and the plan
+
+
+_DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions(CodecKeywords, IndexKeywords, CopyKeywords):
+    """What a conversion makes of an array, checked."""
+
+    shards: Sized = "auto"  # shards in inner chunks; see :func:`shardwrite.shard`
+
+    def __post_init__(self) -> None:
+        check_manifest(self.manifest)
+        names = self.dimension_names
+        is_one = not isinstance(names, Iterable)
+        if names is not None and (
+            is_one or not all(name is None or isinstance(name, str) for name in names)
+        ):
+            remedy = "give a name or None for each axis"
+            raise SpecError("no names", field="dimension_names", value=names, remedy=remedy)
+        for field, allowed in (
+            ("checksum", (None, True, False)),
+            ("check", (True, False, TWICE)),
+            ("drop_empty", (True, False)),
+        ):
+            value = getattr(self, field)
+            is_text = isinstance(value, str)
+            if not any(value is choice or (is_text and value == choice) for choice in allowed):
+                raise SpecError(
+                    "no such choice", field=field, value=value, remedy=f"use one of {allowed}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Converting:
+    """A conversion of one array, planned."""
+
+    source: StoredArray  # the array that exists
+    chunks: ChunkSource  # the chunks to write
+    plan: Plan  # how they are written
+    passage: Passage | None  # how encoded chunks pass; None if they are decoded and re-encoded
+    reasons: tuple[str, ...]  # why they are; empty if they pass
+    memory_nbytes: int  # estimated memory of a worker process, in bytes
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """Metadata of the new array."""
+        return self.plan.metadata
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the source has the layout already."""
+        is_same = self.source.array.metadata.document == self.metadata.document
+        return is_same and not self.source.is_in_file and not self.source.is_foreign
+
+
+def convert_array(
+    source: StoredArray,
+    engine: Engine,
+    wanted: ConversionOptions,
+    options: PlanOptions,
+    into: Store,
+) -> Converting:
+    """Plan the conversion of an array.
+
+    - Raises ChangedError if the array has lost objects.
+    """
+    if not engine.shares_memory:
+        require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    _refuse_scattered(source)
+    check_nothing_lost(source)
+    old = source.array.metadata
+    told = source.told
+    if told.why_decoded and wanted.compressors == "keep":
+        wanted = replace(wanted, compressors="auto")
+    compressors, at = wanted.compressors, wanted.index_location
+    framing = framing_of(options.strategy)
+    if framing is not None:
+        compressors, at = framing.choose(compressors, at)
+    wanted = replace(wanted, compressors=compressors, index_location=at)
+    metadata, notes = _layout(source, wanted)
+    check_new(old.grid.shape, old.itemsize, metadata.grid.shards, metadata.grid.chunks)
+    passage = None if told.why_decoded else passage_between(old, metadata)
+    identity = source.identity if options.source_id is None else redacted(options.source_id)
+    if wanted.drop_empty:
+        identity += ":without empty chunks"
+    is_stable = options.source_id is not None
+    resources = waiting(resources_of(engine, options.memory_limit_nbytes), into, metadata)
+    if passage is None:
+        return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
+    decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
+    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
+    return Converting(
+        source,
+        StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
+        replace(made, notes=(*notes, *source.notes, *made.notes)),
+        passage,
+        (),
+        nbytes,
+    )
+
+
+def plan_of_copies(
+    metadata: ArrayMetadata,
+    source: SourceLayout,
+    resources: Resources,
+    options: PlanOptions,
+    *,
+    decodes: bool,
+) -> tuple[Plan, int]:
+    """Plan of a run that copies encoded chunks, and the memory of a worker process, in bytes.
+
+    - `decodes`: whether chunks are also decoded.
+    """
+    made = by_groups(make_plan(metadata, source, resources, options))
+    return made, copied_nbytes(made, decodes=decodes)
+
+
+def _refuse_scattered(source: StoredArray) -> None:
+    """Refuse an array that has the chunks of another one, one after the other."""
+    placed = source.array.metadata.placed
+    if isinstance(placed, ScatteredChunks):
+        raise SpecError(
+            f"{placed.why}, so that it holds them one after the other, and not the values",
+            field="src",
+            value=source.label,
+            remedy=placed.how_to_read,
+        )
+
+
+def _layout(
+    source: StoredArray, wanted: ConversionOptions
+) -> tuple[ArrayMetadata, tuple[str, ...]]:
+    """Metadata of the new array, and explanations of its shapes."""
+    old, notes = source.array.metadata.without_codecs_around, []
+    chunks = old.grid.chunks
+    if wanted.chunks is not None:
+        found = resolve_shapes(old.grid.shape, old.itemsize, None, wanted.chunks, ())
+        chunks = found[1]
+        notes += [note for note in found[2] if note.startswith("chunks")]
+    names = source.names if wanted.dimension_names is None else wanted.dimension_names
+    shards, note = shards_of_chunks(wanted.shards, old.grid.shape, chunks, old.itemsize, names)
+    layout = ConvertedLayout(
+        shards=shards,
+        chunks=chunks,
+        compressors=wanted.compressors,
+        checksum=wanted.checksum,
+        index_location=wanted.index_location if shards is not None else None,
+        dimension_names=wanted.dimension_names,
+        chunk_key_encoding=None if source.is_v3 else _DEFAULT_KEYS,
+        attributes=_attributes(source),
+        manifest=wanted.manifest,
+    )
+    return converted(old, layout), (*notes, note)
+
+
+def _attributes(source: StoredArray) -> Document | None:
+    """Attributes of the new array; None if they stay as they are.
+
+    xarray takes the fill value of a Zarr v2 array for missing values, and that of v3 for none. So
+    the new array says which values are missing.
+    """
+    metadata = source.array.metadata
+    kept = attributes_of(metadata.document)
+    has_mask = source.has_fill and source.names is not None and "_FillValue" not in kept
+    if source.is_v3 or not has_mask or metadata.dtype.kind not in "biufcSU":
+        return None
+    return {**kept, "_FillValue": mask_value(metadata.fill_value)}
+
+
+def _encoded_again(
+    source: StoredArray,
+    metadata: ArrayMetadata,
+    identity: tuple[str, bool],
+    resources: Resources,
+    wanted: ConversionOptions,
+    options: PlanOptions,
+) -> Converting:
+    """Plan a conversion that decodes all chunks and encodes them again."""
+    old = source.array.metadata
+    told = source.told
+    if told.why_decoded:
+        x = as_dask(told.values).astype(old.dtype, copy=False)
+    else:
+        x = to_reencode(source.array, wanted.check)
+    block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
+    made = make_plan(
+        metadata,
+        SourceLayout(x.chunks, n_tasks_of(x), *identity, source.array.loaded_nbytes(block_nbytes)),
+        resources,
+        options,
+        notes=source.notes,
+    )
+    made = waves_reruns(made, x)
+    made.check_fits()
+    return Converting(
+        source,
+        ReencodedChunks(
+            x, None if source.is_foreign else source.array, drop_empty=wanted.drop_empty
+        ),
+        made,
+        None,
+        (told.why_decoded,)
+        if told.why_decoded
+        else tuple(f"{reason} differ" for reason in what_differs(old, metadata)),
+        made.memory.total_nbytes,
+    )

@@ -1,0 +1,590 @@
+"""Exchanges of two names in one step.
+
+``record.json``
+    The name of the old tree, its inode number, and the layout that every array will get. It is
+    there from the beginning of the conversion to its end, and shuts out all other writers.
+``work-<token>/``
+    The work of the process that is at it. Each process that takes the work over renames this
+    directory first. A process that was frozen, and goes on later, then finds none of its paths.
+
+    ``work.json`` has the token, and the inode number of the new tree as soon as that is complete.
+    ``new/<leaf>`` is the new tree, which ordinary runs write. ``replaced`` is the old tree, after
+    the exchange.
+
+The steps in order, and in italics what stands at the name of the tree after a crash:
+
+1. Write the record. Refuse to go on if a run on one of the arrays has not ended. *The old tree.*
+2. Write the new tree in ``new/``, and compare it with the old one. *The old tree.*
+3. Note the inode number of the new tree, durably. Take the tree out of the consolidated metadata
+   of all groups above it. *The old tree, which these groups do not list.*
+4. Exchange the names of the two trees. *The old tree or the new one.* Where the system cannot
+   exchange names, the old tree becomes ``replaced``, and then the new one gets its name. *The old
+   tree, nothing, or the new one. The next call does the rest.*
+5. Sync the names, enter the new tree into that metadata, and remove the old tree. *The new tree.*
+6. Remove the record and its directory. *The new tree.*
+
+Giving up before step 4 enters the old tree again.
+
+The inode numbers tell the next process how far the last one came. If something else stands at the
+name, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import (
+    JournalError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    UntrustedStateError,
+)
+from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
+from shardwrite.journal.wing_states import RECORD, conversion_beside, refuse_in_place
+from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
+from shardwrite.stores.editing import give_room, keep_room
+from shardwrite.stores.files import check_movable, sync_entry, write_file
+from shardwrite.stores.looking import (
+    PATH_MAX,
+    as_store_error,
+    is_there,
+    listed,
+    owner_of,
+    parse_json,
+    read_file,
+)
+from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+
+_AT_FDCWD = -100  # paths are absolute; see renameat2(2)
+
+_EXCHANGE = 2
+
+_CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+def _find() -> Any:
+    """``renameat2`` of the C library; None if it has no such function (not on Linux)."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = (
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_uint,
+        )
+    return function
+
+
+_renameat2 = _find()
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths exchange what they name, in one step.
+
+    - `one`, `other`: absolute paths on one file system. Something stands at both.
+    - Returns: False if the system or the file system cannot do it. Nothing has changed then.
+    """
+    if _renameat2 is None:
+        return False
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+# ---- The record of a conversion in place, ``record.json``
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a conversion in place was begun with."""
+
+    first: str  # token of the process that began it
+    leaf: str  # name of the tree
+    old: int  # inode number of the old tree
+    layout: Mapping[str, str]  # digest of what each array becomes, by the path of the array
+
+    def to_json(self) -> bytes:
+        """The record as JSON text."""
+        return json.dumps(
+            {
+                "version": 1,
+                "first": self.first,
+                "leaf": self.leaf,
+                "old": self.old,
+                "layout": dict(self.layout),
+            }
+        ).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Record:
+        """Parse a record."""
+        found = parse_json(data)
+        if not isinstance(found, dict) or found.get("version") != 1:
+            raise ValueError("no record of a version that is known here")
+        first, leaf, old, layout = (found.get(n) for n in ("first", "leaf", "old", "layout"))
+        if not (
+            isinstance(first, str)
+            and isinstance(leaf, str)
+            and isinstance(old, int)
+            and isinstance(layout, dict)
+        ):
+            raise ValueError("it is not whole")  # noqa: TRY004 (of the file)
+        return cls(first, leaf, old, {str(name): str(seal) for name, seal in layout.items()})
+
+
+# ---- The directory of a conversion in place: ``<leaf>.conversion.shardwrite/`` beside the old
+# tree
+
+
+_WORK = "work.json"
+
+_ENDED, _DRAFT = "ended-", "draft-"
+
+_ADOPTS = "adopts"  # key in the layout of what an older version did with files of HDF5
+
+_MAX_TRIES = 8
+
+_STATE_NBYTES = 512
+
+"""More than the longest path of run state has, beside the path of its array."""
+
+
+def find_in_place(path: Path) -> bool:
+    """Whether a conversion of the tree at a path in its place was begun and has not ended.
+
+    What one that has ended has left behind is removed.
+    """
+    home = conversion_beside(path)
+    if not is_there(home):
+        return False
+    with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        _require_own(home)
+        data = read_file(home / RECORD)
+        record = None if data is None else _parsed(path, data)
+        if record is not None and _works(home, record):
+            return True
+        _tidy(home, "" if record is None else record.first)
+    return False
+
+
+def new_tree_of(path: Path) -> Path | None:
+    """Path of the new tree, while the tree at a path is converted in its place; None otherwise.
+
+    Nothing is changed. The path may be gone a moment later, if another process takes over.
+    """
+    works = listed(conversion_beside(path), WORK_PREFIX)
+    found = (work / "new" / path.name for work in works if is_there(work / RECORD))
+    return next((new for new in found if is_there(new)), None)
+
+
+def work_of(path: Path) -> Path | None:
+    """Directory of the work on a conversion of the tree at a path, whoever is at it."""
+    if not find_in_place(path):
+        return None
+    record = _parsed(path, read_file(conversion_beside(path) / RECORD) or b"")
+    return next(iter(_works(conversion_beside(path), record)), None)
+
+
+def layout_of(path: Path) -> Mapping[str, str]:
+    """What a conversion of the tree at a path was begun with; empty if there is none."""
+    if not find_in_place(path):
+        return {}
+    return _parsed(path, read_file(conversion_beside(path) / RECORD) or b"").layout
+
+
+def _inode(path: Path) -> int | None:
+    """Inode number of a directory; None if nothing stands there, 0 if it is no directory."""
+    with as_store_error(str(path), "cannot look at"):
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    return found.st_ino if stat.S_ISDIR(found.st_mode) else 0
+
+
+class InPlace:
+    """A conversion in place that this process works on. Make one with :meth:`begun`.
+
+    - `new_inode`: inode number of the new tree, once it is complete.
+    """
+
+    def __init__(self, path: Path, record: Record, token: str) -> None:
+        self.path, self._record, self._token = path, record, token
+        noted = read_file(self.work / _WORK)
+        self.is_fresh = noted is None  # no process has done anything before
+        self._new_inode = _new_inode_in(self.work, noted)
+
+    @classmethod
+    @contextlib.contextmanager
+    def begun(cls, path: Path, layout: Mapping[str, str] | None) -> Iterator[InPlace]:
+        """Begin a conversion in place, or take over one that was interrupted.
+
+        - `layout`: digest of what each array becomes, by the path of the array. None takes over a
+          conversion whatever it was begun with.
+        - Raises UntrustedStateError if another user has begun it.
+        """
+        for _ in range(_MAX_TRIES):
+            token = uuid.uuid4().hex
+            made = conversion_beside(path) / f"{WORK_PREFIX}{token}"
+            with as_store_error(str(conversion_beside(path)), "cannot begin"):
+                record = _recorded(path, layout)
+                if not _take_over(path, record, made):
+                    _tidy(conversion_beside(path), record.first)
+                    if layout is None:
+                        raise RunEndedError(
+                            "the conversion has ended", path=str(conversion_beside(path))
+                        )
+                    continue
+                if layout is None:
+                    give_room(made / RECORD)  # to give up on a full disk
+            with Lease(made, token):
+                this = cls(path, record, token)
+                this._write(this._new_inode)
+                yield this
+            return
+        raise JournalError(
+            f"{conversion_beside(path)} holds the record of a conversion without its work. Look at "
+            "it, and move it away, which deletes nothing",
+            path=str(conversion_beside(path)),
+        )
+
+    @property
+    def layout(self) -> Mapping[str, str]:
+        """What the conversion was begun with; see `begun`."""
+        return self._record.layout
+
+    @property
+    def work(self) -> Path:
+        """Directory of this process's work."""
+        return conversion_beside(self.path) / f"{WORK_PREFIX}{self._token}"
+
+    @property
+    def new(self) -> Path:
+        """Path of the new tree before the exchange."""
+        return self.work / "new" / self.path.name
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken this work over."""
+        return not is_there(self.work / RECORD)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the new tree was complete, so that the groups above may not list the old one."""
+        return self._new_inode is not None
+
+    @property
+    def scope(self) -> str:
+        """Scope of the temporary files of this conversion in the groups above."""
+        return f"conversion-{self._record.first}"
+
+    def check_current(self) -> None:
+        """Refuse to go on if another process has taken this work over.
+
+        - Raises RunEndedError if it has.
+        """
+        if self.is_lost:
+            raise RunEndedError("another process has taken over", path=str(self.work))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the exchange was begun, so that only the rest is left to do."""
+        here, there = _inode(self.path), _inode(self.new)
+        old, new = self._record.old, self._new_inode
+        if here == old:
+            return False
+        if new is not None and here == new:
+            return True
+        if new is not None and here is None and there == new:
+            return _inode(self.work / "replaced") == old or self._lost()
+        return self._lost()
+
+    def check_old(self) -> None:
+        """Refuse to go on if another process has replaced the old tree since this began."""
+        if _inode(self.path) != self._record.old:
+            raise JournalError(
+                f"another process has replaced {self.path} since its conversion began. Nothing of "
+                "it was changed. Make the call again to convert what lies there now",
+                path=str(self.path),
+            )
+
+    def _lost(self) -> bool:
+        home = conversion_beside(self.path)
+        raise JournalError(
+            f"{self.path} is not the tree that was to be converted there. Nothing is removed. Look "
+            f"at it and at {home}, and move that directory away, which deletes nothing",
+            path=str(home),
+        )
+
+    def check_movable(self) -> None:
+        """Refuse to go on if the system cannot rename the old tree."""
+        with as_store_error(str(self.path), "cannot exchange"):
+            check_movable(self.path, self.work)
+
+    def exchange(self, withdraw: Callable[[], None]) -> None:
+        """Give the name of the old tree to the new one (steps 3 and 4).
+
+        - Raises RunEndedError if another process has taken over.
+        """
+        if self.is_new:
+            return
+        with as_store_error(str(self.path), "cannot exchange"):
+            self._write(_inode(self.new))
+        withdraw()
+        with as_store_error(str(self.path), "cannot exchange"):
+            if not exchange(self.path, self.new):
+                os.rename(self.path, self.work / "replaced")
+                self._check_old(self.work / "replaced")
+                fsync_directory(self.work)
+                os.rename(self.new, self.path)
+            else:
+                self._check_old(self.new)
+
+    def _check_old(self, moved: Path) -> None:
+        """Put back what was moved if it is not the old tree."""
+        if _inode(moved) == self._record.old:
+            return
+        if moved == self.new:
+            exchange(self.path, self.new)
+        else:
+            os.rename(moved, self.path)
+        self._lost()
+
+    def settle(self) -> None:
+        """Finish the exchange of names, and make it durable (step 5), also after a crash."""
+        with as_store_error(str(self.path), "cannot finish the exchange of"):
+            if _inode(self.path) is None:
+                os.rename(self.new, self.path)
+            if _inode(self.new) == self._record.old:
+                os.rename(self.new, self.work / "replaced")
+            for directory in (self.path.parent, self.work, self.new.parent):
+                fsync_directory(directory)
+
+    def finish(self) -> None:
+        """Remove the old tree, and then the record (steps 5 and 6); `settle` comes first."""
+        with as_store_error(str(self.path), "cannot delete the old tree of"):
+            self._remove_data()
+        self._end()
+
+    def give_up(self) -> None:
+        """Remove the new tree and the record. The old tree stays as it is."""
+        with as_store_error(str(self.work), "cannot give up"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.new.parent, self.work / f"array-{uuid.uuid4().hex}")
+            self._remove_data()
+        self._end()
+
+    def _remove_data(self) -> None:
+        """Remove the trees that were moved into the directory of this work."""
+        found = parse_json(read_file(self.work / _WORK) or b"{}")
+        proof = Proof(self.work, found if isinstance(found, dict) else {})
+        for name in data_in(self.work):
+            remove_data(self.work, name, proof)
+
+    def _end(self) -> None:
+        over = conversion_beside(self.path) / f"{_ENDED}{self._token}"
+        with as_store_error(str(over), "cannot remove"):
+            os.rename(self.work, over)
+            _tidy(conversion_beside(self.path), self._record.first)
+
+    def _write(self, new_inode: int | None) -> None:
+        """Write the file of this process's work, durably."""
+        self.check_current()
+        data = json.dumps({"run": self._token, "new": new_inode}).encode()
+        write_file(self.work / _WORK, data, durability="full", attempt=self._token)
+        self._new_inode = new_inode
+
+
+def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
+    """The record of a conversion that was begun, or of one that begins now (step 1)."""
+    home = conversion_beside(path)
+    if layout is not None:
+        _check_length(path)
+    if layout is not None and not is_there(home / RECORD):
+        refuse_in_place(path.parent)
+    for _ in range(_MAX_TRIES):
+        # Another process may remove the directory as long as it is empty.
+        with contextlib.suppress(FileNotFoundError):
+            if layout is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(home, 0o700)
+            _require_own(home)
+            if layout is not None and not is_there(home / RECORD):
+                _link_record(path, layout)
+            break
+    record = _parsed(path, read_file(home / RECORD) or b"")
+    if record.layout.get(_ADOPTS) in ("move", "link"):
+        raise JournalError(
+            f"{home} is of an older version, which moved or linked files of HDF5 into {path} and "
+            "was interrupted. Finish that, or give it up with abandon, with the version that began "
+            "it",
+            path=str(home),
+        )
+    if layout is not None and dict(record.layout) != dict(layout):
+        names = {*record.layout, *layout}
+        others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
+        raise JournalError(
+            f"another conversion of {path} in its place was begun and has not ended; it makes "
+            f"something else of {', '.join(repr(name or '/') for name in others[:3])}. Make the "
+            "same call again to finish it, or give it up with abandon (shardwrite abandon)",
+            path=str(home),
+            differences=others,
+        )
+    return record
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a path beside which no run can work, as the paths there would be too long."""
+    longest = f"{CONVERSION_SUFFIX}/{WORK_PREFIX}{'0' * 32}/new/{path.name}{'0' * _STATE_NBYTES}"
+    most = PATH_MAX - len(os.fsencode(longest)) - 1
+    if len(os.fsencode(path)) > most:
+        raise SpecError(
+            "the path is too long, and those of what is written beside it would be, too",
+            field="src",
+            value=str(path),
+            remedy=f"rename directories above, so that the path has at most {most:,} bytes, or "
+            "convert into another place",
+        )
+
+
+def _parsed(path: Path, data: bytes) -> Record:
+    """The record of a conversion of the tree at a path."""
+    home = conversion_beside(path)
+    try:
+        record = Record.from_json(data)
+    except ValueError as error:
+        raise JournalError(
+            f"{home / RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
+            "move it away, which deletes nothing",
+            path=str(home),
+        ) from error
+    if record.leaf != path.name:
+        raise JournalError(
+            f"{home} was begun for another tree, {record.leaf!r}; move it away after a look",
+            path=str(home),
+        )
+    return record
+
+
+def _link_record(path: Path, layout: Mapping[str, str]) -> None:
+    """Write the record of a new conversion, unless another process is first."""
+    home, token = conversion_beside(path), uuid.uuid4().hex
+    draft = home / f"{_DRAFT}{token},{signature()}"
+    os.mkdir(draft)
+    record, is_first = Record(token, path.name, _inode(path) or 0, layout), False
+    try:
+        write_file(draft / RECORD, record.to_json(), durability="full", attempt=token)
+        keep_room(draft / RECORD)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(draft / RECORD, home / RECORD)
+            is_first = True
+        sync_entry(home / RECORD)
+    finally:
+        if not is_first:
+            note_failed(draft)
+            with contextlib.suppress(OSError):  # an error from above is the one to report
+                remove_state(draft)
+                os.rmdir(home)
+
+
+def _require_own(home: Path) -> None:
+    """Refuse a directory that this user has not made."""
+    found = os.lstat(home)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        owner = owner_of(home)
+        raise UntrustedStateError(
+            f"{home} is no directory of this user; its owner is {owner}, and it is not followed. "
+            f"Ask {owner} to finish or give up that conversion; or look at it and rename it, which "
+            "deletes nothing",
+            path=str(home),
+            owner=owner,
+        )
+
+
+def _works(home: Path, record: Record) -> list[Path]:
+    """Directory of the work, if there is any; before it was taken over, that is the draft.
+
+    The record in it tells it from directories that a process of an earlier version, which was
+    frozen meanwhile, has made again.
+    """
+    works = [work for work in listed(home, WORK_PREFIX) if is_there(work / RECORD)]
+    return works + listed(home, f"{_DRAFT}{record.first},")
+
+
+def _take_over(path: Path, record: Record, made: Path) -> bool:
+    """Rename the work of a process that is gone, or of one that has just begun, to `made`.
+
+    - Returns: False if there is none, because the conversion has ended.
+    """
+    home = conversion_beside(path)
+    for _ in range(_MAX_TRIES):
+        works = _works(home, record)
+        if not works:
+            return False
+        for holder in live_holders(works[0]):
+            raise JournalError(
+                f"{path} is being converted in its place by {holder.process.name}; last sign of "
+                f"life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+                path=str(home),
+                holder=holder.to_dict(),
+            )
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            os.rename(works[0], made)
+            fsync_directory(home)
+            return True
+    raise JournalError(f"processes take over {home} all the time", path=str(home))
+
+
+def _tidy(home: Path, first: str) -> None:
+    """Remove the record of a conversion that has ended, and then its directory.
+
+    The record is moved into the directory of the work that has ended. A process that comes late
+    finds no such directory, so it cannot remove the record of a later conversion.
+    """
+    for over in listed(home, _ENDED):
+        moved = over / "record-moved.json"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(home / RECORD, moved)
+            if _first_in(moved) not in ("", first):
+                with contextlib.suppress(FileExistsError):
+                    os.link(moved, home / RECORD)
+        remove_state(over)
+    for left in listed(home, _DRAFT):
+        if is_left_behind(left):
+            remove_state(left)
+    with contextlib.suppress(OSError):  # another conversion has begun, or something else lies there
+        os.rmdir(home)
+    fsync_directory(home.parent)
+
+
+def _first_in(path: Path) -> str:
+    """Token in a record; empty if another process has removed the record meanwhile."""
+    data = read_file(path)
+    return "" if data is None else Record.from_json(data).first
+
+
+def _new_inode_in(work: Path, data: bytes | None) -> int | None:
+    """Inode number of the new tree that a process has noted, if any."""
+    try:
+        found = parse_json(data or b"{}")
+    except ValueError as error:
+        raise StoreError(
+            f"{work / _WORK} is damaged: {error}", key=str(work / _WORK), errno=errno.EIO
+        ) from error
+    new = found.get("new") if isinstance(found, dict) else None
+    return new if isinstance(new, int) else None

@@ -1,0 +1,45 @@
+"""Engines, which run task graphs. They know nothing of shards.
+
+The engine is chosen as dask chooses: the active `distributed` client, else the configured
+scheduler, else threads. Each engine hands results back one by one, as they are computed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import dask
+import dask.multiprocessing
+from dask.base import get_scheduler, named_schedulers
+from dask.local import get_sync
+
+from shardwrite.engines.cluster import ClusterEngine, new_client
+from shardwrite.engines.local import Engine, LocalEngine, Stopped
+
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "new_client"]
+
+
+def active_engine() -> Engine:
+    """Engine for the scheduler that dask would use now."""
+    get = _scheduler()
+    owner = getattr(get, "__self__", None)
+    if owner is not None and hasattr(owner, "scheduler_info"):
+        return ClusterEngine(owner)
+    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
+    return LocalEngine(kinds.get(get, "threads"))
+
+
+def _scheduler() -> Any:
+    """Function that dask would compute with; None stands for dask's default.
+
+    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
+    client, and the import is avoided.
+    """
+    if "distributed" not in sys.modules:
+        chosen = dask.config.get("scheduler", None)
+        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
+            return named_schedulers[chosen.lower()]
+        if not chosen and not dask.config.get("get", None):
+            return None
+    return get_scheduler()

@@ -1,1 +1,0 @@
-"""The sharded format of Neuroglancer precomputed, ``neuroglancer_uint64_sharded_v1``."""

@@ -1,0 +1,432 @@
+"""The lines of a journal: JSON documents, each preceded by its crc32c.
+
+A journal file holds four kinds of lines:
+
+- The first line, a `Head`, names the process that writes the file.
+- Before a task commits anything, a `Beginning` gives the name that its temporary files will have.
+  They can then be removed by name, without listing the array.
+- After a task has committed shards, an `Entry` lists them. Its fields are columns with one value
+  for each shard, because a line for each small shard would cost more than the shard's own bytes.
+  A task that commits many bytes, or runs for long, writes several entries. All but the last say
+  that more follow; the last one ends the task and may list no shards.
+- A line with the field ``failed`` gives the error that ended a process's work early. It is only
+  shown to users; nothing else depends on it.
+
+Every line but the first has the field ``at``: seconds since the first line, by a clock that is
+never set back. Only reports depend on it. Lines of older versions do not have it.
+
+Two hosts never append to the same file, because network file systems lose such lines. Journals are
+not synced. A shard is always durable before its line is written, so lines that are lost in a power
+cut only mean that some shards are written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from crc32c import crc32c
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.journal.lease import this_process
+from shardwrite.journal.process import Process, deadline_text, is_past
+from shardwrite.stores.looking import as_store_error, opened, parse_json, read_limit, write_all
+
+_LARGEST = 2**63
+
+_LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """First line of a journal file."""
+
+    writer: Process  # the process that writes the file
+    driver: str  # name of the driver on whose behalf it writes
+    durability: str  # durability level of the commits
+    # Time of the first line by the clock of the process's host, in seconds since 1970. None if the
+    # file does not tell a plausible one.
+    begun: float | None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Fields of the journal line."""
+        return {
+            "writer": self.writer.to_dict(),
+            "driver": self.driver,
+            "durability": self.durability,
+            "begun": self.begun,
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON]) -> Head:
+        """Parse the fields of a journal line; a field of a wrong type counts as not known."""
+        writer, driver = found.get("writer"), found.get("driver", "")
+        durability, begun = found.get("durability"), found.get("begun")
+        return cls(
+            Process.from_dict(writer) if isinstance(writer, dict) else Process(),
+            str(driver),
+            durability if isinstance(durability, str) else "",
+            float(begun) if isinstance(begun, float | int) and 0 <= begun < _LATEST else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Shards that a task has committed: all of them, or those since its previous entry."""
+
+    attempt: str  # name of the attempt, which is part of the names of its temporary files
+    shards: tuple[int, ...]  # row-major ranks of the shards in the shard grid
+    # Size of each shard's object in bytes; 0 if the shard is empty by design and has no object
+    nbytes: tuple[int, ...]
+    # crc32c of each shard's index table, as little-endian pairs of uint64; 0 if the shard has no
+    # index
+    index_crcs: tuple[int, ...]
+    n_chunks: tuple[int, ...]  # number of inner chunks that hold data, for each shard
+    seconds: float  # time since the start of the task, in seconds
+    # Peak of the memory that the run has taken in the process so far, in bytes above what the
+    # process had when the run began; see `host.memory`
+    peak_nbytes: int
+    # Whether the task goes on, so that its temporary files may exist. A line without this field
+    # ends its task.
+    more: bool = False
+    # Time for which the task's thread was computing since the start of the task, in seconds. None
+    # if an older version has written the line.
+    cpu_seconds: float | None = None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Fields of the journal line."""
+        # `asdict` would copy every number.
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.more:
+            del found["more"]
+        if self.cpu_seconds is None:
+            del found["cpu_seconds"]
+        return found
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON], n_shards: int) -> Entry:
+        """Parse and check the fields of a journal line.
+
+        - `n_shards`: number of shards in the grid; every rank must be below it.
+        """
+        columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
+        lists: list[list[int]] = [
+            c for c in columns if isinstance(c, list) and all(type(v) is int and v >= 0 for v in c)
+        ]
+        if len(lists) < len(columns) or len({len(c) for c in lists}) != 1:
+            raise ValueError("columns are missing, or not of one length")
+        if any(rank >= n_shards for rank in lists[0]):
+            raise ValueError(f"there are only {n_shards} shards")
+        if any(n >= 2**63 for n in lists[1] + lists[3]) or any(crc >= 2**32 for crc in lists[2]):
+            raise ValueError("numbers are too large")
+        if found.get("more", False) not in (False, True):
+            raise ValueError("whether more follows is neither true nor false")
+        shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
+        seconds, peak_nbytes = found.get("seconds", 0.0), found.get("peak_nbytes", 0)
+        if (
+            not isinstance(seconds, int | float)
+            or not -_LARGEST < seconds < _LARGEST
+            or type(peak_nbytes) is not int
+        ):
+            raise ValueError("no times or sizes")
+        return cls(
+            attempt=str(found.get("attempt", "")),
+            shards=shards,
+            nbytes=nbytes,
+            index_crcs=index_crcs,
+            n_chunks=n_chunks,
+            seconds=float(seconds),
+            peak_nbytes=peak_nbytes,
+            more=bool(found.get("more", False)),
+            cpu_seconds=_duration(found.get("cpu_seconds")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Note that a task is about to commit shards."""
+
+    attempt: str  # name of the attempt
+    start: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
+    stop: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Fields of the journal line."""
+        return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON]) -> Beginning:
+        """Parse and check the fields of a journal line."""
+        attempt, corners = found.get("attempt"), found.get("begins")
+        # The name becomes part of a path.
+        if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
+            raise ValueError("no name of an attempt")
+        if (
+            not isinstance(corners, list)
+            or len(corners) != 2
+            or not all(_are_positions(corner) for corner in corners)
+        ):
+            raise ValueError("no box of shards")
+        start, stop = corners
+        return cls(attempt, tuple(start), tuple(stop))
+
+
+def _are_positions(found: JSON) -> bool:
+    return isinstance(found, list) and all(
+        type(n) is int and -_LARGEST < n < _LARGEST for n in found
+    )
+
+
+def time_in(line: Mapping[str, JSON]) -> float | None:
+    """Seconds from the first line of a journal to another line; None if the line does not tell."""
+    return _duration(line.get("at"))
+
+
+def _duration(found: JSON) -> float | None:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 <= found < _LATEST else None  # type: ignore[arg-type, operator]
+
+
+def cause_of(error: BaseException) -> str:
+    """Short text for an error: its class, and the symbolic name of its error number if it has one.
+
+    Examples
+    --------
+    >>> cause_of(OSError(28, "No space left on device")), cause_of(ValueError("x"))
+    ('OSError ENOSPC', 'ValueError')
+    """
+    number = getattr(error, "errno", None)
+    return (
+        f"{type(error).__name__} "
+        f"{errno.errorcode.get(number, '') if isinstance(number, int) else ''}"
+    ).strip()
+
+
+def encode_line(fields: Mapping[str, JSON]) -> bytes:
+    """Bytes of a journal line: checksum in hexadecimal, space, JSON text and newline."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (crc32c(text), text)
+
+
+def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, JSON] | None]:
+    """Parse the lines of a journal file.
+
+    A lost line only means that some shards are written again; no shard is lost.
+
+    - Yields: fields of the line. None if the line is torn, its checksum differs, or it is not a
+      JSON object.
+    """
+    for line in _lines(blocks):
+        try:
+            fields = (
+                parse_json(line[9:])
+                if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:])
+                else None
+            )
+        except ValueError:
+            fields = None
+        yield fields if isinstance(fields, dict) else None
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines that are not empty, without their newlines.
+
+    Of a line that exceeds the read limit, only the beginning is kept, so its checksum differs.
+    """
+    limit = read_limit()
+    held: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        if sum(map(len, held)) <= limit:
+            held.append(first)
+        for line in others:
+            yield from filter(None, [b"".join(held)])
+            held = [line]
+    yield from filter(None, [b"".join(held)])
+
+
+# ---- Writing of journals: each process has its own files, which no other process opens for
+# writing
+
+
+TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
+
+_MAX_OPEN = 64
+
+_writers: dict[tuple[str, str, Process | None], JournalWriter] = {}
+
+_lock = threading.Lock()
+
+
+def admit(run_path: Path, driver: str) -> None:
+    """Write the token that allows a driver, and the processes that work for it, to commit.
+
+    The token is a file in the run's directory, and is removed when the run ends.
+    """
+    path = run_path / f"{TOKEN}{driver}"
+    with as_store_error(str(path), "cannot take part in the run"):
+        fd = opened(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
+        try:
+            write_all(fd, deadline_text(path))
+        finally:
+            os.close(fd)
+
+
+def ensure_current(run_path: str, driver: str) -> None:
+    """Check that a run has neither ended nor been taken over: its token still exists.
+
+    The token is opened, because opening a file asks the server of a network file system, while
+    `stat` may be answered from a cache. No ages or clocks are compared, unless the token holds a
+    deadline; see :mod:`shardwrite.journal.process`.
+
+    - Raises RunEndedError if the token is gone.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = opened(f"{run_path}/{TOKEN}{driver}", flags)
+        try:
+            is_late = is_past(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError as error:
+        raise _ended(run_path) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno
+        ) from error
+    if is_late:
+        raise StoreError(
+            "the lease of this run could not be renewed in time, so another process may have taken "
+            "it over; make the same call again",
+            key=run_path,
+            errno=errno.ETIMEDOUT,
+        )
+
+
+def _ended(run_path: str) -> RunEndedError:
+    return RunEndedError("this run has ended, or another has taken its place", path=run_path)
+
+
+def own_journals(driver: str) -> str:
+    """Prefix of the names of the journals that this process writes for a driver."""
+    me = this_process()
+    return f"journal-{driver}-{me.host}-{me.pid}-"
+
+
+class JournalWriter:
+    """Journal of one process for one run. Its file is made when the first line is written.
+
+    - `begun`: time at which this process began to work on the run, in seconds of
+      `time.perf_counter`.
+    """
+
+    def __init__(
+        self, run_path: str, driver: str, durability: str, author: Process | None = None
+    ) -> None:
+        self._run_path, self._driver, self._durability = run_path, driver, durability
+        self._author = author
+        self.begun = time.perf_counter()
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._opened = self.begun
+
+    def append(self, fields: Mapping[str, JSON]) -> None:
+        """Write a line, with the time since the first line of the file in seconds as ``at``.
+
+        - Raises RunEndedError if the run's directory is gone.
+        """
+        with self._lock:
+            try:
+                if self._fd < 0:
+                    self._open()
+                at = round(time.perf_counter() - self._opened, 3)
+                self._write(encode_line({**fields, "at": at}))
+            except FileNotFoundError as error:
+                raise _ended(self._run_path) from error
+            except OSError as error:
+                self._abandon()  # the line may be torn, so no other may follow it in this file
+                raise StoreError(
+                    f"cannot write the journal: {error.strerror}",
+                    key=self._run_path,
+                    errno=error.errno,
+                ) from error
+
+    def _open(self) -> None:
+        name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
+        self._fd = opened(Path(self._run_path) / name, flags, 0o666)
+        author = this_process() if self._author is None else self._author
+        head = Head(author, self._driver, self._durability, round(time.time(), 3))
+        self._opened = time.perf_counter()
+        self._write(encode_line(head.to_dict()))
+
+    def _write(self, line: bytes) -> None:
+        write_all(self._fd, line)
+
+    def _abandon(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            # If this loses a line, some shards are written again, and no more than that.
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def close(self) -> None:
+        """Close the file. A later line opens a new one."""
+        with self._lock:
+            self._abandon()
+
+    def __del__(self) -> None:
+        # A task may hold it, and write a line, after all journals of its driver were closed.
+        self._abandon()
+
+
+class FarJournal:
+    """Journal of a process that does not see the run's directory: it writes nothing.
+
+    The reports of its tasks say what they committed, and the driver writes that into a journal.
+
+    - `begun`: time at which the task began, in seconds of `time.perf_counter`.
+    """
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+
+    def append(self, fields: Mapping[str, JSON]) -> None:
+        """Leave a line to the driver."""
+
+
+def journal_for(
+    run_path: str, driver: str, durability: str, author: Process | None = None
+) -> JournalWriter:
+    """Get the journal of this process for a run and a driver; make it if there is none.
+
+    At most `_MAX_OPEN` journals are kept open; the oldest is closed to make room for a new one.
+
+    - `durability`: durability level of the commits; used only if the journal is new.
+    """
+    key = (run_path, driver, author)
+    with _lock:
+        if key not in _writers:
+            while len(_writers) >= _MAX_OPEN:
+                _writers.pop(next(iter(_writers))).close()
+            _writers[key] = JournalWriter(run_path, driver, durability, author)
+        return _writers[key]
+
+
+def close_journals(but_of: Collection[str]) -> None:
+    """Close all journals that this process has open, but those of some drivers.
+
+    Tasks of a run that was interrupted may have opened theirs when their driver had gone already.
+    """
+    with _lock:
+        for key in [key for key in _writers if key[1] not in but_of]:
+            _writers.pop(key).close()

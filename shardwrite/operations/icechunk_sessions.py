@@ -1,0 +1,137 @@
+"""Calls that take a session of Icechunk, and commit it once when everything is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from shardwrite._version import __version__
+from shardwrite.engines.choice import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.place.run_state import own_run_dir
+from shardwrite.results import counted
+from shardwrite.runs.result import WriteResult
+from shardwrite.stores.opening import is_session
+
+_A = TypeVar("_A")
+_R = TypeVar("_R")
+
+_REFUSED = {
+    "compute": (True, "the session is committed at the end of the call", "leave it out"),
+    "return_stored": (
+        False,
+        "the session is committed at the end of the call",
+        "leave it out, and read the snapshot",
+    ),
+    "keep_report": (
+        False,
+        "Icechunk takes no other objects than arrays and groups",
+        "leave it out",
+    ),
+    "format": (None, "Icechunk takes only the keys of Zarr v3", "leave it out"),
+}
+"""Keywords that have only one value with a session: the value, why, and what to do."""
+
+
+def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+    """Let a function that writes take sessions of Icechunk for its stores.
+
+    The function writes into each session, and then each is committed, with the `message` of its
+    arguments. If the function raises, the sessions are left as they were before.
+
+    - `function`: the function. It returns a `WriteResult`, or a list of them, one for each store.
+      Its arguments have a `store` or `stores`.
+    """
+
+    @wraps(function)
+    def called(arguments: _A) -> _R:
+        given: Any = arguments
+        word = "stores" if hasattr(given, "stores") else "store"
+        found, message = getattr(given, word), given.message
+        many = list(found) if isinstance(found, list | tuple) else [found]
+        if not any(map(is_session, many)):
+            if message is not None:
+                remedy = "leave it out, or give a session of Icechunk"
+                raise SpecError(
+                    "is for commits, and this store has none",
+                    field="message",
+                    value=message,
+                    remedy=remedy,
+                )
+            return function(arguments)
+        _check(given, message)
+        with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
+            into: Any = stores if isinstance(found, list | tuple) else stores[0]
+            made: Any = function(replace(given, run_dir=run_dir, **{word: into}))
+        results = _commit(stores, made if isinstance(made, list) else [made], message)
+        return cast("_R", results if isinstance(made, list) else results[0])
+
+    return called
+
+
+def _check(given: object, message: Any) -> None:
+    """Refuse what does not go with a session."""
+    if message is not None and not (isinstance(message, str) and message.strip()):
+        remedy = "give a text, or leave it out"
+        raise SpecError("no message", field="message", value=message, remedy=remedy)
+    for word, (only, why, remedy) in _REFUSED.items():
+        value = getattr(given, word, only)
+        if value != only:
+            raise SpecError(
+                f"does not go with a session: {why}", field=word, value=value, remedy=remedy
+            )
+
+
+@contextlib.contextmanager
+def _written(many: Sequence[Any]) -> Iterator[list[Any]]:
+    """Stores in place of sessions, which are left as they were if the block raises.
+
+    Other things are what they were. A session that is given twice has one store.
+    """
+    from shardwrite.stores.session_store import SessionStore
+
+    opened: dict[int, SessionStore] = {}
+    try:
+        for one in many:
+            if is_session(one) and id(one) not in opened:
+                for_processes = not active_engine().shares_memory
+                opened[id(one)] = SessionStore.to_write(one, for_processes=for_processes)
+        yield [opened.get(id(one), one) for one in many]
+    except BaseException as error:
+        for store in opened.values():
+            store.discard()
+        if opened:
+            error.add_note("Nothing was committed, and the session is as it was before this call.")
+        raise
+
+
+def _commit(
+    stores: Sequence[Any], results: Sequence[WriteResult], message: str | None
+) -> list[WriteResult]:
+    """Commit each session once, and enter its snapshot into the results.
+
+    - Raises ConflictError if another writer has moved the branch.
+    """
+    from shardwrite.stores.session_store import SessionStore
+
+    made: dict[int, tuple[str, str]] = {}
+    for store in stores:
+        if isinstance(store, SessionStore) and id(store) not in made:
+            own = [found for found, into in zip(results, stores, strict=True) if into is store]
+            told = _message(store, own) if message is None else message
+            made[id(store)] = store.commit(told), told
+    commits = [made.get(id(store), (None, None)) for store in stores]
+    return [
+        replace(found, snapshot=snapshot, message=told)
+        for found, (snapshot, told) in zip(results, commits, strict=True)
+    ]
+
+
+def _message(store: Any, results: Sequence[WriteResult]) -> str:
+    """Message of a commit, which names the arrays and counts the shards."""
+    names = [found.path.removesuffix(f" in {store!r}") for found in results]
+    n_shards = sum(found.n_shards for found in results)
+    return f"{', '.join(names)}: {counted(n_shards, 'shard')}, written by shardwrite {__version__}"

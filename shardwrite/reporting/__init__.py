@@ -1,1 +1,0 @@
-"""Reports of runs: from journals to numbers, advice, text and pictures."""

@@ -1,0 +1,1 @@
+"""What a person looks at: HTML, pictures of the shard grid, bars, and reports of runs."""

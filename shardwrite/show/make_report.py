@@ -1,0 +1,467 @@
+"""From the timeline of a run to its report."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.entry.public import public
+from shardwrite.errors import IncompleteError, JournalError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.journal.bucket_runs import fetched
+from shardwrite.journal.lease import live_holders
+from shardwrite.journal.neighbours import Beside, look_beside
+from shardwrite.journal.plan_record import RunRecord
+from shardwrite.journal.receipt import Receipt, read_receipt
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.takeover import metadata_of
+from shardwrite.place.base import REPORT_NAME
+from shardwrite.place.target import Target, resolve_target
+from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.show.report import RunReport
+from shardwrite.show.report_facts import Pause, PlanFigures, Span, WorkerReport, printed
+from shardwrite.show.timeline import Commits, Timeline, Worker, timeline_of
+
+_MAX_WORKERS = 128  # processes that a report names
+
+_MAX_LANES = 32  # threads of a process that the picture tells apart
+
+_MANY_SPANS = 1_500  # spans of all processes that are kept as they are
+
+_N_SPANS = 8_000  # most spans of a report, if neighbours are joined
+
+_N_STEPS = 120  # steps of the throughput
+
+_SHORTEST_PAUSE = 5.0  # seconds
+
+_PAUSE_SHARE = 0.1  # of the duration without pauses
+
+_TOLERANCE = 0.005  # seconds by which spans of one thread may overlap: times are rounded
+
+_SHORTEST = 0.001  # seconds
+
+
+def figures_in(record: RunRecord) -> PlanFigures:
+    """Figures of the plan that the record of a run holds. What is no number counts as unknown."""
+
+    def number(name: str) -> float:
+        found: JSON = record.figures.get(name)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(found) if is_number and 0 <= found < 2**62 else 0.0  # type: ignore[arg-type, operator]
+
+    return PlanFigures(
+        layout=record.layout if record.layout in ("fused", "direct", "staged") else "",
+        n_tasks=int(number("tasks")),
+        n_waves=int(number("waves")),
+        threads_per_process=int(number("threads_per_process")),
+        memory_nbytes=int(number("memory_nbytes")),
+        memory_limit_nbytes=int(number("memory_limit_nbytes")),
+        source_reruns=number("source_reruns"),
+    )
+
+
+class _Clock:
+    """Seconds since the start of a run, without the pauses in which no process worked on it.
+
+    - `stretches`: times in which a process worked, in seconds since 1970.
+    """
+
+    def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
+        merged: list[list[float]] = []
+        for start, stop in sorted(stretches):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], stop)
+            else:
+                merged.append([start, stop])
+        worked = sum(stop - start for start, stop in merged)
+        least = max(_SHORTEST_PAUSE, _PAUSE_SHARE * worked)
+        self.begun = merged[0][0] if merged else 0.0
+        self.pauses: list[Pause] = []
+        wall, own = [self.begun], [0.0]
+        for (_, stop), (start, _) in itertools.pairwise(merged):
+            if start - stop > least:
+                at = own[-1] + stop - wall[-1]
+                self.pauses.append(Pause(round(at, 3), round(start - stop, 3)))
+                wall += [stop, start]
+                own += [at, at]
+        last = merged[-1][1] if merged else 0.0
+        wall.append(max(last, wall[-1]))
+        own.append(own[-1] + wall[-1] - wall[-2])
+        self._wall, self._own = np.array(wall), np.array(own)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the run without pauses."""
+        return float(self._own[-1])
+
+    def at(self, times: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Convert times in seconds since 1970."""
+        own: npt.NDArray[np.float64] = np.interp(
+            np.asarray(times, dtype=np.float64), self._wall, self._own
+        )
+        return own
+
+
+def report_file(run: RunDirectory, metadata: ArrayMetadata, *, call_seconds: float) -> bytes:
+    """Content of the file with the report of a run whose shards are all written."""
+    report = make_report(
+        run.target.label,
+        run.record,
+        timeline_of(run, metadata),
+        state="finished",
+        now=time.time(),
+        call_seconds=call_seconds,
+    )
+    return report.to_json().encode() + b"\n"
+
+
+def make_report(
+    path: str,
+    record: RunRecord,
+    timeline: Timeline,
+    *,
+    state: str,
+    now: float,
+    call_seconds: float = 0.0,
+) -> RunReport:
+    """Make the report of a run from its timeline.
+
+    - `state`: state of the run.
+    - `now`: the current time, in seconds since 1970. Processes that are alive have worked until
+      now.
+    - `call_seconds`: duration of the one call that has done all of it, which begins before the
+      first task; 0 if there were several.
+    """
+    ledger, commits = timeline.ledger, timeline.commits
+    is_running = state == "running"
+    stretches = [s for w in timeline.workers if (s := _stretch(w, now, is_running))]
+    if call_seconds and stretches:
+        end = max(stop for _, stop in stretches)
+        stretches.append((end - call_seconds, end))
+    clock = _Clock(stretches)
+    spans = _spans(timeline, clock, now if is_running else None)
+    return RunReport(
+        path=path,
+        run=record.run,
+        state=state,
+        told_by="journal",
+        begun=clock.begun,
+        seconds=round(clock.seconds, 3),
+        n_shards=ledger.grid.n_shards,
+        n_done=ledger.n_done,
+        n_empty=len(ledger.empty),
+        raw_nbytes=int(timeline.raw_nbytes.sum()),
+        done_nbytes=int(timeline.raw_nbytes[ledger.is_done].sum()),
+        stored_nbytes=int(ledger.nbytes.sum()),
+        durability=record.durability,
+        plan=figures_in(record),
+        workers=_workers(timeline, clock, spans, now),
+        n_workers=len(timeline.workers),
+        pauses=tuple(clock.pauses[:_MAX_WORKERS]),
+        throughput=_throughput(commits, clock),
+        n_again=timeline.n_again,
+        n_redone=timeline.n_redone,
+        n_interrupted=sum(not timeline.workers[t.worker].is_alive for t in timeline.open_tasks)
+        if state != "finished"
+        else 0,
+        failures=dict(
+            Counter(printed(c) for w in timeline.workers for c in w.failures).most_common(20)
+        ),
+        notes=_notes(timeline),
+    )
+
+
+def _notes(timeline: Timeline) -> tuple[str, ...]:
+    notes = []
+    if timeline.n_untimed:
+        notes.append(
+            f"{timeline.n_untimed:,} commits have no time, because an older version of shardwrite "
+            "has written them. They are missing in the pictures."
+        )
+    if len(timeline.workers) > _MAX_WORKERS:
+        notes.append(
+            f"Only the first {_MAX_WORKERS} of {len(timeline.workers):,} processes are shown."
+        )
+    return tuple(notes)
+
+
+def _stretch(worker: Worker, now: float, is_running: bool) -> tuple[float, float] | None:
+    if worker.begun is None:
+        return None
+    last = worker.begun if worker.last is None else max(worker.begun, worker.last)
+    return worker.begun, max(last, now) if is_running and worker.is_alive else last
+
+
+def _spans(timeline: Timeline, clock: _Clock, now: float | None) -> list[list[Span]]:
+    """Spans of each process: commits, and tasks that have not ended."""
+    commits = timeline.commits
+    starts, stops = clock.at(commits.start), clock.at(commits.stop)
+    order = np.argsort(starts, kind="stable")
+    found: list[list[Span]] = [[] for _ in timeline.workers]
+    ends: list[list[tuple[float, int]]] = [[] for _ in timeline.workers]  # heaps: end of each lane
+    rows = zip(
+        commits.worker[order].tolist(),
+        starts[order].tolist(),
+        stops[order].tolist(),
+        commits.n_shards[order].tolist(),
+        strict=True,
+    )
+    for worker, start, stop, n in rows:
+        lane = _lane(ends[worker], start, stop)
+        found[worker].append(Span(lane, round(start, 3), round(stop, 3), n))
+    for task in timeline.open_tasks:
+        worker = timeline.workers[task.worker]
+        until = now if now is not None and worker.is_alive else worker.last
+        start = float(clock.at(task.start))
+        stop = max(start, float(clock.at(until if until is not None else task.start)))
+        lane = _lane(ends[task.worker], start, stop)
+        found[task.worker].append(
+            Span(lane, round(start, 3), round(stop, 3), task.n_shards, "open")
+        )
+    if sum(map(len, found)) <= _MANY_SPANS:
+        return found
+    n_lanes = sum(min(len(lanes), _MAX_LANES) for lanes in ends)
+    gap = clock.seconds / max(4, min(200, _N_SPANS // max(1, 2 * n_lanes)))
+    return [_joined(spans, gap) for spans in found]
+
+
+def _lane(ends: list[tuple[float, int]], start: float, stop: float) -> int:
+    """Lane of the next span: the one that is free for longest, or a new one."""
+    if ends and (ends[0][0] <= start + _TOLERANCE or len(ends) == _MAX_LANES):
+        lane = ends[0][1]
+        heapq.heapreplace(ends, (max(stop, ends[0][0]), lane))
+        return lane
+    lane = len(ends)
+    heapq.heappush(ends, (stop, lane))
+    return lane
+
+
+def _joined(spans: Sequence[Span], gap: float) -> list[Span]:
+    """Join spans of a lane whose distance is below `gap` seconds, so that few are left."""
+    last: dict[tuple[int, str], int] = {}
+    found: list[Span] = []
+    for span in spans:
+        key = (span.lane, span.state)
+        if key in last and span.start - found[last[key]].stop < gap:
+            before = found[last[key]]
+            stop, n = max(before.stop, span.stop), before.n_shards + span.n_shards
+            found[last[key]] = replace(before, stop=stop, n_shards=n)
+        else:
+            last[key] = len(found)
+            found.append(span)
+    return found
+
+
+def _workers(
+    timeline: Timeline, clock: _Clock, spans: Sequence[Sequence[Span]], now: float
+) -> tuple[WorkerReport, ...]:
+    commits, n = timeline.commits, len(timeline.workers)
+
+    def total(values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> list[float]:
+        sums: list[float] = np.bincount(commits.worker, values, minlength=n).tolist()
+        return sums
+
+    n_shards, raw = total(commits.n_shards), total(commits.raw_nbytes)
+    busy, cpu = total(commits.stop - commits.start), total(commits.cpu_seconds)
+    found = []
+    for k, worker in enumerate(timeline.workers[:_MAX_WORKERS]):
+        start, stop = clock.at(_stretch(worker, now, worker.is_alive) or (clock.begun,) * 2)
+        found.append(
+            WorkerReport(
+                name=printed(worker.name),
+                job=printed(worker.job),
+                is_alive=worker.is_alive,
+                start=round(float(start), 3),
+                stop=round(float(stop), 3),
+                n_shards=int(n_shards[k]),
+                raw_nbytes=int(raw[k]),
+                busy_seconds=round(busy[k], 3),
+                cpu_seconds=-1.0 if math.isnan(cpu[k]) else round(cpu[k], 3),
+                peak_nbytes=min(max(0, worker.peak_nbytes), 2**62),
+                spans=tuple(spans[k]),
+            )
+        )
+    return tuple(found)
+
+
+def _throughput(commits: Commits, clock: _Clock) -> tuple[float, ...]:
+    """Decoded bytes per second in equal steps; those of a commit are spread over its time."""
+    if not len(commits) or clock.seconds <= 0:
+        return ()
+    start, stop = clock.at(commits.start), clock.at(commits.stop)
+    start = np.minimum(start, stop - min(_SHORTEST, clock.seconds / _N_STEPS))
+    n_steps = max(1, min(_N_STEPS, 2 * len(commits)))
+    edges = np.linspace(0.0, clock.seconds, n_steps + 1)
+    done = [
+        float((commits.raw_nbytes * np.clip((t - start) / (stop - start), 0.0, 1.0)).sum())
+        for t in edges
+    ]
+    done[0] = 0.0
+    return tuple(round(rate, 1) for rate in (np.diff(done) * n_steps / clock.seconds).tolist())
+
+
+# ---- Report of a run, while it goes on, after it was interrupted, or after it has ended
+
+
+_NO_TIMES = (
+    "The journal of a run is removed when it ends. Write with keep_report=True (--keep-report) to "
+    "keep its report, with a timeline, in the array."
+)
+
+
+@public
+def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunReport:
+    """Report how the run on an array goes, or went. Nothing is written.
+
+    The report of a run that has not ended is made from its journals. Of a run that has ended, it is
+    the one that ``keep_report=True`` has kept. Without one, only totals are known.
+
+    Parameters
+    ----------
+    store : str, path, or store or node of zarr-python
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
+    name : str, optional
+        Path of the array in the store.
+    run_dir : str or path, optional
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    RunReport
+        The report. Print it, show it in a notebook, or see its fields.
+
+    Raises
+    ------
+    IncompleteError
+        If nothing was begun there, or another program has written the array.
+    JournalError
+        If the state of the run, the report or the receipt is damaged.
+    UntrustedStateError
+        If the state beside the array is not trusted, and the array holds neither a report nor a
+        receipt.
+    StoreError
+        If something cannot be read.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> x = da.ones((400, 400), chunks=100)
+    >>> result = x.to_sharded_zarr(path, shards=200, chunks=100, keep_report=True)
+    >>> report = shardwrite.report(path)
+    >>> report.state, report.n_done
+    ('finished', 4)
+    """
+    target = fetched(resolve_target(store, name, run_dir, is_read=True))
+    beside = look_beside(target)
+    run = _run_of(beside)
+    if run is not None:
+        return _of_journals(run)
+    receipt = read_receipt(target) if target.place.kind() == "array" else None
+    found = _kept(target, receipt)
+    if found is not None:
+        return found
+    if receipt is not None and receipt.result:
+        result = result_from_receipt(receipt.result, target.label)
+        return _of_receipt(receipt, result, beside)
+    if beside.untrusted is not None:
+        raise beside.untrusted
+    raise IncompleteError(
+        f"no run of shardwrite is known for {target.label}; check the path, or write the array",
+        missing=[str(target.run_path)],
+    )
+
+
+def _run_of(beside: Beside) -> RunDirectory | None:
+    """The run to report on: the one that makes the array, or else an update that somebody makes."""
+    if beside.run is not None:
+        return beside.run
+    at_work = [run for run in beside.updates if live_holders(run.path, looking=True)]
+    return next(iter([*at_work, *beside.updates]), None)
+
+
+def _of_journals(run: RunDirectory) -> RunReport:
+    found = timeline_of(run, metadata_of(run))
+    # Read after the journals: a process that has a journal here has a lease, if it lives.
+    state = "running" if live_holders(run.path, looking=True) else "interrupted"
+    return make_report(run.target.label, run.record, found, state=state, now=time.time())
+
+
+def _kept(target: Target, receipt: Receipt | None) -> RunReport | None:
+    """The report that the array holds, if there is one."""
+    data = target.place.read(REPORT_NAME)
+    if data is None:
+        return None
+    try:
+        found = RunReport.from_json(data)
+    except ValueError as error:
+        path = f"{target.label}/{REPORT_NAME}"
+        raise JournalError(f"{path} is no report ({error}); remove it", path=path) from error
+    runs = [] if receipt is None else [receipt.run, *(e.run for e in receipt.updates)]
+    notes = list(found.notes)
+    if found.run not in runs:
+        notes.append("The receipt of the array does not know this run.")
+    elif runs and runs[-1] != found.run:
+        notes.append("The array was changed by later runs, of which no report was kept.")
+    return _with(found, target.label, tuple(notes))
+
+
+def _with(found: RunReport, path: str, notes: tuple[str, ...]) -> RunReport:
+    """A report that was kept, with the path at which the array lies now."""
+    return replace(found, path=path, notes=notes, told_by="report", state="finished")
+
+
+def _of_receipt(receipt: Receipt, result: WriteResult, beside: Beside) -> RunReport:
+    """Report of a run of which only the receipt is left."""
+    n = result.n_shards + result.n_empty_shards
+    seconds = receipt.result.get("seconds")
+    return RunReport(
+        path=result.path,
+        run=receipt.run,
+        state="finished",
+        told_by="receipt",
+        begun=0.0,
+        seconds=float(seconds) if isinstance(seconds, int | float) and 0 < seconds < 2**40 else 0.0,
+        n_shards=n,
+        n_done=n,
+        n_empty=result.n_empty_shards,
+        raw_nbytes=result.raw_nbytes,
+        done_nbytes=result.raw_nbytes,
+        stored_nbytes=result.stored_nbytes,
+        durability=receipt.durability,
+        plan=PlanFigures(layout=result.layout, n_tasks=result.n_tasks),
+        workers=tuple(
+            _of_peak(str(process), peak)
+            for process, peak in list(result.peak_nbytes_by_process.items())[:128]
+            if type(peak) is int and peak >= 0
+        ),
+        n_workers=len(result.peak_nbytes_by_process),
+        failures={},
+        notes=(_NO_TIMES, *beside.warnings),
+    )
+
+
+def _of_peak(name: str, peak_nbytes: int) -> WorkerReport:
+    return WorkerReport(
+        name=printed(name),
+        job="",
+        is_alive=False,
+        start=0.0,
+        stop=0.0,
+        n_shards=0,
+        raw_nbytes=0,
+        busy_seconds=0.0,
+        cpu_seconds=-1.0,
+        peak_nbytes=peak_nbytes,
+    )

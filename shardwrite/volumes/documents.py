@@ -1,0 +1,225 @@
+"""The ``info`` of a volume, which runs on several scales change one after the other.
+
+In a directory, one process at a time changes it, under a claim. In a bucket, it is replaced only if
+it is still the version that was read. In another store, the processes that share the directory of
+run state change it under a claim there.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.journal.documents import wait_for_others
+from shardwrite.journal.lock import Claim, alone_beside
+from shardwrite.legacy.place import TransformerPlace
+from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target, resolve_new, resolve_target
+from shardwrite.stores.base import Capability
+from shardwrite.stores.files import discard_file, write_file
+from shardwrite.stores.looking import is_there, parse_json, read_limit
+from shardwrite.volumes.info import INFO
+
+_ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one
+
+Change = Callable[[Any], Document]
+
+Replace = Callable[[bytes | None], bytes | None]
+
+
+def read_volume(place: Place) -> Any:
+    """The parsed ``info`` at a place; None if there is none."""
+    return _parsed(place.read(INFO), place)
+
+
+def _parsed(data: bytes | None, place: Place) -> Any:
+    if data is None:
+        return None
+    try:
+        found = parse_json(data)
+        if found is None:
+            raise ValueError("it holds null")  # noqa: TRY301 (which is not absence)
+    except ValueError as error:
+        raise SpecError(
+            f"not valid: {error}",
+            field=INFO,
+            value=f"{place.label}/{INFO}",
+            remedy="mend it, or remove it",
+        ) from error
+    return found
+
+
+def change_info(volume: Target, change: Change, durability: str) -> None:
+    """Write a new ``info``, made from the one that stands there, while no other process does so.
+
+    - `change`: makes the new document of the old one, or of None. It may be called several times.
+    """
+    place = volume.place
+
+    def replace(data: bytes | None) -> bytes | None:
+        old = _parsed(data, place)
+        new = change(old)
+        return None if new == old else _rendered(new)
+
+    replace_info(volume, replace, durability)
+
+
+def replace_info(volume: Target, replace: Replace, durability: str) -> None:
+    """Put other bytes as the ``info``, while no other process does so.
+
+    - `replace`: makes the new document of the one that stands there, or of None. It may be called
+      several times. If it returns None, what stands there stays.
+    """
+    place = volume.place
+    if isinstance(place, Directory):
+        beside = place.path / f"{INFO}{RUN_SUFFIX}"
+        if _stays(place, replace, beside):
+            return
+        with alone_beside(beside, durability) as claim:
+            _replace_file(place, replace, durability, claim)
+        return
+    place.store.prepare()
+    if volume.in_store:
+        _replace_object(place, replace, durability)
+        return
+    with alone_beside(volume.beside, "none") as claim:
+        _replace_object(place, replace, durability, claim.check)
+
+
+def _stays(place: Place, replace: Replace, beside: Path) -> bool:
+    """Whether nothing is to be changed, and no other process has left anything to be removed.
+
+    Then nothing is written, so that a finished call also ends where nothing can be written.
+    """
+    if is_there(beside):
+        return False
+    old = place.read(INFO)
+    return replace(old) in (None, old)
+
+
+def _replace_file(place: Directory, replace: Replace, durability: str, claim: Claim) -> None:
+    path, old = place.path / INFO, place.read(INFO)
+    new = replace(old)
+    if new is not None and new != old:
+        discard_file(path, _ATTEMPT)
+        write_file(
+            path,
+            new,
+            durability=durability,
+            attempt=_ATTEMPT,
+            guard=claim.check,
+            like=path,
+        )
+
+
+def _replace_object(
+    place: Place, replace: Replace, durability: str, check: Callable[[], None] = lambda: None
+) -> None:
+    """Replace the object until no other process has changed it since it was read."""
+    for n_tries in itertools.count(1):
+        old, version = _seen(place)
+        new = replace(old)
+        if new is None or new == old or _replaced(place, version, new, durability, check):
+            return
+        wait_for_others(place, n_tries, INFO)
+
+
+def _rendered(info: Document) -> bytes:
+    return json.dumps(info, indent=2).encode() + b"\n"
+
+
+def _seen(place: Place) -> tuple[bytes | None, Any]:
+    """The object as it stands there, and its version."""
+    reader = place.store.open(INFO)
+    if reader is None:
+        return None, None
+    with reader:
+        if reader.nbytes > read_limit():
+            raise StoreError(
+                f"{INFO!r} has {reader.nbytes:,} bytes, and at most {read_limit():,} are read",
+                key=INFO,
+                errno=errno.EFBIG,
+            )
+        return bytes(reader.read(0, reader.nbytes)), reader.version
+
+
+def _replaced(
+    place: Place, version: Any, data: bytes, durability: str, check: Callable[[], None]
+) -> bool:
+    """Put the object in the place of a version; False if another version stands there."""
+    store = place.store
+    can_tell = Capability.CONDITIONAL in store.capabilities
+    with store.transaction(durability, f"{uuid.uuid4().hex}.0", check) as transaction:
+        writer = transaction.create(INFO)
+        writer.write([data])
+        if can_tell:
+            writer.expect(version)
+        try:
+            writer.finish()
+        except StoreError as error:
+            if error.errno != errno.ESTALE or not can_tell:
+                raise
+            return False
+    return True
+
+
+# ---- Places of a scale of a Neuroglancer volume: the volume around it, and the spool beside it
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTargets:
+    """Where a scale goes."""
+
+    volume: Target  # the volume, in which ``info`` lies
+    scale: Target  # the array that the scale is
+    spool: Target  # where encoded chunks wait, if the hash scatters them
+
+    @classmethod
+    def of(cls, volume: Target, key: str, run_dir: Any) -> ScaleTargets:
+        """Find the places of a scale in a volume."""
+        place, spool = volume.place, f".{key}.spool"  # no key of a scale begins with a dot
+        if isinstance(place, InStore):
+            # As arrays of their own, so that the volume does not become a group of Zarr.
+            found = [resolve_new(place.store.at(name), None, run_dir) for name in (key, spool)]
+        else:
+            path = volume.directory.path
+            found = [resolve_new(str(path / name), None, run_dir) for name in (key, spool)]
+        return cls(volume, *found)
+
+
+def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
+    """Places of the scale that an array may be; None if it lies in nothing."""
+    found = around(target.place)
+    if found is None:
+        return None
+    volume, above, key = found
+    return ScaleTargets.of(resolve_target(volume, above or None, run_dir), key, run_dir)
+
+
+def around(place: Place) -> tuple[Any, str, str] | None:
+    """Store, path and key of a scale, by the place of its array; None if it lies in nothing."""
+    if isinstance(place, Directory):
+        path = place.path
+        return (str(path.parent), "", path.name) if path.parent.name else None  # not the root
+    if not isinstance(place, InStore) or isinstance(place, TransformerPlace):
+        return None
+    if place.name:
+        above, _, key = place.name.rpartition("/")
+        return place.base, above, key
+    volume, _, key = (place.store.url or "").rpartition("/")
+    return (volume, "", key) if "://" in volume.rstrip("/") and key else None
+
+
+def has_spool(spool: Target) -> bool:
+    """Whether something stands at the place of a spool, or of the state of its run."""
+    return spool.place.is_occupied() or (not spool.in_store and is_there(spool.beside))

@@ -1,0 +1,841 @@
+"""Encoded inner chunks that wait in the shards of an unfinished run, as a source of chunks.
+
+The hash of a volume may scatter the chunks of each shard over the volume. They are then written
+twice. A first run encodes them into shards that are boxes of the volume, the *spool*, and is never
+finished. A second run gathers them into their own shards. Both are runs as all others are, so each
+goes on where it stopped, and can be written in parts. In the end, the first run is given up, and
+takes the spool away.
+
+A hash scatters them, or too few bits of the shards.
+
+The source is read as a whole, because the chunks of a shard lie everywhere in it. Only the chunks
+of the bad shards are encoded and spooled.
+
+`prepare` begins two runs: that of the spool, and that of the scale. In a first round, each part
+spools its share of the chunks. In a second one, each part gathers its share of the shards out of
+the spool. `finalize` gathers what is left, so that the second round may be left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+from dask.task_spec import Task
+
+import shardwrite._dask as dask
+from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import Engine, Stopped
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.passage import Passage
+from shardwrite.format.placed import ScatteredChunks
+from shardwrite.grid import Box
+from shardwrite.journal.begin import find_run, refuse_other_run, tidied_run
+from shardwrite.journal.bucket_runs import fetched, holding
+from shardwrite.journal.lease import live_holders
+from shardwrite.journal.replay import replay
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.takeover import take_away
+from shardwrite.operations.steps import (
+    ArraySteps,
+    BadShards,
+    Progress,
+    RepairOptions,
+    Share,
+    check_fits,
+)
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target, resolve_target
+from shardwrite.plan.estimate import Resources
+from shardwrite.plan.make import check_copying, copying_nbytes, make_plan
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions, parse_nbytes
+from shardwrite.plan.plan import Part, Plan
+from shardwrite.read.array import ShardedArray
+from shardwrite.results import counted, human
+from shardwrite.runs.array_plan import (
+    ArrayChunks,
+    by_groups,
+    identity_of,
+    plan_array,
+    resources_of,
+    waiting,
+)
+from shardwrite.runs.begin import begin, check_place, join
+from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.compute import compute_waves
+from shardwrite.runs.execute import execute, execute_missing, explaining
+from shardwrite.runs.finished import finished, incomplete
+from shardwrite.runs.in_parts import (
+    execute_part,
+    options_of_run,
+    prepare_jobs,
+    refuse_missing,
+    refuse_unwritten,
+    run_on,
+)
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.kept import check_kept, kept
+from shardwrite.runs.progress import OnReport, reporting, tell_found
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
+from shardwrite.runs.source import Key, NoChunks, TaskBox
+from shardwrite.runs.stored_chunks import EncodedChunks
+from shardwrite.stores.base import Store
+from shardwrite.volumes.documents import (
+    ScaleTargets,
+    around,
+    change_info,
+    has_spool,
+    places_around,
+    read_volume,
+)
+from shardwrite.volumes.new import (
+    ROW_MAJOR,
+    NewScale,
+    has_scattered_chunks,
+    is_scale,
+    merged_info,
+    stored_scale,
+)
+from shardwrite.volumes.scale import PrecomputedShards
+from shardwrite.volumes.sharding import GZIP_LEVEL
+from shardwrite.write.copying import Donor, copy_group, gathered_nbytes
+
+_ID_NBYTES = 40  # of each chunk of the volume, while a process finds out which shard has it
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """Shards that a run has committed."""
+
+    bits: bytes  # A bit for each shard by its row-major rank: whether it has an object
+
+    def has(self, rank: int) -> bool:
+        """Whether the shard of a row-major rank has an object."""
+        return bool(self.bits[rank // 8] >> (7 - rank % 8) & 1)
+
+    def missing(self, key: str) -> StoreError:
+        """The error that one of these objects is missing."""
+        return StoreError(
+            f"{key!r} is missing, in which encoded chunks wait. It is not taken for empty. Make "
+            "the same call again with restart=True",
+            key=key,
+            errno=errno.ENOENT,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredChunks(EncodedChunks):
+    """Encoded inner chunks in the spool."""
+
+    spool: ShardedArray
+    listed: _Committed  # the shards that it has
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`ChunkSource`."""
+        return self.spool.dtype
+
+    @property
+    def region(self) -> None:
+        """See :class:`ChunkSource`."""
+        return
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        donor = Donor(self.spool, Passage(), listed=self.listed)
+        return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
+
+
+def is_gathering(run: RunDirectory) -> bool:
+    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
+    return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
+
+
+def makes_scale(run: RunDirectory) -> bool:
+    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
+    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
+
+
+def plan_gathering(
+    metadata: ArrayMetadata, spooling: Plan, engine: Engine, store: Store | None = None
+) -> Plan:
+    """Plan of the run that gathers chunks out of the spool.
+
+    - `metadata`: metadata of the array that has the chunks one after the other.
+    - `store`: where the volume will lie. If it is not known, nothing waits for it in memory.
+    """
+    source = spooling.source
+    resources = resources_of(engine, spooling.resources.memory_limit_nbytes)
+    made = make_plan(
+        metadata,
+        SourceLayout(metadata.grid.sizes, 0, source.identity, source.is_stable),
+        waiting(resources, store, metadata),
+        PlanOptions(write_empty_chunks=spooling.write_empty_chunks),
+    )
+    made = by_groups(made)
+    _check_fits(made, spooling.n_shards)
+    return made
+
+
+def gathering_begun(
+    run: RunDirectory, resources: Resources, n_shards: int, identity: str | None = None
+) -> Plan:
+    """Read back the plan of a run that gathers chunks out of a spool."""
+    made = plan_begun(run, resources, identity=identity)
+    made = replace(made, source=replace(made.source, chunks=made.metadata.grid.sizes))
+    _check_fits(made, n_shards)
+    return made
+
+
+def gathering_nbytes(plan: Plan, n_shards: int) -> int:
+    """Memory of a process that gathers chunks out of a spool, in bytes, at most."""
+    needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards) + plan.held_nbytes)
+    return needed + _ID_NBYTES * plan.n_inner_chunks
+
+
+def _check_fits(plan: Plan, n_shards: int) -> None:
+    remedy = "use fewer threads per process, or give more shard_bits, or raise memory_limit"
+    needed = gathering_nbytes(plan, n_shards)
+    check_copying(plan, needed, "gathers chunks out of the spool", remedy)
+
+
+@contextlib.contextmanager
+def spooled(job: Job, engine: Engine, on_report: OnReport) -> Iterator[GatheredChunks]:
+    """Write the spool, and hold its run while the block gathers chunks out of it.
+
+    - Raises IncompleteError if shards of the spool are missing at the end.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(holding(job.target))
+        with explaining([job]) as begun:
+            (session,) = begin([job], engine, stack)
+            begun.append(session)
+            tell_found(on_report, session.resumed_nbytes)
+            compute_waves(session, engine, on_report)
+        ledger = session.ledger
+        if len(ledger.missing):
+            remedy = "run the same command again to go on"
+            raise incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
+        yield _chunks_in(session)
+
+
+@contextlib.contextmanager
+def whole_spool(
+    job: Job, run: RunDirectory, engine: Engine, n_parts: int | None, *, may_list: bool
+) -> Iterator[GatheredChunks]:
+    """Take part in the run of a spool that is whole, while the block gathers chunks out of it.
+
+    The index of every shard of the spool is looked at first.
+
+    - `job`: the spool. Its source is not asked for chunks.
+    - Raises IncompleteError if shards of the spool are missing or damaged.
+    - Raises RunEndedError if the run has ended in the meantime.
+    """
+    with join(job, engine, run, only=range(job.plan.n_shards), may_list=may_list) as session:
+        refuse_missing(job, session.ledger, n_parts)
+        yield _chunks_in(session)
+
+
+def _chunks_in(session: Session) -> GatheredChunks:
+    """The chunks in a spool all of whose shards are done."""
+    job, is_there = session.job, session.ledger.nbytes > 0
+    array = ShardedArray(job.plan.metadata, job.target.store)
+    return GatheredChunks(array, _Committed(np.packbits(is_there).tobytes()))
+
+
+def finish_gathering(
+    job: Job, run: RunDirectory, engine: Engine, on_report: OnReport
+) -> WriteResult:
+    """Gather the shards that are missing, and publish the scale.
+
+    - Raises IncompleteError if the process was asked to stop and shards are missing.
+    - Raises RunEndedError if the run has ended in the meantime.
+    """
+    start = time.perf_counter()
+    with join(job, engine, run, only=range(job.plan.n_shards), may_list=True) as session:
+        tell_found(on_report, session.resumed_nbytes)
+        try:
+            compute_waves(session, engine, on_report)
+        except Stopped:
+            session.learn()  # the tasks in flight may have finished it
+        return session.finish(time.perf_counter() - start)
+
+
+def remove_spool(target: Target) -> bool:
+    """Give up the run that writes a spool, which takes the spool away.
+
+    If another process works on the run, that process does so in the end.
+    """
+    with holding(target):
+        run = tidied_run(target)
+        if run is not None and not live_holders(run.path):
+            take_away(run)
+    return run is not None
+
+
+# ---- Scales whose chunks are scattered over the shards: they are written by way of a spool
+
+
+SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
+
+"""Attributes of a spool."""
+
+_NAMES = {"c": "channel"}
+
+_GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
+
+
+def array_options(new: NewScale, ndim: int) -> ArrayOptions:
+    """Keywords of the array that a scale is.
+
+    - `new`: the scale. Its shards are boxes.
+    - `ndim`: number of axes: 3, or 4 with channels.
+    """
+    chunks = new.scale.chunk_size[::-1]
+    shards = tuple(n * c for n, c in zip(new.box[::-1], chunks, strict=True))
+    channels = (new.volume.n_channels,) * (ndim - 3)
+    return replace(
+        _options(new),
+        shards=(*channels, *shards),
+        chunks=(*channels, *chunks),
+        shard_format=PrecomputedShards(new.sharding),
+        dimension_names=[_NAMES.get(axis, axis) for axis in ROW_MAJOR[-ndim:]],
+    )
+
+
+def _options(new: NewScale) -> ArrayOptions:
+    """Keywords that do not depend on the shape of the array."""
+    return ArrayOptions(
+        filters=(),
+        serializer=new.scale.encoding.codec,
+        compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
+        fill_value=0,
+        attributes={
+            "precomputed": {
+                "type": new.volume.kind,
+                "resolution": new.entry["resolution"],
+                "voxel_offset": new.entry["voxel_offset"],
+            }
+        },
+    )
+
+
+def gathered_metadata(new: NewScale) -> ArrayMetadata:
+    """Metadata of the array that has the chunks of a scale one after the other."""
+    ids, scale, n_channels = new.scattered, new.scale, new.volume.n_channels
+    chunks = (n_channels, *scale.chunk_size[::-1])
+    n = ids.n_slots * n_channels
+    options = replace(
+        _options(new),
+        shard_format=PrecomputedShards(new.sharding, scale.size),
+        dimension_names=["chunk", "z", "y", "x"],
+    )
+    shape = (len(ids.numbers) * n, *chunks[1:])
+    return make_metadata(shape, new.volume.dtype, (n, *chunks[1:]), chunks, options)
+
+
+def spooled_notes(
+    new: NewScale, spooling: Plan, gathering: Plan
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What plans say of a scale whose chunks are scattered: of its spool, and of its shards."""
+    sharding, ids = new.sharding, new.scattered
+    is_lossy = new.scale.encoding.name == "jpeg"
+    per_minishard = ids.most_in_a_minishard(sharding)
+    chunk_nbytes = math.prod(new.scale.chunk_size) * new.volume.n_channels
+    chunk_nbytes *= new.volume.dtype.itemsize
+    scatters = (
+        f"{sharding.hash} scatters"
+        if sharding.hash != "identity"
+        else f"shard_bits {sharding.shard_bits} are too few for boxes and scatter"
+    )
+    of_spool = (
+        (
+            f"{scatters} the chunks, so they are written twice. Up to "
+            f"{human(spooling.raw_nbytes)} are spooled beside the scale, less what compression "
+            "saves. The spool is removed at the end"
+        ),
+    )
+    of_scale = (
+        (
+            f"preshift_bits {sharding.preshift_bits}, minishard_bits {sharding.minishard_bits}, "
+            f"shard_bits {sharding.shard_bits}: up to {counted(len(ids.numbers), 'file')} of "
+            f"{human(ids.n_slots * chunk_nbytes)} decoded"
+        ),
+        (
+            f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
+            f"{counted(per_minishard, 'chunk')}"
+        ),
+        f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+        (
+            f"a process takes up to {human(gathering_nbytes(gathering, spooling.n_shards))} of "
+            "memory while it gathers chunks out of the spool"
+        ),
+        *(("values change, since the encoding is jpeg",) if is_lossy else ()),
+    )
+    return of_spool, of_scale
+
+
+def write_scattered(
+    new: NewScale, spool: Job, scale: Target, engine: Engine, progress: bool | OnReport
+) -> WriteResult:
+    """Write a scale whose hash scatters the chunks: all into the spool, and then into their shards.
+
+    The spool stays. `remove_spool` takes it away once the scale is in the ``info`` of its volume.
+    """
+    plan = spool.plan.gathering
+    if plan is None:
+        raise TypeError("the plan of a spool says how its chunks are gathered")
+    job = Job(NoChunks(), plan, scale, spool.options)
+    raw_nbytes = spool.plan.raw_nbytes
+    with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
+        found = kept(job, engine)
+        if found.result is not None and found.there is None:
+            tell_found(on_report, raw_nbytes + plan.raw_nbytes)
+            return counted_as(found.result, new)
+        # What is in the way is refused before anything is spooled.
+        if found.result is None:
+            check_place(job)
+        if not spool.options.restart:
+            mode = spool.options.mode if found.there is None else "r+"
+            refuse_other_run(scale, intent_of(plan, mode))
+        with spooled(spool, engine, on_report) as chunks:
+            (result,) = execute([replace(job, source=chunks)], engine, on_report)
+    return counted_as(result, new)
+
+
+def counted_as(result: WriteResult, new: NewScale) -> WriteResult:
+    """The result with numbers of the volume, in which each chunk has its place but once."""
+    scale = new.scale
+    n_chunks = math.prod(scale.grid)
+    n_stored = result.n_chunks - result.n_empty_chunks
+    raw_nbytes = math.prod(scale.size) * new.volume.n_channels * new.volume.dtype.itemsize
+    resumed = raw_nbytes * result.resumed_nbytes // max(1, result.raw_nbytes)
+    return replace(
+        result,
+        n_chunks=n_chunks,
+        n_empty_chunks=n_chunks - n_stored,
+        raw_nbytes=raw_nbytes,
+        resumed_nbytes=resumed,
+    )
+
+
+def abandon_scale(target: Target, run_dir: Any) -> bool:
+    """Give up a scale that is being made or has a spool, and remove what was written of it.
+
+    A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
+    its shards stays as it is, old or new.
+    """
+    targets = places_around(target, run_dir)
+    if targets is None or not _is_begun(targets):
+        return False
+    with holding(targets.scale, targets.spool):
+        for each in (targets.scale, targets.spool):
+            run = tidied_run(each)
+            if run is not None:
+                take_away(run)
+    return True
+
+
+def is_abandonable(target: Target, run_dir: Any) -> bool:
+    """Whether `abandon_scale` would give something up."""
+    targets = places_around(target, run_dir)
+    return targets is not None and _is_begun(targets)
+
+
+def _is_begun(targets: ScaleTargets) -> bool:
+    """Whether a scale is being made, or has a spool."""
+    if has_spool(targets.spool):
+        return True
+    run = find_run(fetched(targets.scale))
+    return run is not None and makes_scale(run)
+
+
+def refuse_waiting(target: Target, run_dir: Any) -> None:
+    """Refuse to open a scale of which nothing is there but its spool."""
+    targets = None if target.is_published else places_around(target, run_dir)
+    if targets is not None and has_spool(targets.spool):
+        raise SpecError(
+            "no array yet: a call has spooled its encoded chunks, and has not ended",
+            field="store",
+            value=target.label,
+            remedy="make the same call again to finish it, or give it up by abandon (shardwrite "
+            "abandon). If it is written in parts, write these, and then call finalize",
+        )
+
+
+def refuse_spool(metadata: ArrayMetadata) -> None:
+    """Refuse to take the spool of a scale for an array of its own."""
+    if metadata.document.get("attributes") == SPOOL:
+        raise SpecError(
+            "is the spool of a scale, in which encoded chunks wait, and no array",
+            field="store",
+            value="spool",
+            remedy="give the path of the scale, which the spool lies beside",
+        )
+
+
+# ---- Repair of scales whose hash scatters the chunks: the chunks of the bad shards are spooled
+# again
+
+
+_SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class _IsOfThese:
+    """Whether an inner chunk of a spool belongs to some of the shards."""
+
+    placed: ScatteredChunks  # all shards
+    ranks: frozenset[int]  # ranks of these
+
+    def __call__(self, box: Box) -> bool:
+        """See `EncodeOptions`."""
+        shape = self.placed.origin_shape
+        inside = box.intersect(Box((0,) * len(shape), shape))
+        return any(rank in self.ranks for rank, _ in self.placed.chunks_in(inside))
+
+
+class _AllOfThese(ArrayChunks):
+    """Values of a volume, of which a spool also keeps the empty chunks of some shards."""
+
+    def __init__(self, x: dask.array.Array, kept: _IsOfThese) -> None:
+        super().__init__(x)
+        self._kept = kept
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().write(self._keeping(at))
+
+    def encode(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        return super().encode(self._keeping(at))
+
+    def _keeping(self, at: TaskBox) -> TaskBox:
+        return replace(at, spec=replace(at.spec, kept=self._kept))
+
+
+def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) -> WriteResult:
+    """Spool the chunks of bad shards, and write these shards again."""
+    placed, engine = bad.metadata.placed, active_engine()
+    key = (around(bad.target.place) or ("", "", ""))[2]
+    targets, scale = places_around(bad.target, options.run_dir), stored_scale(bad.metadata, key)
+    if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
+        raise SpecError(
+            "is no scale in a volume any more",
+            field="store",
+            value=bad.target.label,
+            remedy="write the volume again: shardwrite.to_precomputed, with another path",
+        )
+    identity = bad.identity_prefix + identity_of(x)
+    wanted = hashlib.sha256(np.sort(list(bad.ranks)).astype("<i8").tobytes()).hexdigest()[:16]
+    only = _only(x, placed, bad.ranks, wanted)
+    plan = plan_array(
+        only,
+        engine,
+        replace(
+            array_options(scale.spooled(_SHARD_NBYTES, _INDEX_NBYTES), x.ndim), attributes=SPOOL
+        ),
+        # A spool of other shards has other chunks, so their ranks belong to its identity.
+        PlanOptions(memory_limit=options.memory_limit, source_id=f"{identity}:{wanted}"),
+    )
+    with holding(targets.spool):
+        run = tidied_run(targets.spool)
+        is_other = run is not None and run.digest != intent_of(plan, "w-").digest
+    kept = _IsOfThese(placed, bad.ranks)
+    values = _AllOfThese(only, kept) if options.stores_empty else ArrayChunks(only)
+    spool = Job(values, plan, targets.spool, replace(options.run, mode="w-", restart=is_other))
+    source = replace(plan.source, identity=identity, is_stable=False)
+    gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)
+    refuse_other_run(bad.target, intent_of(gathering, "r+"))  # before anything is spooled
+    nbytes = plan.raw_nbytes + gathering.raw_nbytes
+    with (
+        reporting(options.progress, nbytes) as on_report,
+        spooled(spool, engine, on_report) as chunks,
+    ):
+        job = Job(chunks, gathering, bad.target, options.run)
+        result = execute_missing(job, engine, on_report, bad.look)
+    remove_spool(targets.spool)
+    return counted_as(result, scale)
+
+
+def _only(
+    x: dask.array.Array, placed: ScatteredChunks, ranks: frozenset[int], wanted: str
+) -> dask.array.Array:
+    """The source with zeros in all chunks of other shards, so that these are not stored."""
+    made: dask.array.Array = dask.array.map_blocks(
+        partial(_only_of_block, placed=placed, ranks=ranks),
+        x,
+        dtype=x.dtype,
+        meta=np.empty((0,) * x.ndim, x.dtype),
+        name=f"shardwrite-only-{tokenize(x.name, wanted)}",
+    )
+    return made
+
+
+def _only_of_block(
+    block: npt.NDArray[Any],
+    placed: ScatteredChunks,
+    ranks: frozenset[int],
+    block_info: Any = None,
+) -> npt.NDArray[Any]:
+    bounds = block_info[0]["array-location"]
+    region = Box(tuple(int(a) for a, _ in bounds), tuple(int(b) for _, b in bounds))
+    made = np.zeros_like(block)
+    for rank, chunks in placed.chunks_in(region):
+        if rank in ranks:
+            for _, box in chunks:
+                part = box.intersect(region).shift(region.start).slices
+                made[part] = block[part]
+    return made
+
+
+# ---- Scales whose hash scatters the chunks, written in parts: two rounds, and one end
+
+
+def prepare_scattered(
+    job: Job, scale: Target, engine: Engine, run_dir: object, stripe_count: int | None
+) -> None:
+    """Begin the runs of a scale whose hash scatters the chunks.
+
+    - `job`: the spool, at the place of the scale. Its plan says how the chunks are gathered.
+    """
+    if isinstance(scale.place, InStore) and scale.place.name:
+        raise SpecError(
+            "a scale whose hash scatters the chunks has two runs, which are found by its URL only",
+            field="name",
+            value=scale.place.name,
+            remedy='leave it out, and give the URL of the scale, such as "s3://bucket/brain/4_4_40"',
+        )
+    plan, targets = job.plan.gathering, places_around(scale, run_dir)
+    if plan is None or targets is None:
+        raise TypeError("it was checked that this is a scale, and how it is gathered")
+    gathering = replace(job, source=NoChunks(is_encoded=True), plan=plan, target=targets.scale)
+    with holding(targets.scale):
+        if finished(gathering) is not None:
+            check_kept(targets.scale, engine)
+            return
+        # What is in the way is refused before anything is begun.
+        check_place(gathering)
+        if not job.options.restart:
+            refuse_other_run(targets.scale, intent_of(plan, job.options.mode))
+        spool = replace(job, target=targets.spool, options=replace(job.options, mode="w-"))
+        prepare_jobs([spool, gathering], engine, stripe_count)
+
+
+@dataclass(frozen=True, slots=True)
+class ScatteredRun:
+    """The runs of a scale whose hash scatters the chunks; see :class:`RunInParts`."""
+
+    run: RunDirectory  # the run that gathers the chunks
+    targets: ScaleTargets  # places of the scale
+    engine: Engine  # the engine that runs the graphs
+    # Bytes that this process may use. The engine's limit by default.
+    memory_limit_nbytes: int | None = None
+
+    def write(self, share: Share, progress: Progress) -> WriteResult:
+        """Spool the chunks of a part. If nothing of that is left in any part, gather its shards."""
+        try:
+            result = self._write(share, progress)
+        except StoreError as error:
+            if not self.targets.scale.is_published:
+                raise
+            # The spool of a bucket may be gone before this process is told why.
+            raise self._ended() from error
+        finally:
+            if self.run.has_ended:  # whoever ended it has left the spool to this process
+                remove_spool(self.targets.spool)
+        return replace(result, path=self.run.target.label)
+
+    def _write(self, share: Share, progress: Progress) -> WriteResult:
+        with self._spool(ends=False) as spool_run:
+            job = self._spool_job(spool_run, share)
+            part = job.plan.part(share.index, share.count)
+            check_fits(job)
+            with reporting(progress, part.raw_nbytes) as on_report:
+                result = execute_part(job, spool_run, part, self.engine, on_report)
+            n_left = result.n_shards + result.n_empty_shards - result.n_resumed_shards
+            if n_left or len(replay(spool_run, job.plan.metadata).ledger.missing):
+                return result
+            # If only this look finds damage in other parts, the error names them.
+            whole = whole_spool(job, spool_run, self.engine, share.count, may_list=False)
+            with whole as chunks:
+                return self._gather(chunks, share, job.plan, progress)
+
+    def _gather(
+        self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: Progress
+    ) -> WriteResult:
+        """Gather the shards of a part."""
+        run, plan = self.run, self._gathering(spooling)
+        job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(*share.number)
+        with reporting(progress, part.raw_nbytes) as on_report:
+            return execute_part(job, run, part, self.engine, on_report)
+
+    def finish(self, n_parts: int | None, progress: Progress, *, keep_report: bool) -> WriteResult:
+        """Gather the shards that no part has gathered, and publish the scale."""
+        with self._spool(ends=True) as spool_run, contextlib.ExitStack() as stack:
+            job = self._spool_job(spool_run)
+            plan = gathering_begun(self.run, self._resources, job.plan.n_shards)
+            chunks = stack.enter_context(
+                whole_spool(job, spool_run, self.engine, n_parts, may_list=True)
+            )
+            on_report = stack.enter_context(reporting(progress, plan.raw_nbytes))
+            options = replace(options_of_run(self.run), keep_report=keep_report)
+            scale = Job(chunks, plan, self.run.target, options)
+            return finish_gathering(scale, self.run, self.engine, on_report)
+
+    def check(self, n_parts: int | None) -> None:
+        """Raise what `finish` raises if chunks are missing in the spool, as journals tell.
+
+        - Raises IncompleteError if chunks are missing.
+        """
+        with self._spool(ends=False) as spool_run:
+            refuse_unwritten(self._spool_job(spool_run), spool_run, n_parts)
+
+    def part(self, share: Share) -> Part:
+        """The part that `write` would write now, by the journals. Nothing is changed."""
+        spool_run = find_run(fetched(self.targets.spool))
+        if spool_run is None:
+            raise self._lost()
+        plan = self._spool_job(spool_run, share).plan
+        if not len(replay(spool_run, plan.metadata, looking=True).ledger.missing):
+            plan = self._gathering(plan)
+        return plan.part(*share.number)
+
+    def _gathering(self, spooling: Plan) -> Plan:
+        """Plan of the run that gathers the chunks of a spool, with the source of its plan."""
+        identity = spooling.source.identity
+        return gathering_begun(self.run, self._resources, spooling.n_shards, identity)
+
+    @property
+    def _resources(self) -> Resources:
+        return resources_of(self.engine, self.memory_limit_nbytes)
+
+    def _spool_job(self, spool_run: RunDirectory, share: Share | None = None) -> Job:
+        """The job that writes the spool; without a source, it is only looked at."""
+        options = options_of_run(spool_run)
+        if share is None:
+            plan = plan_begun(spool_run, self._resources)
+            return Job(NoChunks(), plan, spool_run.target, options)
+        chunks, plan = share.source.planned(spool_run, self._resources)
+        return Job(chunks, plan, spool_run.target, options)
+
+    @contextlib.contextmanager
+    def _spool(self, *, ends: bool) -> Iterator[RunDirectory]:
+        """The run of the spool, for a process that writes a part, or ends the run of the scale."""
+        with run_on(self.targets.spool, (lambda _: None) if ends else None) as found:
+            if found is None:
+                raise self._lost()
+            yield found
+
+    def _ended(self) -> RunEndedError:
+        """The error that another process has finished the scale."""
+        return RunEndedError("another process has ended this run", path=str(self.run.path))
+
+    def _lost(self) -> JournalError | RunEndedError:
+        """The error that there is no spool."""
+        if self.run.has_ended or self.targets.scale.is_published:
+            return self._ended()
+        label = self.run.target.label
+        return JournalError(
+            f"the spool of {label} is gone, in which its encoded chunks wait. Begin again by "
+            "prepare with restart=True (shardwrite slurm precomputed --restart)",
+            path=str(self.run.path),
+        )
+
+
+# ---- Scales of volumes that are written in parts, and the ``info`` that they enter in the end
+
+
+class ScaleSteps(ArraySteps):
+    """See :class:`ArraySteps`; a scale is listed in the ``info`` of its volume."""
+
+    def check_new(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
+        """See :meth:`ArraySteps.check_new`: its volume must take it."""
+        found = _scale_at(target, metadata, run_dir)
+        if found is not None:
+            merged_info(read_volume(found[0].place), found[1])
+
+    def prepare(
+        self, job: Job, target: Target, engine: Engine, run_dir: Any, stripe_count: int | None
+    ) -> None:
+        """See :meth:`ArraySteps.prepare`."""
+        if job.plan.gathering is None:
+            super().prepare(job, target, engine, run_dir, stripe_count)
+        else:
+            prepare_scattered(job, target, engine, run_dir, stripe_count)
+
+    def in_parts(
+        self, run: RunDirectory, metadata: ArrayMetadata, engine: Engine, run_dir: Any, limit: Any
+    ) -> ScatteredRun | None:
+        """See :meth:`ArraySteps.in_parts`: it goes by way of a spool if chunks are scattered."""
+        refuse_spool(metadata)
+        scattered = has_scattered_chunks(metadata)
+        targets = places_around(run.target, run_dir) if scattered else None
+        return None if targets is None else ScatteredRun(run, targets, engine, limit)
+
+    def enter(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
+        """See :meth:`ArraySteps.enter`. Its spool is then removed, if it has one."""
+        found = _scale_at(target, metadata, run_dir)
+        if found is not None:
+            volume, scale = found
+            change_info(volume, lambda old: merged_info(old, scale), volume.durability())
+            if scale.is_scattered:
+                _remove_left_spool(target, run_dir)
+
+    def counted(self, target: Target, metadata: ArrayMetadata, result: WriteResult) -> WriteResult:
+        """See :meth:`ArraySteps.counted`."""
+        scale = stored_scale(metadata, (around(target.place) or ("", "", ""))[2])
+        return result if scale is None or not scale.is_scattered else counted_as(result, scale)
+
+    def write_again(
+        self, x: dask.array.Array, bad: BadShards, options: RepairOptions
+    ) -> WriteResult:
+        """See :meth:`ArraySteps.write_again`."""
+        if isinstance(bad.metadata.placed, ScatteredChunks):
+            return gather_again(x, bad, options)
+        return super().write_again(x, bad, options)
+
+    def end_repair(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
+        """See :meth:`ArraySteps.end_repair`: a spool that was left right before the end."""
+        if isinstance(metadata.placed, ScatteredChunks):
+            _remove_left_spool(target, run_dir)
+
+
+def _remove_left_spool(target: Target, run_dir: Any) -> None:
+    places = places_around(target, run_dir)
+    if places is not None and has_spool(places.spool):
+        remove_spool(places.spool)
+
+
+def _scale_at(
+    target: Target, metadata: ArrayMetadata, run_dir: object
+) -> tuple[Target, NewScale] | None:
+    """The volume of an array, and the scale that it is; None if it is none."""
+    refuse_spool(metadata)
+    volume, above, key = around(target.place) or (None, "", "")
+    scale = stored_scale(metadata, key)
+    if scale is None:
+        return None
+    if not key:
+        raise SpecError(
+            "a scale lies in a volume",
+            field="store",
+            value=target.label,
+            remedy="give a URL that ends in the key of the scale, or that key as name=",
+        )
+    return resolve_target(volume, above or None, run_dir), scale

@@ -1,0 +1,521 @@
+"""New scales of volumes: the keywords of users, parameters of shards that fit, and the ``info``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.codecs.stages import chunk_limit
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
+from shardwrite.grid import Shape
+from shardwrite.volumes.info import INFO, VOLUME_TYPE, ChunkEncoding, Scale, Volume, parse_info
+from shardwrite.volumes.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
+from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chunks, scattered_ids
+from shardwrite.volumes.sharding import TYPE, MortonCode, ShardingParameters, check_volume_index
+
+ROW_MAJOR = "czyx"
+
+"""Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
+
+_COMPRESSED = ("png", "jpeg")
+
+_NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", "zfpc")
+
+_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
+
+_INSTEAD = {"bool": "uint8", "int64": "int32", "float64": "float32", "float16": "float32"}
+
+_MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
+
+_MOST_NBYTES = 2**63
+
+_COLUMN_NBYTES = 24
+
+_ENTRY_NBYTES = 16
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+_TAKEN = (INFO, DOCUMENT, "provenance", "shardwrite-receipt.json")
+
+_ENDINGS = (".shardwrite", ".swtmp", ".quarantine")
+
+_OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
+
+_NAMES = {"channel": "c", "channels": "c"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(ScaleKeywords):
+    """Keywords that describe a new scale, with sizes in bytes."""
+
+    shard_nbytes: int
+    index_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewScale:
+    """A scale that is to be written, and what its volume must be."""
+
+    volume: Volume  # the volume with this scale alone
+    entry: Document  # the scale as ``info`` holds it
+
+    @property
+    def scale(self) -> Scale:
+        """The scale."""
+        return self.volume.scales[0]
+
+    @property
+    def sharding(self) -> ShardingParameters:
+        """Parameters of its shards."""
+        found = self.scale.sharding
+        assert found is not None
+        return found
+
+    @property
+    def box(self) -> Shape:
+        """Shape of the box of chunks that a shard holds, along x, y and z."""
+        return box_of_chunks(self.sharding, self.scale.code)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether the chunks of a shard lie all over the volume, so that it is no box.
+
+        A hash scatters them. So do parameters that leave out the high bits of the ids.
+        """
+        covers = self.sharding.covers(self.scale.code.n_bits)
+        return self.sharding.hash != "identity" or not covers
+
+    @property
+    def scattered(self) -> ScatteredIds:
+        """Ids of the chunks of all shards, if they are scattered."""
+        return scattered_ids(self.sharding, self.scale.code)
+
+    def spooled(self, shard_nbytes: int, index_nbytes: int) -> NewScale:
+        """The scale in whose shards encoded chunks wait until those of this scale are gathered.
+
+        Each of its shards is a box of the volume, and its chunks have the same bytes.
+
+        - `shard_nbytes`, `index_nbytes`: largest decoded size of a shard, and largest index that is
+          read before a chunk.
+        """
+        chunk_nbytes = math.prod(self.scale.chunk_size) * self.volume.n_channels
+        chunk_nbytes *= self.volume.dtype.itemsize
+        encoding = self.sharding.data_encoding
+        limits = (shard_nbytes, index_nbytes)
+        sharding = sharding_for(self.scale.code, chunk_nbytes, limits, encoding)
+        scale = replace(self.scale, sharding=sharding)
+        return NewScale(
+            replace(self.volume, scales=(scale,)), {**self.entry, "sharding": sharding.to_dict()}
+        )
+
+
+def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) -> str:
+    """Axes of an array as letters.
+
+    - `names`: names of the dimensions. If they are those of axes, the keyword must not say
+      otherwise.
+    """
+    letters = "x, y and z in any order, with c for channels if there are any"
+    if axes is None:
+        if not names or None in names:
+            remedy = f'give the letters {letters}, such as "zyx"'
+            raise SpecError(
+                "no name of an axis tells them", field="axes", value=None, remedy=remedy
+            )
+        found = _by_name(names)
+        value: object = tuple(names)
+    else:
+        found, value = list(axes) if isinstance(axes, str) else [], axes
+    if not _are_axes(found):
+        remedy = f"give the letters {letters}; select a point of other axes first, such as x[0]"
+        raise SpecError("not the axes of a volume", field="axes", value=value, remedy=remedy)
+    if len(found) != ndim:
+        remedy = "give a letter for each axis; select a point of other axes first, such as x[0]"
+        raise SpecError(
+            f"{len(found)} for an array of {ndim} axes", field="axes", value=value, remedy=remedy
+        )
+    told = named_axes(names, ndim)
+    if told is not None and told != "".join(found):
+        raise SpecError(
+            f"the names of the dimensions say {told!r}",
+            field="axes",
+            value=axes,
+            remedy="leave axes out. If the names are wrong, give the values as an array without "
+            "names",
+        )
+    return "".join(found)
+
+
+def named_axes(names: Sequence[str | None] | None, ndim: int) -> str | None:
+    """Axes of an array as letters, by the names of its dimensions; None if these tell no axes."""
+    found = _by_name(names or ())
+    return "".join(found) if _are_axes(found) and len(found) == ndim else None
+
+
+def _by_name(names: Sequence[str | None]) -> list[str]:
+    """Letters of axes, by the names of dimensions."""
+    lower = [str(name).lower() for name in names]
+    return [_NAMES.get(name, name) for name in lower]
+
+
+def _are_axes(found: Sequence[str]) -> bool:
+    """Whether these are the letters of a volume's axes, in any order."""
+    return sorted(found) in (sorted("xyz"), sorted("xyzc"))
+
+
+def row_major(letters: str) -> list[int]:
+    """Order of the axes of an array that has the bytes of chunks in their order.
+
+    Examples
+    --------
+    >>> row_major("xyzc")
+    [3, 2, 1, 0]
+    """
+    return [letters.index(axis) for axis in ROW_MAJOR if axis in letters]
+
+
+def sharding_for(
+    code: MortonCode, chunk_nbytes: int, limits: tuple[int, int], encoding: str
+) -> ShardingParameters:
+    """Parameters of shards that are as large as they may be.
+
+    - `limits`: what the parameters are chosen for: the largest decoded size of a shard, and the
+      largest index that a reader fetches before a chunk.
+    - `encoding`: encoding of the chunks by the shards.
+    """
+    shard_nbytes, index_nbytes = limits
+    n_low = max(0, min(code.n_bits, (shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1))
+    per_minishard = (index_nbytes - _ENTRY_NBYTES) // _COLUMN_NBYTES
+    preshift = max(0, min(n_low, per_minishard.bit_length() - 1))
+    return ShardingParameters(
+        preshift_bits=preshift,
+        minishard_bits=n_low - preshift,
+        shard_bits=code.n_bits - n_low,
+        minishard_index_encoding="gzip",
+        data_encoding=encoding,
+    )
+
+
+def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions) -> NewScale:
+    """Check the keywords of a user, and make a scale of them."""
+    kind, n_channels = options.type, int(shape[3])
+    _check_kind(kind, dtype, n_channels)
+    chunk = _three(options.chunks, "chunks", least=1)
+    if math.prod(chunk) * n_channels * dtype.itemsize >= _MOST_NBYTES:
+        why, remedy = f"a chunk holds {_MOST_NBYTES} bytes or more", "give smaller chunks"
+        raise SpecError(why, field="chunks", value=options.chunks, remedy=remedy)
+    resolution = _resolution(options.resolution)
+    encoding = _encoding(options, dtype, n_channels, chunk)
+    offset = _three(options.voxel_offset, "voxel_offset")
+    if any(max(abs(o), abs(o + n)) > _MOST_EXACT for o, n in zip(offset, shape, strict=False)):
+        remedy = f"give numbers that lie between -{_MOST_EXACT} and {_MOST_EXACT} with the size"
+        why = "too large for readers"
+        raise SpecError(why, field="voxel_offset", value=offset, remedy=remedy)
+    entry: Document = {
+        "key": checked_key(options.key, resolution),
+        "size": [int(n) for n in shape[:3]],
+        "voxel_offset": list(offset),
+        "resolution": resolution,
+        "chunk_sizes": [list(chunk)],
+        **encoding.fields,
+    }
+    code = MortonCode(tuple(-(-n // c) for n, c in zip(entry["size"], chunk, strict=True)))
+    chunk_nbytes = math.prod(chunk) * n_channels * dtype.itemsize
+    if encoding.block_size is not None and chunk_nbytes > chunk_limit():
+        raise SpecError(
+            f"{encoding.name} is read up to a size of {chunk_limit()} bytes decoded",
+            field="chunks",
+            value=chunk,
+            remedy="make chunks smaller",
+        )
+    sharding = _sharding(options, code, chunk_nbytes)
+    entry["sharding"] = sharding.to_dict()
+    info = {
+        "type": kind,
+        "data_type": dtype.name,
+        "num_channels": n_channels,
+        "scales": [entry],
+    }
+    made = NewScale(parse_info(info), entry)
+    if made.is_scattered:
+        check_volume_index(sharding)
+        made.scattered  # noqa: B018 (checks the number of chunks)
+    else:
+        made.box  # noqa: B018 (checks that shards are boxes)
+    return made
+
+
+def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
+    if kind not in KINDS:
+        remedy = f"use one of {list(KINDS)}"
+        raise SpecError("no such kind of volume", field="type", value=kind, remedy=remedy)
+    if dtype.name not in _DTYPES:
+        is_of_labels = dtype.name == "int64" and kind == "segmentation"
+        instead = "uint64" if is_of_labels else _INSTEAD.get(dtype.name)
+        remedy = f'convert it with astype("{instead}")' if instead else f"use one of {_DTYPES}"
+        raise SpecError("not in the format", field="x.dtype", value=str(dtype), remedy=remedy)
+    if kind == "segmentation" and dtype.kind not in "ui":
+        remedy = 'convert it with astype("uint64"), or give type="image"'
+        raise SpecError(
+            "labels of segments are whole numbers",
+            field="x.dtype",
+            value=str(dtype),
+            remedy=remedy,
+        )
+    if kind == "segmentation" and n_channels != 1:
+        remedy = 'select one of them, or give type="image"'
+        raise SpecError("a segmentation has one channel", field="type", value=kind, remedy=remedy)
+
+
+def _encoding(
+    options: ScaleOptions, dtype: np.dtype[Any], n_channels: int, chunk: Shape
+) -> ChunkEncoding:
+    """Encoding of the chunks in the words of the format, in which gzip is one of the shards."""
+    wanted = options.encoding
+    if isinstance(wanted, str) and wanted in _NOT_WRITTEN:
+        remedy = f"use one of {list(ENCODINGS)}"
+        raise SpecError("is not written", field="encoding", value=wanted, remedy=remedy)
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in ENCODINGS):
+        remedy = f"use one of {list(ENCODINGS)}"
+        raise SpecError("not known", field="encoding", value=wanted, remedy=remedy)
+    made = ChunkEncoding.new(
+        "raw" if wanted is None or wanted in OF_SHARDS else wanted,
+        options.compressed_segmentation_block_size,
+        options.jpeg_quality,
+    )
+    made.check(dtype, n_channels)
+    made.check_new(options.type, chunk)
+    return made
+
+
+def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
+    wanted = options.sharding
+    encoding = options.encoding if options.encoding in OF_SHARDS else None
+    usual_encoding = "raw" if options.encoding in _COMPRESSED else "gzip"
+    if isinstance(wanted, str) and wanted == "auto":
+        limits = (options.shard_nbytes, options.index_nbytes)
+        return sharding_for(code, chunk_nbytes, limits, encoding or usual_encoding)
+    if isinstance(wanted, ShardingParameters):
+        made = wanted
+    elif isinstance(wanted, Mapping):
+        usual = {
+            "hash": "identity",
+            "minishard_index_encoding": "gzip",
+            "data_encoding": encoding or usual_encoding,
+        }
+        made = ShardingParameters.from_dict({"@type": TYPE, **usual, **wanted})
+    else:
+        remedy = 'give "auto", or the parameters as info has them under sharding'
+        raise SpecError("no parameters", field="sharding", value=wanted, remedy=remedy)
+    # In the words of the format, raw chunks may be gzipped by their shards.
+    if encoding == "gzip" != made.data_encoding:
+        remedy = f'leave it out, or give "data_encoding": "{encoding}"'
+        raise SpecError(
+            f"sharding says {made.data_encoding!r}",
+            field="encoding",
+            value=encoding,
+            remedy=remedy,
+        )
+    return made
+
+
+def _is_number(found: Any, kind: type[Any], least: int | None = None) -> bool:
+    is_kind = isinstance(found, kind) and not isinstance(found, bool)
+    return is_kind and (least is None or found >= least)
+
+
+def _several(found: Any) -> list[Any] | None:
+    """Numbers that were given as a sequence or an array; None if it is none."""
+    if isinstance(found, np.ndarray):
+        return list(found) if found.ndim else None
+    is_sequence = isinstance(found, Sequence) and not isinstance(found, str)
+    return list(found) if is_sequence else None
+
+
+def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
+    """Three whole numbers along x, y and z, or one for all of them."""
+    several = _several(found)
+    numbers = [found] * 3 if several is None else several
+    is_valid = len(numbers) == 3 and all(_is_number(n, Integral, least) for n in numbers)
+    if not is_valid:
+        remedy = "give whole numbers along x, y and z" + (
+            "" if least is None else f" of {least} or more, or one for all"
+        )
+        raise SpecError("not valid", field=field, value=found, remedy=remedy)
+    return tuple(int(n) for n in numbers)
+
+
+def _resolution(found: Any) -> list[int | float]:
+    numbers = _several(found) or []
+    is_valid = len(numbers) == 3 and all(
+        _is_number(n, Real) and 0 < n <= sys.float_info.max for n in numbers
+    )
+    if not is_valid:
+        remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
+        raise SpecError("not valid", field="resolution", value=found, remedy=remedy)
+    values = [float(n) for n in numbers]
+    return [int(n) if n.is_integer() and n <= _MOST_EXACT else n for n in values]
+
+
+def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
+    """Name of a scale.
+
+    - `found`: what the user has given. By default the name is made of the resolution.
+    """
+    if found is None:
+        return "_".join(f"{n:.12g}" for n in resolution)
+    is_plain = isinstance(found, str) and _KEY.fullmatch(found) is not None
+    if not is_plain or found in _TAKEN or found.endswith(_ENDINGS):
+        remedy = 'give the name of a directory, such as "4_4_40"'
+        raise SpecError("no key of a scale", field="key", value=found, remedy=remedy)
+    return str(found)
+
+
+def merged_info(old: Any, new: NewScale) -> Document:
+    """An ``info`` with a new scale. All else that it holds stays.
+
+    - `old`: the parsed ``info`` that stands there; None if there is none.
+    """
+    volume = new.volume
+    if old is None:
+        return {
+            "@type": VOLUME_TYPE,
+            "type": volume.kind,
+            "data_type": volume.dtype.name,
+            "num_channels": volume.n_channels,
+            "scales": [new.entry],
+        }
+    there = parse_info(old, may_be_empty=True)
+    for field, found, wanted in (
+        ("type", there.kind, volume.kind),
+        ("data_type", there.dtype.name, volume.dtype.name),
+        ("num_channels", there.n_channels, volume.n_channels),
+    ):
+        if found != wanted:
+            raise SpecError(
+                f"the {INFO} that stands there says {found!r}",
+                field=field,
+                value=wanted,
+                remedy="write to another directory, or give an array and keywords that fit it",
+            )
+    if new.scale.key in [old.get(part) for part in _OTHER_PARTS]:
+        remedy = "give another key"
+        why = f"the {INFO} that stands there has other things than a scale in this directory"
+        raise SpecError(why, field="key", value=new.scale.key, remedy=remedy)
+    scales: list[Document] = list(old["scales"])
+    keys = [scale.key for scale in there.scales]
+    if new.scale.key in keys:
+        at = keys.index(new.scale.key)
+        if replace(there.scales[at], key=new.scale.key) != new.scale:
+            raise SpecError(
+                f"the {INFO} that stands there has another scale of this key",
+                field="key",
+                value=new.scale.key,
+                remedy="give another key, or remove that scale yourself",
+            )
+        return {**old}
+    size = math.prod(new.scale.resolution)
+    coarser = [math.prod(scale.resolution) > size for scale in there.scales]
+    at = coarser.index(True) if True in coarser else len(scales)
+    return {**old, "scales": [*scales[:at], new.entry, *scales[at:]]}
+
+
+# ---- Scales that are arrays already: what the ``info`` of a volume says of them
+
+
+_ATTRIBUTE = "precomputed"
+
+_AXES = "source_axes"
+
+
+def _noted(metadata: ArrayMetadata) -> Document | None:
+    """What a scale notes of its volume, in its attributes; None if it notes nothing."""
+    found: object = attributes_of(metadata.document).get(_ATTRIBUTE)
+    return found if isinstance(found, dict) else None
+
+
+def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
+    """Metadata of a scale that say in which order the axes of its source were.
+
+    They are as they were if that is the order of the scale itself.
+    """
+    known = _noted(metadata)
+    if ROW_MAJOR.endswith(letters) or known is None:
+        return metadata
+    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**known, _AXES: letters}}
+    document = {**metadata.document, "attributes": attributes}
+    return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def source_axes(
+    metadata: ArrayMetadata, names: Sequence[str | None] | None, shape: Shape, field: str
+) -> tuple[int | None, ...] | None:
+    """See :class:`SourceAxes`. The names tell the axes, or else the scale notes them."""
+    letters = named_axes(names, len(shape))
+    if letters is None:
+        told = (_noted(metadata) or {}).get(_AXES)
+        letters = named_axes(list(told), len(shape)) if isinstance(told, str) else None
+    if letters is None:
+        return None
+    wanted = metadata.values_shape
+    own = ROW_MAJOR[-len(wanted) :]
+    sizes = dict(zip(own, wanted, strict=True))
+    expected = tuple(sizes.get(letter, 1) for letter in letters)
+    if shape != expected:
+        raise SpecError(
+            "is not the array's",
+            field=f"{field}.shape",
+            value=shape,
+            remedy=f"give a source of shape {expected}, whose axes are {letters!r} as those of "
+            f"this one, or of shape {wanted} with the names {list(own)} for its dimensions",
+        )
+    return tuple(letters.index(axis) if axis in letters else None for axis in own)
+
+
+def has_scattered_chunks(metadata: ArrayMetadata) -> bool:
+    """Whether an array is a scale whose hash scatters the chunks. Their ids are not computed."""
+    shards: object = metadata.shard_format
+    return isinstance(shards, PrecomputedShards) and shards.size is not None
+
+
+def is_scale(metadata: ArrayMetadata) -> bool:
+    """Whether an array is a scale of a volume, of either hash, and no spool."""
+    shards: object = metadata.shard_format
+    return isinstance(shards, PrecomputedShards) and _noted(metadata) is not None
+
+
+def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
+    """The scale that an array is; None if it is no scale of a volume."""
+    shards: object = metadata.shard_format
+    known = _noted(metadata)
+    if not isinstance(shards, PrecomputedShards) or known is None:
+        return None
+    shape, chunks = metadata.grid.shape, metadata.grid.chunks
+    size = shape[:-4:-1] if shards.size is None else shards.size
+    entry: Document = {
+        "key": key,
+        "size": list(size),
+        "voxel_offset": known.get("voxel_offset"),
+        "resolution": known.get("resolution"),
+        "chunk_sizes": [list(chunks[:-4:-1])],
+        **ChunkEncoding.of_codec(metadata.inner_codecs[0]).fields,
+        "sharding": shards.sharding.to_dict(),
+    }
+    info = {
+        "type": known.get("type"),
+        "data_type": metadata.dtype.name,
+        "num_channels": chunks[0] if len(shape) == 4 else 1,
+        "scales": [entry],
+    }
+    return NewScale(parse_info(info), entry)

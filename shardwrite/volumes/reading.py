@@ -1,0 +1,334 @@
+"""Reading of volumes of Neuroglancer precomputed, in shards or with a file for each chunk."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer, index_limit
+from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.grid import Box, Shape
+from shardwrite.place.base import Place, names_above
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.stores.base import Store, is_plain_key
+from shardwrite.stores.looking import parse_json, read_limit
+from shardwrite.volumes.codecs import VolumeEncoding, volume_encoding
+from shardwrite.volumes.info import INFO, Scale, Volume, parse_info, parse_sharding
+from shardwrite.volumes.sharding import ShardingParameters, most_gzip_nbytes, stage_of
+from shardwrite.volumes.uint64_shard import UInt64ShardFiles
+
+_CACHE_NBYTES = 64 * 2**20
+
+_UNREADABLE = (".br", ".zst", ".xz")
+
+
+def read_info(store: Store, label: str) -> tuple[str, Volume]:
+    """Text of the ``info`` in a store, and what it says."""
+    data = store.read_whole(INFO, read_limit())
+    if data is None:
+        raise StoreError(f"there is no {INFO} in {label}", key=INFO, errno=errno.ENOENT)
+    try:
+        text = data.decode("utf-8-sig")
+        document = parse_json(text.encode())
+    except ValueError as error:
+        remedy = "give a whole document, in UTF-8"
+        raise SpecError(f"not valid: {error}", field=INFO, value=label, remedy=remedy) from error
+    return text, parse_info(document)
+
+
+def read_sharding(store: Store) -> ShardingParameters:
+    """Parameters in the ``info`` beside shards, for instance of meshes."""
+    data = store.read_whole(INFO, read_limit())
+    remedy = "give sharding="
+    if data is None:
+        raise SpecError("there is no info", field="sharding", value=None, remedy=remedy)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        message = f"info is not valid: {error}"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
+    found = document.get("sharding") if isinstance(document, dict) else None
+    if isinstance(document, dict) and found is None and isinstance(document.get("scales"), list):
+        raise SpecError(
+            "info is that of a volume, whose scales have their own",
+            field="sharding",
+            value=None,
+            remedy="give the directory of a scale, and its sharding",
+        )
+    if found is None:
+        message = "info has no sharding, so its chunks lie in no shards"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy)
+    return parse_sharding(found)
+
+
+def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:
+    """Encoding of the chunks of a scale; None if they are raw."""
+    codec = scale.encoding.codec
+    if scale.encoding.name == "raw":
+        return None
+    dtype, configuration = volume.dtype.newbyteorder("="), codec.get("configuration", {})
+    return volume_encoding(codec["name"], configuration, dtype, volume.n_channels)
+
+
+def check_key_of(scale: Scale) -> None:
+    """Refuse a scale whose key leads out of the volume, which the format permits."""
+    if scale.key and not is_plain_key(scale.key):
+        raise SpecError(
+            "no plain path below the volume, and no other is read",
+            field="key",
+            value=scale.key,
+            remedy="copy the chunks to a directory in the volume, and write its name into info",
+        )
+
+
+class ScaleReader:
+    """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it."""
+
+    def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
+        scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
+        check_key_of(scale)
+        self._encoding = _encoding_of(scale, volume)
+        self._store = store.at(scale.key)
+        self._volume, self._scale = volume, scale
+        self._code = scale.code if scale.sharding is not None else None
+        self._files = (
+            None
+            if scale.sharding is None
+            else UInt64ShardFiles(self._store, scale.sharding, index_limit(), _CACHE_NBYTES)
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """Number of voxels along x, y and z, and of channels."""
+        return (*self._scale.size, self._volume.n_channels)
+
+    def read(self, box: Box) -> npt.NDArray[Any]:
+        """Read a box. Chunks that are missing are zeros.
+
+        - `box`: elements, relative to the first voxel of the scale.
+        """
+        values = np.zeros(box.shape, self._volume.dtype, order="F")
+        axes = zip(box.start[:3], box.stop[:3], self._scale.chunk_size, strict=True)
+        cells = list(itertools.product(*(range(a // c, -(-b // c)) for a, b, c in axes)))
+        for position, data in self._chunks(cells):
+            place = self._scale.box(position)
+            whole = Box((*place.start, 0), (*place.stop, self._volume.n_channels))
+            common = whole.intersect(box)
+            part = values[common.shift(box.start).slices]
+            if data is None:
+                part[...] = 0
+            else:
+                chunk = self._decoded(data, whole, position)
+                part[...] = chunk[common.shift(whole.start).slices]
+        return values
+
+    def _chunks(self, cells: list[Shape]) -> Iterator[tuple[Shape, Buffer | None]]:
+        """Positions of the chunks that are stored, and their bytes.
+
+        Bytes of None take back those that were given before, as they were of a replaced shard.
+        """
+        if self._files is None or self._code is None:
+            for cell in cells:
+                data = self._file(self._scale.name(cell), self._most_nbytes(cell))
+                if data is not None:
+                    yield cell, data
+            return
+        ids = self._code.encode(np.array(cells).reshape(-1, 3))
+        shards = self._files.sharding.locate(ids)[0]
+        for shard in np.unique(shards).tolist():
+            of_shard = {
+                cells[at]: int(ids[at])
+                for at in np.flatnonzero(shards == np.uint64(shard)).tolist()
+            }
+            try:
+                yield from self._of_shard(self._files, shard, of_shard)
+            except StoreError as error:
+                if error.fields["errno"] != errno.ESTALE:
+                    raise
+                # It was replaced meanwhile, or since its end was kept.
+                yield from ((cell, None) for cell in of_shard)
+                yield from self._of_shard(self._files, shard, of_shard)
+
+    def _of_shard(
+        self, files: UInt64ShardFiles, shard: int, cells: dict[Shape, int]
+    ) -> Iterator[tuple[Shape, Buffer]]:
+        """Positions of the chunks that a shard has, of those with these ids, and their bytes."""
+        with files.open(shard) as reader:
+            if reader is None:
+                return
+            for cell, chunk_id in cells.items():
+                data = reader.chunk(chunk_id, self._most_nbytes(cell))
+                if data is not None:
+                    yield cell, data
+
+    def _most_nbytes(self, cell: Shape) -> int:
+        """Most bytes that a chunk has in its encoding, without the gzip around it."""
+        box, n_channels = self._scale.box(cell), self._volume.n_channels
+        if self._encoding is not None:
+            return self._encoding.most_nbytes((n_channels, *box.shape[::-1]))
+        return box.size * n_channels * self._volume.dtype.itemsize
+
+    def _file(self, key: str, most: int) -> Buffer | None:
+        """Bytes of a chunk in a file of its own, which may be compressed; None if it is missing."""
+        data = self._store.read_whole(key, most)
+        if data is not None:
+            return data
+        zipped = self._store.read_whole(f"{key}.gz", most_gzip_nbytes(most))
+        if zipped is not None:
+            stage = stage_of("gzip")
+            assert stage is not None
+            try:
+                return stage.decode(zipped, most)
+            except CorruptShardError as error:
+                raise error.located(key=f"{key}.gz") from error
+        for ending in _UNREADABLE:
+            if self._store.size(key + ending) is not None:
+                message = f"{key + ending!r} has a compression that is not read; decompress it"
+                raise StoreError(message, key=key + ending, errno=errno.EOPNOTSUPP)
+        return None
+
+    def _decoded(self, data: Buffer, box: Box, position: Shape) -> npt.NDArray[Any]:
+        if self._encoding is not None:
+            try:
+                return self._encoding.decode(data, box.shape[::-1]).transpose()
+            except CorruptShardError as error:
+                raise error.located(inner_chunk=position) from error
+        wanted = math.prod(box.shape) * self._volume.dtype.itemsize
+        if len(memoryview(data)) != wanted:
+            raise CorruptShardError(
+                f"decodes to {len(memoryview(data))} bytes, not {wanted}", inner_chunk=position
+            )
+        return np.frombuffer(data, self._volume.dtype).reshape(box.shape, order="F")
+
+
+# ---- Volumes of Neuroglancer where an array was asked for: the paths of their scales
+
+
+_NAMED = 5
+
+_MOST_ABOVE = 4
+
+
+def volume_above(place: Place) -> tuple[Place, str] | None:
+    """The volume of which a place is a scale, and the key of that; None if it is none.
+
+    - `place`: A place without a ``zarr.json``.
+    """
+    for volume, key in _above(place):
+        try:
+            data = volume.read(INFO)
+            scales = () if data is None else parse_info(parse_json(data)).scales
+        except (ShardwriteError, ValueError):  # it is something else, or tells nothing of a scale
+            continue
+        if key in [scale.key for scale in scales]:
+            return volume, key
+    return None
+
+
+def refuse_volume(place: Place, asked: str) -> None:
+    """Refuse a volume, or a scale of one, where something else was asked for.
+
+    - `place`: A place without a ``zarr.json``.
+    - `asked`: what was asked for: ``"array"``, ``"tree"`` or ``"source"``.
+    """
+    if asked == "array":
+        _refuse_as_array(place)
+    elif asked == "tree" and _is_in_volume(place):
+        raise SpecError(
+            "no Zarr array or group is there, but a volume of Neuroglancer",
+            field="src",
+            value=place.label,
+            remedy="use reshard without consume, which makes Zarr arrays of its values",
+        )
+    elif asked == "source" and (found := volume_above(place)) is not None:
+        raise SpecError(
+            "it is a scale of a volume of Neuroglancer",
+            field="source",
+            value=place.label,
+            remedy=f"give the volume and its scale: {found[0].label}::{found[1]}",
+        )
+
+
+def _is_in_volume(place: Place) -> bool:
+    """Whether a place without a ``zarr.json`` is a volume, or one of its scales."""
+    try:
+        data = place.read(INFO)
+        if data is not None and parse_info(parse_json(data)).scales:
+            return True
+    except (ShardwriteError, ValueError):  # it is something else
+        return False
+    return volume_above(place) is not None
+
+
+def _above(place: Place) -> Iterator[tuple[Place, str]]:
+    """Places above a place, the nearest first, each with the path of the place in it."""
+    if isinstance(place, Directory):
+        for above in list(place.path.parents)[:_MOST_ABOVE]:
+            if above.name:
+                yield Directory(above), place.path.relative_to(above).as_posix()
+    elif isinstance(place, InStore):
+        for name in reversed(names_above(place.name)):
+            yield InStore(place.base, name), place.name[len(name) :].lstrip("/")
+
+
+def _refuse_as_array(place: Place) -> None:
+    """Refuse a volume, whose scales are arrays, but which is none itself."""
+    _refuse_colons(place)
+    try:
+        data = place.read(INFO)
+        scales = () if data is None else parse_info(parse_json(data)).scales
+        keys = [s.key for s in scales if place.store.size(f"{s.key}/{DOCUMENT}") is not None]
+    except (ShardwriteError, ValueError):
+        return
+    remedy = (
+        "shardwrite has written none of its scales: read it by shardwrite.from_precomputed, or "
+        "make Zarr arrays of it by shardwrite reshard"
+    )
+    if data is None and volume_above(place) is not None:
+        raise SpecError(
+            "no array: it is a scale of a volume of Neuroglancer",
+            field="store",
+            value=place.label,
+            remedy=remedy,
+        )
+    if not scales:
+        return
+    if keys:
+        label = place.label
+        is_url = "://" in label and not label.startswith("memory:")  # which no call can open
+        is_path = isinstance(place, Directory) or is_url
+        above = label if is_path else place.name
+        above += "" if above.endswith("/") or not above else "/"
+        told = ", ".join(f"{above}{key}" for key in keys[:_NAMED])
+        remedy = f"give {'the path of a scale' if is_path else 'name=, one of'}: {told}"
+    raise SpecError(
+        "no array: it is a volume of Neuroglancer", field="store", value=place.label, remedy=remedy
+    )
+
+
+def _refuse_colons(place: Place) -> None:
+    """Refuse ``volume::key``, which names a scale as a source, where an array is asked for."""
+    if not isinstance(place, Directory) or "::" not in str(place.path):
+        return
+    above, _, wanted = str(place.path).rpartition("::")
+    try:
+        data = Directory(Path(above)).read(INFO)
+        volume = None if data is None else parse_info(parse_json(data))
+    except (ShardwriteError, ValueError):  # it is something else
+        return
+    if volume is not None:
+        raise SpecError(
+            "a scale of a volume is named so only as a source",
+            field="store",
+            value=place.label,
+            remedy=f"give the path of its directory, {above}/{volume.scale(wanted or None).key}",
+        )
