@@ -33,8 +33,9 @@ OF_CODECS = {
     "nested": {"serializer": WITHIN},
     "around": {"shards": None, "chunks": (4, 8), "serializer": WITHIN, "compressors": "crc32c"},
 }
-# So little that a run has several tasks. Plans give what is around inner chunks two megabytes.
-MEMORY, MEMORY_OF_HDF5 = "1kB", "2098kB"
+# So little that a run has several tasks. What is around inner chunks of HDF5 takes most of its
+# memory, so there the source has chunks of which no task may take many.
+MEMORY, MEMORY_OF_HDF5 = "1kB", "80kB"
 
 
 class Array(struck.Call):
@@ -58,6 +59,7 @@ class Array(struck.Call):
             **self.strategy,
             "memory_limit": MEMORY_OF_HDF5 if self.is_hdf5 else MEMORY,
         }
+        self.chunks = 2 if self.is_hdf5 else 4
         self.new = {**LAYOUT, **OF_CODECS.get(kind, {}), **self.how}
         if self.is_transformer:
             self.new["format"] = "transformer-2022"
@@ -66,11 +68,11 @@ class Array(struck.Call):
         """See `struck.Call`."""
         if before != "nothing":
             with dask.config.set(scheduler="sync"):
-                da.from_array(OLD, chunks=4).to_sharded_zarr(root, **self.new)
+                da.from_array(OLD, chunks=self.chunks).to_sharded_zarr(root, **self.new)
 
     def make(self, root: Path, before: str, told: Callable[[Any], object]) -> None:
         """See `struck.Call`."""
-        x = da.from_array(self.wanted(before), chunks=4)
+        x = da.from_array(self.wanted(before), chunks=self.chunks)
         if before == "nothing":
             x.to_sharded_zarr(root, progress=told, **self.new)
         else:

@@ -178,7 +178,7 @@ def test_the_disk_is_full_under_a_volume(tmp_path, mounted):
 @pytest.mark.parametrize(
     ("shape", "chunks", "shards", "nbytes"),
     [
-        (SHAPE, (64, 512), 64, 600_000),
+        (SHAPE, (64, 512), 64, 800_000),
         pytest.param((3072, 1024), (1024, 512), (1024, 512), 7_000_000, marks=pytest.mark.long),
     ],
 )

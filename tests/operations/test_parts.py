@@ -19,6 +19,7 @@ from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
 from shardwrite.host import resources as striping
 from shardwrite.journal.begin import find_run
+from shardwrite.journal.plan_record import sealed
 from shardwrite.operations import parts
 from shardwrite.place.target import resolve_target
 
@@ -275,8 +276,8 @@ def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     document = tmp_path / "x.shardwrite" / "plan.json"
     facts = {**json.loads(document.read_bytes()), **harm}
-    del facts["crc32c"]  # as an older version wrote it
-    document.write_text(json.dumps(facts))
+    del facts["crc32c"]
+    document.write_text(json.dumps(sealed(facts)))
     with pytest.raises(JournalError, match="does not hold a plan"):
         shardwrite.write_part(x, tmp_path / "x", 0, 1)
 

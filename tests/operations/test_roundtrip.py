@@ -201,6 +201,8 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
         run="one",
         replaces=False,
         durability="full",
+        document_crc32c=0,
+        array="x",
     )
     session = Session(
         Job(ArrayChunks(x), plan, target, RunOptions()),

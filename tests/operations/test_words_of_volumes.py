@@ -199,12 +199,12 @@ def test_chunks_that_are_too_large(chunks):
 @pytest.mark.parametrize("size", [8, 7])
 def test_labels_that_take_too_much_are_located(tmp_path, monkeypatch, size):
     """Neither the shard nor the chunk was named."""
-    monkeypatch.setattr(codecs, "_TABLE_LIMIT", 70)
+    monkeypatch.setattr(codecs, "_MOST_LABELS", 30)
     values = np.ones((size,) * 3, "u8")
     values[4:, :4, 4:] = np.arange(values[4:, :4, 4:].size).reshape(values[4:, :4, 4:].shape)
     new = {**NEW, "encoding": "compressed_segmentation", "type": "segmentation"}
     new["sharding"] = {"preshift_bits": 1, "minishard_bits": 0, "shard_bits": 2}
-    place = rf"2\.shard, region \[4:{size}, 0:4, 4:{size}\]: compressed_segmentation: the labels"
+    place = rf"2\.shard, region \[4:{size}, 0:4, 4:{size}\]: compressed_segmentation: a block"
     with pytest.raises(CodecError, match=place) as caught:
         shardwrite.to_precomputed(da.from_array(values), tmp_path, **new)
     assert caught.value.fields["key"] == "2.shard"

@@ -12,6 +12,7 @@ from shardwrite.errors import JournalError, SpecError
 from shardwrite.format import strategies
 from shardwrite.format.strategies import as_strategy
 from shardwrite.journal.begin import find_run
+from shardwrite.journal.plan_record import sealed
 from shardwrite.place.target import resolve_target
 from shardwrite.plan.estimate import Resources
 from shardwrite.runs.begun import plan_begun
@@ -35,12 +36,12 @@ def begun(path, strategy):
 
 
 def edited(path, change):
-    """The run after a change of its plan on disk, which then has no checksum."""
+    """The run after a change of its plan on disk."""
     file = next(path.parent.rglob("plan.json"))  # its two names are links to one file
     facts = json.loads(file.read_text())
     del facts["crc32c"]
     change(facts)
-    file.write_text(json.dumps(facts))
+    file.write_text(json.dumps(sealed(facts)))
     return find_run(resolve_target(path, None))
 
 
