@@ -150,7 +150,7 @@ else:
         },
         modules=(
             "shardwrite.encode",
-            "shardwrite.engines.choice",
+            "shardwrite.engines",
             "shardwrite.format",
             "shardwrite.grid",
             "shardwrite.host",
@@ -159,6 +159,7 @@ else:
             "shardwrite.place",
             "shardwrite.read",
             "shardwrite.runs",
+            "shardwrite.sources",
             "shardwrite.stores",
             "shardwrite.stream",
             "shardwrite.write",

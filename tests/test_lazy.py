@@ -195,7 +195,7 @@ def test_the_package_is_pickled_by_reference_with_a_function_that_uses_it():
 
 def test_folders_are_attributes_as_soon_as_the_package_is_imported():
     run(
-        "import shardwrite\nassert shardwrite.engines.choice.active_engine().kind == 'threads'\nassert shardwrite.stores.PosixStore"
+        "import shardwrite\nassert shardwrite.engines.active_engine().kind == 'threads'\nassert shardwrite.stores.MemoryStore"
     )
 
 

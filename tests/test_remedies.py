@@ -1578,7 +1578,7 @@ def messages() -> Iterator[tuple[str, str]]:
     """Texts of the package that name a remedy, with their places; docstrings and the help of
     options are none."""
     # These put options for keywords, and options into groups; they have no messages of their own.
-    without = {ROOT / "shardwrite" / "cli" / name for name in ("helping.py", "wording.py")}
+    without = {ROOT / "shardwrite" / "cli" / name for name in ("terminal.py", "wording.py")}
     for path in sorted(set((ROOT / "shardwrite").rglob("*.py")) - without):
         for line, text in texts_in(path):
             if any(piece in text for piece in ONLY_TOLD):

@@ -7,7 +7,7 @@ from shardwrite._lazy import attach
 if TYPE_CHECKING:
     from shardwrite.engines.choice import active_engine
     from shardwrite.engines.cluster import ClusterEngine
-    from shardwrite.engines.local import Engine, LocalEngine
+    from shardwrite.engines.local import Engine, LocalEngine, Stopped
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -17,8 +17,9 @@ else:
             "shardwrite.engines.local": (
                 "Engine",
                 "LocalEngine",
+                "Stopped",
             ),
         },
     )
 
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "active_engine"]
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine"]

@@ -22,6 +22,7 @@ from forks import python
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError
 from shardwrite.journal import bucket_shares
+from shardwrite.journal.bucket_runs import holding
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -250,7 +251,7 @@ def test_lines_that_another_holder_did_not_read_are_put_again(moto, url, x, monk
 
     def meanwhile(_):
         shares[0].put()
-        with shardwrite.journal.holding(shares[0]._given):
+        with holding(shares[0]._given):
             pass
 
     with dask.config.set(scheduler="sync"):

@@ -45,7 +45,7 @@ def test_the_program_tells_of_itself_without_importing_a_command(arguments):
     modules, _ = loaded_by(*arguments)
     assert not modules & {"numpy", "dask", "zarr", "numcodecs", "rich", "distributed", "asyncio"}
     ours = {name for name in modules if name.startswith("shardwrite.cli.")}
-    assert ours == {f"shardwrite.cli.{name}" for name in ("main", "terminal", "helping")}
+    assert ours == {f"shardwrite.cli.{name}" for name in ("main", "terminal")}
 
 
 def test_info_imports_only_what_it_needs(tmp_path):

@@ -119,7 +119,7 @@ def process_and_address(block):
 @pytest.mark.parametrize("engine", some(ENGINES, "threads"), indirect=True)
 def test_engines_say_how_they_run_tasks(engine):
     """What the flags promise, seen from tasks."""
-    chosen, source = shardwrite.engines.choice.active_engine(), np.arange(10)
+    chosen, source = shardwrite.engines.active_engine(), np.arange(10)
     found = {}
     tasks = {"source": DataNode("source", source)}
     for number in range(2):
@@ -348,10 +348,10 @@ def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
 def test_dask_client_choice_is_dasks_own(tmp_path, array, cluster):
     with Client(cluster), dask.config.set(scheduler="threads"):
-        assert shardwrite.engines.choice.active_engine().kind == "threads"
+        assert shardwrite.engines.active_engine().kind == "threads"
     with Client(cluster):
-        assert shardwrite.engines.choice.active_engine().kind == "distributed"
-    assert shardwrite.engines.choice.active_engine().kind == "threads"
+        assert shardwrite.engines.active_engine().kind == "distributed"
+    assert shardwrite.engines.active_engine().kind == "threads"
 
 
 def write_in_a_task(path, has_left):
@@ -401,7 +401,7 @@ assert "distributed" in sys.modules
 @pytest.mark.parametrize("chosen", ["distributed", "no such scheduler"])
 def test_a_scheduler_that_is_not_there_is_refused_by_dask(chosen):
     with dask.config.set(scheduler=chosen), pytest.raises((RuntimeError, ValueError)):
-        shardwrite.engines.choice.active_engine()
+        shardwrite.engines.active_engine()
 
 
 @pytest.mark.parametrize(

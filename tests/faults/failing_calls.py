@@ -31,6 +31,7 @@ import shardwrite
 import shardwrite.read.array
 from shardwrite import ShardwriteError
 from shardwrite.journal import lease
+from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -237,7 +238,7 @@ def judge(case: Case, path: Path, acked: set[int], *, is_done: bool) -> None:
     except IndexError:
         assert not acked
         return
-    array = shardwrite.read.array.ShardedArray(metadata, shardwrite.stores.PosixStore(path))
+    array = shardwrite.read.array.ShardedArray(metadata, PosixStore(path))
     for rank, box in oracle.shard_boxes(metadata).items():
         found, wanted = array.read(box), WANTED[box.slices]
         if rank in acked and not (found == wanted).all():

@@ -19,6 +19,7 @@ from rich.console import Console
 import shardwrite
 from shardwrite import RunReport
 from shardwrite.journal.lines import encode_line
+from shardwrite.journal.receipt import Receipt
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME
 from shardwrite.show.make_report import make_report
 from shardwrite.show.report import html
@@ -224,7 +225,7 @@ def test_nothing_there(tmp_path):
 
 def test_an_end_that_was_cut_off_after_the_report(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(shardwrite.journal.Receipt, "encode", lambda _: 1 / 0)
+        patch.setattr(Receipt, "encode", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             finished(tmp_path / "x", keep_report=True)
     assert (tmp_path / "x" / REPORT_NAME).exists()

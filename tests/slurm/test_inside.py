@@ -142,7 +142,7 @@ def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
             connect(str(plain))
         request_drain()
         try:
-            with pytest.raises(shardwrite.engines.choice.Stopped, match="before a worker"):
+            with pytest.raises(shardwrite.engines.Stopped, match="before a worker"):
                 connect(str(plain))
         finally:
             reset_drain()
