@@ -61,7 +61,10 @@ def signature(function: object) -> str:
 
 
 def settings() -> Iterator[str]:
-    from shardwrite.cli.settings import as_markdown
+    try:
+        from shardwrite.cli.settings import as_markdown
+    except ImportError:  # an older commit
+        from shardwrite.config.reference import as_markdown
 
     yield from as_markdown().splitlines()
 
