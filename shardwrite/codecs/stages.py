@@ -73,6 +73,9 @@ _LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 
 Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
 
 
+# ---- The stages
+
+
 class BytesStage(Protocol):
     """A bytes-to-bytes codec."""
 

@@ -68,7 +68,7 @@ from shardwrite.volumes.scale import PrecomputedShards
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
 
 
-# ---- Volumes of Neuroglancer in a hierarchy that is copied: their ``info``, which follows last
+# ---- Volumes of Neuroglancer in the hierarchy: their ``info``, which follows last
 
 
 _BESIDE = ("mesh", "skeletons", "segment_properties")
@@ -223,7 +223,7 @@ def _joined(there: bytes | None, data: bytes, label: str) -> bytes:
     return there if joined == _parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
 
 
-# ---- What transfers are planned to do, and what they have done, for people and for programs
+# ---- Plans and results
 
 
 _MAX_SHOWN = 50
@@ -452,6 +452,9 @@ _READ = Requests(n_get=8, n_list=2)
 _GROUP = Requests(n_put=1, n_get=7)
 
 _IS_HIERARCHY = Requests(n_get=1)
+
+
+# ---- The transfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
-# ---- Inner chunks at the edges of an array, where the format of its shards cuts them
+# ---- Inner chunks that the format cuts at the edges of the array
 
 
 def encode_tiles(
@@ -144,6 +144,9 @@ MOST_IN_BATCH = 2**13
 _MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 
 _scratch = threading.local()
+
+
+# ---- Units and batches
 
 
 class Pieces:

@@ -4,7 +4,7 @@ The document of a node is what makes readers see it. A format with other documen
 module of this kind.
 
 These are signatures, by which the core knows what it has to do with. What is in the documents is in
-`format.transformer`.
+`legacy.transformer`.
 """
 
 from __future__ import annotations

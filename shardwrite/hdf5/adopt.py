@@ -35,7 +35,7 @@ from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.stores.looking import as_store_error, is_there, local_path
 
-# ---- What an adoption is planned to do, and what it has done, for people and for programs
+# ---- The result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,9 @@ class Adopted(Result):
 AnyPath = str | os.PathLike[str]
 
 _ELSEWHERE = "give another path, or remove it yourself"
+
+
+# ---- The adoption
 
 
 @public

@@ -49,7 +49,7 @@ from shardwrite.stores.files import check_movable, sync_entry, write_file
 from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
 from shardwrite.stores.removal import remove_state
 
-# ---- Runs whose array is gone, because somebody has removed it, or put another one in its place
+# ---- Runs whose array is gone: removed, or replaced by another one
 
 
 def has_lost_array(run: RunDirectory) -> bool:
@@ -112,6 +112,9 @@ def _names_and_chunks(codecs: JSON) -> list[object]:
 
 
 _MAX_TRIES = 8
+
+
+# ---- Finding and beginning a run
 
 
 def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:

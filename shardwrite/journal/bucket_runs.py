@@ -35,10 +35,9 @@ The directory of such a run belongs to its driver. What a task can ask depends o
 A run may also be written by several processes at a time, or later. Then nobody holds the lease
 meanwhile, and a `SharedFence` asks whether the state in the bucket still has the run.
 
-A process keeps the state of its runs in a bucket, and works on a directory among the temporary
-files of its host. It removes the directory when it ends. If it is killed, the directory stays with
-its encoded units. So the directory names its process, and the next process of the same
-user on the same host removes it.
+The directory lies among the temporary files of the host. Its process removes it at the end. If the
+process is killed, the directory stays with its encoded units. So it names its process, and the next
+process of the same user on the same host removes it.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
 
 
-# ---- Whether a run whose state lies in the bucket still goes on, as its tasks ask before they
-# commit
+# ---- Fences: whether a run still goes on, as its tasks ask before they commit
 
 
 _runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
@@ -204,7 +202,7 @@ def _ended(label: str, why: str) -> RunEndedError:
     return RunEndedError(f"the run on {label} does not go on: {why}", path=label)
 
 
-# ---- Directories for the state of runs in buckets whose processes were killed
+# ---- Directories of processes that were killed
 
 
 _OWNER = "process.json"
@@ -252,6 +250,9 @@ _LEAVE_SECONDS = 5.0
 _holds: dict[Path, _Hold] = {}
 
 _lock = threading.Lock()
+
+
+# ---- Runs held by this process
 
 
 class Share(Protocol):

@@ -27,7 +27,7 @@ from shardwrite.plan.identity import Bounds, Identity
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores.looking import parse_json, read_limit
 
-# ---- Sizes of the objects of an array as a short text, which a receipt holds
+# ---- Sizes of objects as a short text
 
 
 MAX_SIZES = 2**20
@@ -74,6 +74,9 @@ _MAX_APPENDS = 10_000
 _NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
 
 _DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has given an identifier
+
+
+# ---- The receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from shardwrite.read.stored_shard import ExistingShard
 
 
-# ---- Records of changes in place, and shards composed of a file and the byte ranges of a record
+# ---- Records, and shards composed of a file and the byte ranges of a record
 
 
 _MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
@@ -221,6 +221,9 @@ _CLAIM = "claim-"
 _COPY_NBYTES = 2**22
 
 _RECOVERY = "recovery-"
+
+
+# ---- Changes in place, and recovery
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ from shardwrite.write.context import GroupReport
 __all__ = ["Repair", "RepairTask", "repair"]
 
 
-# ---- What a repair has done, and what it has left to do
+# ---- Tasks and results
 
 
 _INTERRUPTED = (
@@ -207,7 +207,7 @@ class Repair(Result):
         )
 
 
-# ---- Versions of the objects of an array, to tell later which of them were replaced or changed
+# ---- Versions of objects, to tell later which of them were replaced or changed
 
 
 def object_versions(
@@ -235,6 +235,9 @@ def _digest(version: object) -> int:
 
 
 _COMPARED = "compared:"
+
+
+# ---- The repair
 
 
 @public

@@ -17,9 +17,9 @@ before each rename.
   update writes these shards meanwhile. A salvage that has died is not continued: the next writer
   gives its run up, and each of its shards is then either still torn or already cut.
 
-That directory lies where the run state of the array lies. If that state lies in the array's bucket,
-the copies lie there, too, below ``shardwrite-quarantine/`` in the array: the directory of this
-process would be removed at its exit.
+Copies of bad shards lie in ``<array>.quarantine/``, where the run state of the array lies. If that
+state lies in the array's bucket, the copies lie there, too, below ``shardwrite-quarantine/`` in the
+array: the directory of this process would be removed at its exit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
-# ---- Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced
+# ---- Quarantine: copies of bad shards
 
 
 def keep_copy(target: Target, key: str, durability: str) -> str:
@@ -111,6 +111,9 @@ _CHANGED = "another program has changed it since the run wrote it"
 _FROM_SOURCE = "Repair it with the source (--source)"
 
 _BY_THE_RUN = "Run the command that writes the array again with recheck=True (--recheck)"
+
+
+# ---- Salvage
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The journal or the receipt of an array and the indexes of its shards tell whether it is whole. On
 request, every inner chunk is decoded, and values are compared with the source.
 
-This is a run of its own beside the array, so that no update goes on meanwhile. If it dies, it is
-given up like a salvage.
+An array can also be accepted as another program has left it. That is a run of its own beside the
+array, so that no update goes on meanwhile. If it dies, it is given up like a salvage.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.copying import Donor
 
-# ---- Accept an array as another program has left it: its receipt is made to say what is there
+# ---- Acceptance of an array as another program has left it, by a new receipt
 
 
 def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str, str]]) -> None:
@@ -156,7 +156,7 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
         end_run(directory, own_journals(driver))
 
 
-# ---- Whether groups with consolidated metadata list the nodes below them as they are
+# ---- Consolidated metadata of groups
 
 
 _REMEDY = (
@@ -286,6 +286,9 @@ _RECOVER = (
 _REWRITE = "write it again: shardwrite repair, with the source"
 
 _REPLACE = "if the source is right, write it anew: shardwrite repair --compare, with the source"
+
+
+# ---- Verification of an array
 
 
 @dataclass(frozen=True, slots=True)

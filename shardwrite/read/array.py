@@ -40,7 +40,7 @@ from shardwrite.seams import all_of
 from shardwrite.stores.base import ObjectReader, Store
 from shardwrite.stores.looking import is_file, listed, parse_json
 
-# ---- Chunks of dask arrays, from any form that dask accepts, or of a convenient size
+# ---- Chunks of dask arrays, from any form that dask accepts
 
 
 def normalize(
@@ -145,6 +145,9 @@ _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens
 _SMALL_NBYTES = 2**20
 
 _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
+
+
+# ---- Readers
 
 
 class ShardedArray:

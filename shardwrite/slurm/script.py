@@ -15,7 +15,7 @@ from numbers import Integral
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 
-# ---- How many parts an array is written in
+# ---- Number of parts
 
 
 _SECONDS = 600  # least duration of a part: the starts of shorter tasks would cost too much
@@ -45,7 +45,7 @@ def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_arra
     return max(1, min(int(raw_nbytes / (nbytes_per_second * _SECONDS)), n_groups, max_array_size))
 
 
-# ---- Settings of SLURM jobs, and the lines of a script that express them
+# ---- Settings of jobs, and the lines of a script that express them
 
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
@@ -258,6 +258,9 @@ then # it could not ask itself
 fi
 exit "$code"
 """
+
+
+# ---- The scripts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ What the options leave out, obstore reads from the environment of each process: 
 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on. The options travel with the tasks of a run.
 Nothing of either is written to a file.
 
-The function is given itself, or by its name, such as ``"lab.keys:current"``. A name can stand in a
-configuration and in a script. Each process, such as a worker or a job, imports the function and
-asks it for credentials of its own, so that none are passed on.
+A function of the user can give credentials, and give them anew before they expire. It is given
+itself, or by its name, such as ``"lab.keys:current"``. A name can stand in a configuration and in a
+script. Each process, such as a worker or a job, imports the function and asks it for credentials of
+its own, so that none are passed on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
 
 
-# ---- Credentials that a function of the user gives, and gives anew before they expire
+# ---- Credentials by a function of the user
 
 
 _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
@@ -240,6 +241,9 @@ _IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
 _reached: set[str] = set()
 
 _lock = threading.Lock()
+
+
+# ---- The URL and its options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Inspection of paths, and reading of small files.
+"""Files and paths of this machine: looked at, read, copied, and named by users.
 
 A missing file is a normal answer; storage that cannot tell is an error. The methods of `pathlib`
 ignore some or all errors, depending on the version of Python. With them, a run whose directory
@@ -24,7 +24,7 @@ from urllib.parse import unquote_to_bytes
 from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.errors import SpecError, StoreError
 
-# ---- Helpers that read from and write to file descriptors
+# ---- Reads and writes of file descriptors
 
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -124,7 +124,7 @@ def write_new(
         os.close(fd)
 
 
-# ---- Reading and copying of objects that are files
+# ---- Objects that are files: reading and copying
 
 
 _COPY_NBYTES = 2**30
@@ -313,7 +313,7 @@ def _copy_through(source: int, offset: int, target: int, nbytes: int) -> int:
     return len(data)
 
 
-# ---- Paths of this machine, from what users write for them
+# ---- Paths as users write them
 
 
 _FILE = re.compile(r"file:", re.IGNORECASE)
@@ -376,6 +376,9 @@ AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
 
 B = TypeVar("B")
+
+
+# ---- Inspection of paths, and small files
 
 
 def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:

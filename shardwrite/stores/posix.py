@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.editing import PosixEditor
 
 
-# ---- Listing of the objects in a directory tree
+# ---- Listing of objects
 
 
 def keys_below(root: Path, prefix: str) -> Iterator[str]:
@@ -114,6 +114,9 @@ _BATCH_FILES = 64
 _MAX_SCOPES = 16
 
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
+
+
+# ---- The store
 
 
 @dataclass(slots=True)

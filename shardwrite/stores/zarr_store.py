@@ -39,7 +39,7 @@ from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.stores.base import Capability, ObjectReader, check_key, require
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
-# ---- What the stores of zarr-python can do, and what their public interface leaves out
+# ---- Facts: what each kind of store can do, and what its public interface leaves out
 
 
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
@@ -245,6 +245,9 @@ def _of_fsspec(store: FsspecStore) -> Kind:
 
 
 T = TypeVar("T")
+
+
+# ---- The adapter
 
 
 class _Loop:

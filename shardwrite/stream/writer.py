@@ -43,7 +43,7 @@ from shardwrite.stores.base import Capability, Store
 from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
 from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
 
-# ---- Report of the writer of a stream
+# ---- The report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +142,9 @@ class StreamReport(Result):
 _MAX_EXTENT = 2**48
 
 _DEFAULT_NBYTES = 2**30
+
+
+# ---- The writer
 
 
 def _auto(metadata: ArrayMetadata, store: Store) -> Strategy:

@@ -17,7 +17,7 @@ from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.volumes.codecs import IMAGE_SIDES, image_shape
 from shardwrite.volumes.sharding import MortonCode, ShardingParameters
 
-# ---- Encodings of the chunks of a volume: fields in ``info``, what they hold, and their codecs
+# ---- Encodings: their fields in ``info``, and their codecs
 
 
 BLOCK_SIZE = "compressed_segmentation_block_size"
@@ -231,6 +231,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
 )
+
+
+# ---- The document
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from shardwrite.volumes.sharding import (
 from shardwrite.volumes.uint64_shard import UInt64ShardFiles, UInt64ShardReader
 from shardwrite.volumes.uint64_writing import Change, ValueOf, commit_changes, sweep
 
-# ---- What calls of `UInt64Shards` tell: what they have written, and what they have found
+# ---- Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,9 @@ T = TypeVar("T")
 _EXISTING = ("refuse", "keep", "replace", "update")
 
 _BATCH = 64  # shards of a transaction whose files are synced together
+
+
+# ---- The container
 
 
 class UInt64Shards(Mapping[int, bytes]):

@@ -45,7 +45,7 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-# ---- Arrays that give their encoded inner chunks to another, and what happens to the bytes
+# ---- Donors: arrays that give their encoded inner chunks to another
 
 
 Check = bool | Literal["twice"]
@@ -160,6 +160,9 @@ _READS_A_TURN = 64
 _READ_SECONDS = 5e-5
 # encoded bytes of a shard that a task keeps in memory before it places them
 _PAYLOAD_NBYTES = 64 * 2**20
+
+
+# ---- The tasks
 
 
 def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]) -> GroupReport:
