@@ -1,4 +1,4 @@
-"""Options of commands that convert arrays, and the arguments that scripts repeat."""
+"""Options of commands that convert arrays or write scales, and arguments that scripts repeat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shardwrite.volumes.keywords import ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import checked_axes, row_major
 from shardwrite.write.copying import TWICE
 
-# ---- Options of commands that write a scale of a Neuroglancer volume, and the source of one
+# ---- Scales of volumes
 
 
 _OF_SOURCE = ("voxel_offset", "type")  # which it may tell, too
@@ -80,6 +80,9 @@ shards_option = option_of(ShardArguments, "shards")
 index_option = option_of(IndexKeywords, "index_location")
 
 codec_options = options_of(CodecKeywords)
+
+
+# ---- Conversions
 
 
 def _note_twice(context: click.Context, _: click.Parameter, value: bool) -> None:

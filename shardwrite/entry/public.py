@@ -17,7 +17,7 @@ from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
 from shardwrite.options import Keywords, told_of
 
-# ---- Words that users try as keywords, and the keywords that are meant
+# ---- Words that users try as keywords
 
 
 _MEANT = {
@@ -117,6 +117,9 @@ _ONE = r"(str|int|float|bool|None|Progress|Callable\[\[\w+\], None\])"
 _TAKES_ONE = re.compile(rf"{_ONE}( \| {_ONE})*")  # in annotations, which are texts
 
 _SECTION = re.compile(r"^\w[\w ]*\n-{3,}$", re.MULTILINE)
+
+
+# ---- Decorators
 
 
 def public(function: Callable[_P, _R]) -> Callable[_P, _R]:

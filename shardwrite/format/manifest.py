@@ -31,7 +31,7 @@ from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, ceil_div
 
-# ---- Keys of inner chunks as lists of non-empty chunks name them: ``"0.3.12"``
+# ---- Keys of inner chunks: ``"0.3.12"``
 
 
 _ORIGIN = "chunk_grid_origin"
@@ -78,6 +78,9 @@ COMPACT_FROM = 100_000
 """Number of keys from which on the compact form is written."""
 
 _ENCODING = "int64 little-endian, zlib, base64"
+
+
+# ---- The list
 
 
 def check_manifest(given: Any) -> None:

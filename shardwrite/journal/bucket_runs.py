@@ -60,14 +60,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
-from shardwrite.journal.bucket_lease import LEASE, read_lease
-from shardwrite.journal.bucket_log import Logs
 from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
 from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -118,6 +115,8 @@ class BucketFence:
 
         - Raises RunEndedError if it has.
         """
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
         if self._distance == "far":
             found = read_lease(self.store)
             if found is None or found[0].holder != self.holder:
@@ -132,6 +131,8 @@ class BucketFence:
 
         - Returns: message and error number of what went wrong, or None.
         """
+        from shardwrite.journal.bucket_lease import LEASE, read_lease  # for buckets only
+
         try:
             found = read_lease(self.store)
         except StoreError as error:
@@ -171,6 +172,8 @@ class SharedFence:
 
     def check_run(self, run: str) -> str:
         """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
         found = read_lease(self.store)
         why = ""
         if found is None:
@@ -190,6 +193,8 @@ class SharedFence:
 
 def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
     """Names of the runs that a holder has left, whose log does not change any more."""
+    from shardwrite.journal.bucket_log import Logs  # for buckets only
+
     if state not in _runs:
         _runs[state] = Logs(store).runs_of(state)
     return _runs[state]
@@ -459,7 +464,6 @@ def fetched(target: Target) -> Target:
     """
     from shardwrite.journal.bucket_lease import read_lease  # for buckets only
     from shardwrite.journal.bucket_log import Logs  # for buckets only
-    # for buckets only
 
     if not target.in_store or target.beside in _holds:
         return target
@@ -503,10 +507,7 @@ class _Hold:
 
     def __init__(self, target: Target) -> None:
         from shardwrite.journal.bucket_lease import BucketLease  # for buckets only
-        from shardwrite.journal.bucket_log import (
-            Logs,  # for buckets only
-            Mirror,  # for buckets only
-        )
+        from shardwrite.journal.bucket_log import Logs, Mirror  # for buckets only
 
         self.target = target
         self.turn = threading.Lock()

@@ -1,4 +1,4 @@
-"""Plans as notebooks show them: headline numbers, axes, and a picture of the grid."""
+"""Plans as people see them: tables as text, and cards for notebooks with a picture of the grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwrite.plan.estimate import Requests, Traffic
 from shardwrite.plan.model import PlanFacts
 from shardwrite.results import Axis, Facts, counted, human, table_text
 
-# ---- Tables of plans as text
+# ---- Tables
 
 
 _CELL_WIDTH = 80
@@ -194,6 +194,9 @@ def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
 _PICTURE_PX = 220
 
 _MAX_LINES = 40
+
+
+# ---- Cards
 
 
 def axes_of(metadata: ArrayMetadata) -> list[Axis]:

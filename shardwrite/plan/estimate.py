@@ -1,4 +1,4 @@
-"""Estimate of the memory that a plan needs, made before anything runs."""
+"""Estimates of what a run needs, made before anything runs: memory, requests and bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
-# ---- Requests to an object store, and bytes
+# ---- Requests and bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,9 @@ _REVISED_NBYTES = 96
 _BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
+
+
+# ---- Memory
 
 
 @dataclass(frozen=True, slots=True)

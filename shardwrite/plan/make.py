@@ -20,7 +20,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import Partition, make_partition
 from shardwrite.plan.plan import Plan
 
-# ---- Memory of tasks that copy encoded inner chunks, which a plan for decoded ones does not tell
+# ---- Memory of tasks that copy encoded inner chunks
 
 
 def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
@@ -69,6 +69,9 @@ _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
 # source chunks that a task may always take, even if there are then fewer tasks than aimed at
 _SOURCE_CHUNKS = 16
+
+
+# ---- Choice of a plan
 
 
 @dataclass(frozen=True, slots=True)

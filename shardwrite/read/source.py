@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
-# ---- Attributes of arrays, of files or objects, in the form of JSON that Zarr and xarray use
+# ---- Attributes, in the form of JSON that Zarr and xarray use
 
 
 _OF_DECODING = {
@@ -138,6 +138,9 @@ _READ_NBYTES = 32 * 2**20
 MERGED_NBYTES = 32 << 20
 
 Chunks = tuple[int | tuple[int, ...], ...]
+
+
+# ---- The protocol, and arrays of dask
 
 
 @dataclass(frozen=True, slots=True)

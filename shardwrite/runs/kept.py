@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardwrite.read.inspection import ShardTable
 
 
-# ---- Sources that a user says to be the same, although their names or times have changed
+# ---- Sources that a user says to be the same, although names or times have changed
 
 
 def accepts_source() -> bool:
@@ -81,6 +81,9 @@ HOW_TO_GO_ON = (
 )
 
 _BAD = "write the bad ones again from their source with repair (shardwrite repair --source)"
+
+
+# ---- Comparison with the receipt
 
 
 @dataclass(frozen=True, slots=True)

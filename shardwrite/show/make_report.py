@@ -1,4 +1,4 @@
-"""Reports of runs, from their timeline: while a run goes on, or once it was interrupted or ended."""
+"""Reports of runs, from their timeline: of a run that goes on, was interrupted, or has ended."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Durable creation of directories, with the mode and group of an existing directory.
+"""Directories that are made durably, and access rights that are taken over.
 
-An object that replaces another takes the mode, the group and, where permitted, the owner of that
-one. The group is set first, because a mode that was meant for one group must not serve another. The
-owner is set last, because only the owner may set the rest. If the system refuses the group, the
-new group and all others get only the permissions that both classes had before.
+A new directory has the mode and group of an existing one. An object that replaces another takes the
+mode, the group and, where permitted, the owner of that one. The group is set first, because a mode
+that was meant for one group must not serve another. The owner is set last, because only the owner
+may set the rest. If the system refuses the group, the new group and all others get only the
+permissions that both classes had before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from shardwrite.stores.looking import as_store_error, is_there, mode_of, opened
 
-# ---- Access rights of files and directories
+# ---- Access rights
 
 
 NARROW = 0o600
@@ -177,6 +178,9 @@ WORK_PREFIX = "work-"
 takes the work over renames it, so `make_directories` does not make it again."""
 
 _MAX_TRIES = 8
+
+
+# ---- Directories
 
 
 def fsync_directory(path: Path) -> None:

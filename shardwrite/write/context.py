@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
 
-# ---- Which inner chunks of an array are stored, from the indexes of its shards
+# ---- Stored inner chunks, from the indexes of shards
 
 
 _MAX_KEPT = 64
@@ -93,6 +93,9 @@ class Presence:
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
         return self._kept.get(index)
+
+
+# ---- Facts for tasks, and their reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
