@@ -73,6 +73,9 @@ def in_order(x: Any, axes: str | None) -> Any:
     return x if order == [*range(n_axes)] else take(x).array.transpose(order)
 
 
+# ---- Conversions
+
+
 _TWICE = "shardwrite.check_twice"  # where click keeps that the option is given
 
 shards_option = option_of(ShardArguments, "shards")
@@ -80,9 +83,6 @@ shards_option = option_of(ShardArguments, "shards")
 index_option = option_of(IndexKeywords, "index_location")
 
 codec_options = options_of(CodecKeywords)
-
-
-# ---- Conversions
 
 
 def _note_twice(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -91,12 +91,12 @@ class FillPattern:
         return result
 
 
+# ---- Pipelines
+
+
 Array = npt.NDArray[Any]
 
 _VLEN = {"vlen-utf8": "VLenUTF8", "vlen-bytes": "VLenBytes"}
-
-
-# ---- Pipelines
 
 
 class Pipeline(Protocol):

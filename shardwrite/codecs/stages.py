@@ -44,6 +44,9 @@ def index_limit() -> int:
     return value_of(INDEX_LIMIT)
 
 
+# ---- The stages
+
+
 _SMALL_NBYTES = 128 * 2**10
 
 _GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
@@ -66,14 +69,12 @@ _ZSTD_AT_ONCE_NBYTES = 2**25  # largest buffer that is allocated for a frame of 
 
 _FIRST_WINDOW_NBYTES, _WINDOW_NBYTES = 2**20, 2**16
 
+
 _LZMA_NBYTES = 2**28  # memory limit of the decoder, which depends on the dictionary's size
 
 _LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 bytes
 
 Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
-
-
-# ---- The stages
 
 
 class BytesStage(Protocol):

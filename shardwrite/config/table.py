@@ -197,10 +197,10 @@ def or_null(kind: Kind[S]) -> Kind[S | None]:
     return Kind(f"{kind.label}, or null", f"{kind.remedy}, or null", parse)
 
 
-PREFIX = "shardwrite"
-
-
 # ---- The settings
+
+
+PREFIX = "shardwrite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -442,6 +442,9 @@ class Transfer(Result):
         return Facts(title="transferred", subject=self.path, headline=headline, rows=self._rows())
 
 
+# ---- The transfer
+
+
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, and whether the place is a hierarchy of 2022.
@@ -452,9 +455,6 @@ _READ = Requests(n_get=8, n_list=2)
 _GROUP = Requests(n_put=1, n_get=7)
 
 _IS_HIERARCHY = Requests(n_get=1)
-
-
-# ---- The transfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,9 @@ def decode_tile(metadata: ArrayMetadata, key: str, rank: int, data: Buffer) -> n
     return chunk
 
 
+# ---- Units and batches
+
+
 Array = npt.NDArray[Any]
 
 _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
@@ -141,12 +144,10 @@ MOST_IN_BATCH = 2**13
 
 """Inner chunks that are encoded at a time, at most: each is an object of about 100 bytes."""
 
+
 _MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 
 _scratch = threading.local()
-
-
-# ---- Units and batches
 
 
 class Pieces:

@@ -104,6 +104,9 @@ def _remedy(word: str, known: Collection[str]) -> str:
     return f"give {meant}" if meant else ""
 
 
+# ---- Decorators
+
+
 _P = ParamSpec("_P")
 
 _A = TypeVar("_A")
@@ -117,9 +120,6 @@ _ONE = r"(str|int|float|bool|None|Progress|Callable\[\[\w+\], None\])"
 _TAKES_ONE = re.compile(rf"{_ONE}( \| {_ONE})*")  # in annotations, which are texts
 
 _SECTION = re.compile(r"^\w[\w ]*\n-{3,}$", re.MULTILINE)
-
-
-# ---- Decorators
 
 
 def public(function: Callable[_P, _R]) -> Callable[_P, _R]:

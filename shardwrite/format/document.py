@@ -184,6 +184,9 @@ def put_serializer(serializer: Document, codecs: list[Document]) -> None:
     codecs[at] = serializer
 
 
+# ---- The document of a new array
+
+
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
     {"name": "crc32c"},
@@ -213,9 +216,6 @@ _REMEDIES = {
     "dimension_names": "give a name or None for each axis",
     "attributes": "give a mapping that JSON can hold, numbers finite",
 }
-
-
-# ---- The document of a new array
 
 
 @dataclass(frozen=True, slots=True)

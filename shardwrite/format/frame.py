@@ -104,10 +104,10 @@ def block_for(signature: Signature, index_nbytes: int) -> int:
     return max(signature.least_block, 1 << (index_nbytes - 1).bit_length())
 
 
-_Found = TypeVar("_Found")
-
-
 # ---- Frames
+
+
+_Found = TypeVar("_Found")
 
 
 class Piece(NamedTuple):

@@ -62,6 +62,9 @@ def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> lis
     return sorted(".".join(map(str, row)) for row in (coords + origin).tolist())
 
 
+# ---- The list
+
+
 Coords = npt.NDArray[np.int64]
 
 
@@ -77,10 +80,8 @@ COMPACT_FROM = 100_000
 
 """Number of keys from which on the compact form is written."""
 
+
 _ENCODING = "int64 little-endian, zlib, base64"
-
-
-# ---- The list
 
 
 def check_manifest(given: Any) -> None:

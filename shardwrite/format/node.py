@@ -83,6 +83,9 @@ def documents_of(key: str) -> list[str]:
     return [META + "/".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
+# ---- Documents
+
+
 DOCUMENT = "zarr.json"
 
 """Key of a node's document, below the path of the node."""
@@ -99,10 +102,8 @@ CONSOLIDATED_OF_V2 = ".zmetadata"
 
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
 
+
 _MAY_CHANGE = ("shape", "attributes", "dimension_names")
-
-
-# ---- Documents
 
 
 def kind_of_document(found: Any) -> str:

@@ -116,12 +116,12 @@ class Adopted(Result):
         return Facts(title=self._title, subject=self.path, headline=headline, rows=self._rows())
 
 
+# ---- The adoption
+
+
 AnyPath = str | os.PathLike[str]
 
 _ELSEWHERE = "give another path, or remove it yourself"
-
-
-# ---- The adoption
 
 
 @public

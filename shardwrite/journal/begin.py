@@ -111,10 +111,10 @@ def _names_and_chunks(codecs: JSON) -> list[object]:
     return found
 
 
-_MAX_TRIES = 8
-
-
 # ---- Finding and beginning a run
+
+
+_MAX_TRIES = 8
 
 
 def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:

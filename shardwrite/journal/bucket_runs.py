@@ -246,6 +246,9 @@ def _owner_of(directory: Path) -> Process | None:
         return None
 
 
+# ---- Runs held by this process
+
+
 _STATES = ("run-", "ended-", "taken-")
 
 PUT_SECONDS = 5.0
@@ -255,9 +258,6 @@ _LEAVE_SECONDS = 5.0
 _holds: dict[Path, _Hold] = {}
 
 _lock = threading.Lock()
-
-
-# ---- Runs held by this process
 
 
 class Share(Protocol):

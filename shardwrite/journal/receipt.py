@@ -65,6 +65,9 @@ def unpack_sizes(text: str, n: int) -> npt.NDArray[np.int64]:
     return sizes
 
 
+# ---- The receipt
+
+
 FORMAT = 1
 
 _MAX_UPDATES = 100
@@ -74,9 +77,6 @@ _MAX_APPENDS = 10_000
 _NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
 
 _DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has given an identifier
-
-
-# ---- The receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,10 +352,10 @@ def _same(document: Document) -> Document:
     return document
 
 
-ENDED, TAKEN = "ended", "taken"
-
-
 # ---- The end of a run, and its settlement
+
+
+ENDED, TAKEN = "ended", "taken"
 
 
 def end_run(run: RunDirectory, own_journals: str = "") -> None:

@@ -214,6 +214,9 @@ class Composed:
         pass
 
 
+# ---- Changes in place, and recovery
+
+
 _FORMAT = 1
 
 _CLAIM = "claim-"
@@ -221,9 +224,6 @@ _CLAIM = "claim-"
 _COPY_NBYTES = 2**22
 
 _RECOVERY = "recovery-"
-
-
-# ---- Changes in place, and recovery
 
 
 @dataclass(frozen=True, slots=True)

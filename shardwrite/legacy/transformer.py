@@ -202,6 +202,9 @@ class ChunkKeys:
         )
 
 
+# ---- Documents
+
+
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
@@ -228,6 +231,7 @@ _OWN = ("filters", _DIMENSIONS)
 
 """Attributes that are fields of a document of today."""
 
+
 _WORDS = Words(
     document=".array.json",
     attributes=".array.json",
@@ -246,9 +250,6 @@ _EXTENDED = {
     "m": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
     "M": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
 }
-
-
-# ---- Documents
 
 
 def _refused(why: str, field: str, value: object, remedy: str) -> SpecError:

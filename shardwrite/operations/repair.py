@@ -234,10 +234,10 @@ def _digest(version: object) -> int:
     return int.from_bytes(found, "little", signed=True) or 1
 
 
-_COMPARED = "compared:"
-
-
 # ---- The repair
+
+
+_COMPARED = "compared:"
 
 
 @public

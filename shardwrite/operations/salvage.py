@@ -100,6 +100,9 @@ def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str
     return f"{target.label}/{leaf}"
 
 
+# ---- Salvage
+
+
 _BY_JOURNAL = "the size in the journal"
 
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
@@ -111,9 +114,6 @@ _CHANGED = "another program has changed it since the run wrote it"
 _FROM_SOURCE = "Repair it with the source (--source)"
 
 _BY_THE_RUN = "Run the command that writes the array again with recheck=True (--recheck)"
-
-
-# ---- Salvage
 
 
 @dataclass(frozen=True, slots=True)

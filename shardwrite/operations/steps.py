@@ -132,10 +132,10 @@ def check_fits(job: Job) -> None:
     copied_nbytes(replace(plan, resources=resources), decodes=job.source.decodes)
 
 
-Progress = bool | Callable[[GroupReport], None]
-
-
 # ---- Steps
+
+
+Progress = bool | Callable[[GroupReport], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,6 +278,9 @@ def unlisted_in(place: Place) -> tuple[str, ...]:
     return tuple(found)
 
 
+# ---- Verification of an array
+
+
 _RECOVER = (
     "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad "
     "then, write it again"
@@ -286,9 +289,6 @@ _RECOVER = (
 _REWRITE = "write it again: shardwrite repair, with the source"
 
 _REPLACE = "if the source is right, write it anew: shardwrite repair --compare, with the source"
-
-
-# ---- Verification of an array
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,12 +191,12 @@ def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
     return f"{scale}\n\n{spool}"
 
 
+# ---- Cards
+
+
 _PICTURE_PX = 220
 
 _MAX_LINES = 40
-
-
-# ---- Cards
 
 
 def axes_of(metadata: ArrayMetadata) -> list[Axis]:

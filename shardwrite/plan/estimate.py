@@ -61,6 +61,9 @@ class Traffic:
         return asdict(self)
 
 
+# ---- Memory
+
+
 BATCH_NBYTES = 2 * 2**20
 
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
@@ -68,6 +71,7 @@ BATCH_NBYTES = 2 * 2**20
 HELD_NBYTES = 64 * 2**20
 
 """Encoded bytes of a shard that a task keeps in memory before it places them."""
+
 
 # objects that a task puts at a time into a store that answers late, and their decoded bytes
 _N_AT_ONCE = 8
@@ -83,9 +87,6 @@ _REVISED_NBYTES = 96
 _BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
-
-
-# ---- Memory
 
 
 @dataclass(frozen=True, slots=True)

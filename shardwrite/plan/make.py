@@ -62,6 +62,9 @@ def copied_nbytes(plan: PlanFacts, *, decodes: bool) -> int:
     return needed
 
 
+# ---- Choice of a plan
+
+
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 
 _FUSE_NBYTES = 64 * 2**20
@@ -69,9 +72,6 @@ _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
 # source chunks that a task may always take, even if there are then fewer tasks than aimed at
 _SOURCE_CHUNKS = 16
-
-
-# ---- Choice of a plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,16 +138,17 @@ def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, .
     return merge_chunks((1,) * len(shape), shape, itemsize, order=order)
 
 
+# ---- Readers
+
+
 T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
 
+
 _SMALL_NBYTES = 2**20
 
 _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
-
-
-# ---- Readers
 
 
 class ShardedArray:

@@ -133,14 +133,14 @@ def _as_json(value: Any) -> JSON:
     raise TypeError(f"no value of JSON: {value!r}")
 
 
+# ---- The protocol, and arrays of dask
+
+
 _READ_NBYTES = 32 * 2**20
 # Less than for one large file, because each stored chunk is a file that must be opened.
 MERGED_NBYTES = 32 << 20
 
 Chunks = tuple[int | tuple[int, ...], ...]
-
-
-# ---- The protocol, and arrays of dask
 
 
 @dataclass(frozen=True, slots=True)

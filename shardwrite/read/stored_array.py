@@ -116,10 +116,10 @@ def check_names(
     raise SpecError(others.message, field="source", value=label, remedy=REMEDY)
 
 
-_ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
-
-
 # ---- Stored arrays
+
+
+_ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,9 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
     return True
 
 
+# ---- Plans
+
+
 _OF_ARRAYS: dict[str, Setting[Any]] = {
     "shards": SHARDS,
     "chunks": INNER_CHUNKS,
@@ -204,10 +207,8 @@ BY_CHUNKS = "chunks:"
 
 """Beginning of the identity of a source that has no lasting name."""
 
+
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-# ---- Plans
 
 
 def plan_array(

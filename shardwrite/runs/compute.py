@@ -209,10 +209,10 @@ def _times(array: ShardedArray, ranks: Sequence[int]) -> Iterator[int]:
         yield store.change_time(metadata.shard_key(unravel(rank, metadata.grid.counts)))
 
 
-Collect = Callable[[Any, GroupReport], None]
-
-
 # ---- Computation
+
+
+Collect = Callable[[Any, GroupReport], None]
 
 
 def _collector(session: Session, on_report: OnReport) -> Collect:

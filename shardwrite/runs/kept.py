@@ -75,15 +75,15 @@ def _recorded(job: Job) -> Iterator[tuple[str | None, str]]:
             yield receipt.identity.source, receipt.digest
 
 
+# ---- Comparison with the receipt
+
+
 HOW_TO_GO_ON = (
     "write them again from their source with repair (shardwrite repair --source), or keep the "
     "array as it is with verify and accept=True (shardwrite verify --accept)"
 )
 
 _BAD = "write the bad ones again from their source with repair (shardwrite repair --source)"
-
-
-# ---- Comparison with the receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,10 +125,10 @@ def _cut_at_shards(box: Box, shards: Shape) -> tuple[tuple[int, ...], ...]:
     return tuple(sizes)
 
 
-APPEND = "append"
-
-
 # ---- Plans
+
+
+APPEND = "append"
 
 
 @dataclass(frozen=True, slots=True)

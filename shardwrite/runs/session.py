@@ -195,12 +195,12 @@ def _commit(
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)
 
 
+# ---- The session
+
+
 _N_LOOKED_AT = 16
 
 """About so many shards of a new array are looked at when its run ends."""
-
-
-# ---- The session
 
 
 @dataclass(slots=True, eq=False)

@@ -219,10 +219,10 @@ def check_directory(directory: Path, target: Target) -> None:
         )
 
 
-_GONE_SECONDS = 30.0
-
-
 # ---- Notes of jobs
+
+
+_GONE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)

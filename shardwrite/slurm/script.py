@@ -211,6 +211,9 @@ def thread_lines() -> list[str]:
     return [*one_thread_each(), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']
 
 
+# ---- The scripts
+
+
 _MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed
 
 _LOOP = """
@@ -258,9 +261,6 @@ then # it could not ask itself
 fi
 exit "$code"
 """
-
-
-# ---- The scripts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

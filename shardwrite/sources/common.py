@@ -194,12 +194,12 @@ class HandleCache:
         self._entries = OrderedDict()
 
 
+# ---- Uncompressed arrays in one piece of a file in a bucket
+
+
 FILES = HandleCache(limit=64)
 
 WHOLE = HandleCache(limit=2)  # whole arrays in memory: few, but two sources can be read in turn
-
-
-# ---- Uncompressed arrays in one piece of a file in a bucket
 
 
 _MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block

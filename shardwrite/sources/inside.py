@@ -248,10 +248,10 @@ def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
     return reader
 
 
-_MOST_FILES = 16
-
-
 # ---- Stores inside of a file
+
+
+_MOST_FILES = 16
 
 
 class Ranges(Protocol):

@@ -399,6 +399,9 @@ def _expanded(directory: str) -> str:
     return os.path.expanduser(os.path.expandvars(directory))
 
 
+# ---- The store
+
+
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
 # lease that is renewed meanwhile, needs one request.
 _SMALL_NBYTES = 4096
@@ -410,9 +413,6 @@ _MOST_PROBES = 2
 _MOST_RESERVED_NBYTES = 128 * 2**20
 # Options that say where a store is. Others may be credentials, which change.
 _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
-
-
-# ---- The store
 
 
 class BucketStore(WholeStore):

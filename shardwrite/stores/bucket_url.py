@@ -194,6 +194,9 @@ def _refused_credentials(why: str, value: str) -> SpecError:
     )
 
 
+# ---- The URL and its options
+
+
 _KINDS = {
     "s3": "S3Store",
     "s3a": "S3Store",
@@ -208,6 +211,7 @@ _KINDS = {
 BUCKET_SCHEMES = tuple(_KINDS)
 
 """Schemes of URLs of buckets."""
+
 
 _URL = re.compile(rf"({'|'.join(_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -241,9 +245,6 @@ _IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
 _reached: set[str] = set()
 
 _lock = threading.Lock()
-
-
-# ---- The URL and its options
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,9 @@ def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
+# ---- Directories
+
+
 CONVERSION_SUFFIX = ".conversion.shardwrite"
 
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
@@ -177,10 +180,8 @@ WORK_PREFIX = "work-"
 """How the name of a directory in it begins that one process has to itself. Another process that
 takes the work over renames it, so `make_directories` does not make it again."""
 
+
 _MAX_TRIES = 8
-
-
-# ---- Directories
 
 
 def fsync_directory(path: Path) -> None:

@@ -363,9 +363,13 @@ def _path_of_url(url: str, field: str) -> str:
     return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
+# ---- Inspection of paths, and small files
+
+
 PATH_MAX = 4096
 
 """Bytes of a path that the system takes, with a zero at its end."""
+
 
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
@@ -376,9 +380,6 @@ AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
 
 B = TypeVar("B")
-
-
-# ---- Inspection of paths, and small files
 
 
 def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:

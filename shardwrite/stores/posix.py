@@ -5,7 +5,7 @@ A commit takes six steps. The text in italics says what a crash after each step 
 1. Make missing directories, and open a temporary file in the directory of the object
    (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``). Its name is unique to the run and the attempt.
    If the object exists already, only this user may access the temporary until it is complete;
-   it then takes the mode, group and owner of that object (see `rights`).
+   it then takes the mode, group and owner of that object (see `directories`).
    *An empty temporary.*
 2. Write in a loop, because writes may be short. If step 3 follows, the system is asked every few
    MiB to begin to write the data out, which then overlaps with the encoding of later data.
@@ -109,14 +109,14 @@ def begin_writeback(fd: int, start: int, stop: int) -> None:
         _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)
 
 
+# ---- The store
+
+
 _BATCH_FILES = 64
 
 _MAX_SCOPES = 16
 
 _WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
-
-
-# ---- The store
 
 
 @dataclass(slots=True)

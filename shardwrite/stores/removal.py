@@ -31,11 +31,11 @@ SET_ASIDE = ("replaced", "array-", "removed-")
 """Prefixes of the names of data that a run has moved into its directory."""
 
 
+# ---- Data
+
+
 def _none() -> Collection[str]:
     return ()
-
-
-# ---- Data
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,10 +244,10 @@ def _of_fsspec(store: FsspecStore) -> Kind:
     return _BucketKind(store, _BUCKET)
 
 
-T = TypeVar("T")
-
-
 # ---- The adapter
+
+
+T = TypeVar("T")
 
 
 class _Loop:

@@ -196,12 +196,12 @@ class Layers:
         return layers
 
 
+# ---- The stretch
+
+
 _SHARDS = 4096
 
 """Approximate number of shards in a stretch."""
-
-
-# ---- The stretch
 
 
 @dataclass(frozen=True, slots=True)

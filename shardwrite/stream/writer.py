@@ -139,12 +139,12 @@ class StreamReport(Result):
         return Facts(title="streamed", subject=self.path, headline=headline, rows=self._rows())
 
 
+# ---- The writer
+
+
 _MAX_EXTENT = 2**48
 
 _DEFAULT_NBYTES = 2**30
-
-
-# ---- The writer
 
 
 def _auto(metadata: ArrayMetadata, store: Store) -> Strategy:

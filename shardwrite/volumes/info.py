@@ -212,6 +212,9 @@ def _checked_quality(found: Any, least: int) -> int:
     return int(found)
 
 
+# ---- The document
+
+
 INFO = "info"
 
 """Key of the document."""
@@ -219,6 +222,7 @@ INFO = "info"
 VOLUME_TYPE = "neuroglancer_multiscale_volume"
 
 """Member ``@type`` of the document."""
+
 
 _MOST = sys.float_info.max
 
@@ -231,9 +235,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
 )
-
-
-# ---- The document
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,9 @@ class UInt64Report(Result):
         )
 
 
+# ---- The container
+
+
 Ids = npt.NDArray[np.uint64]
 
 T = TypeVar("T")
@@ -146,9 +149,6 @@ T = TypeVar("T")
 _EXISTING = ("refuse", "keep", "replace", "update")
 
 _BATCH = 64  # shards of a transaction whose files are synced together
-
-
-# ---- The container
 
 
 class UInt64Shards(Mapping[int, bytes]):

@@ -149,6 +149,9 @@ class Donor:
         return bool(metadata.fill_pattern.empty(np.ascontiguousarray(part).reshape(1, -1))[0])
 
 
+# ---- The tasks
+
+
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
 # inner chunks that are written in one call
@@ -160,9 +163,6 @@ _READS_A_TURN = 64
 _READ_SECONDS = 5e-5
 # encoded bytes of a shard that a task keeps in memory before it places them
 _PAYLOAD_NBYTES = 64 * 2**20
-
-
-# ---- The tasks
 
 
 def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]) -> GroupReport:
