@@ -1,4 +1,4 @@
-"""Conversions in place: the old tree and the new one exchange their names in one step.
+"""The record and the directory of a conversion in place, and the exchange of the two names.
 
 All that belongs to one lies in ``<leaf>.conversion.shardwrite/`` beside the old tree:
 

@@ -774,9 +774,6 @@ def transformer_view(
     >>> sorted(key for key in objects if key != "zarr.json")
     ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
     """
-    from zarr.abc.store import Store
-    from zarr.storage import LocalStore
-
     if isinstance(store, str | os.PathLike):
         store = LocalStore(_directory(os.fspath(store)), read_only=read_only)
     if not isinstance(store, Store):

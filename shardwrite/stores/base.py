@@ -187,6 +187,9 @@ def _refusal(thing: object, capability: Capability, key: str = "") -> StoreError
     return StoreError(message, key=key, errno=errno.EOPNOTSUPP)
 
 
+# ---- Protocols of objects and stores
+
+
 class ObjectReader(Protocol):
     """An object that is open for reading.
 

@@ -34,7 +34,6 @@ from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence
-    from shardwrite.read.array import ShardedArray
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
