@@ -1,8 +1,4 @@
-"""Functions that commands share: to open a source, set up an engine, and end with an exit code.
-
-The library names keywords of Python in its messages, and what to give for them. A user of the
-command line has options and arguments instead, so a message is put into these before it is printed.
-"""
+"""What commands share: to open a source, set up an engine, log, and end with an exit code."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ from shardwrite.slurm.inside import connect
 from shardwrite.sources.base import Source
 from shardwrite.sources.registry import decoded, open_source
 
-# ---- The log of a command, on standard error
+# ---- The log, on standard error
 
 
 log_option = click.option(
@@ -93,6 +89,9 @@ def logging_to_terminal(level: str) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+
+
+# ---- Commands, their sources and their engine
 
 
 class _Failure(click.ClickException):

@@ -1,4 +1,4 @@
-"""Options of commands that convert arrays, and the arguments that scripts repeat."""
+"""Options of commands that convert arrays or write scales, and arguments that scripts repeat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shardwrite.volumes.keywords import ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import checked_axes, row_major
 from shardwrite.write.copying import TWICE
 
-# ---- Options of commands that write a scale of a Neuroglancer volume, and the source of one
+# ---- Scales of volumes
 
 
 _OF_SOURCE = ("voxel_offset", "type")  # which it may tell, too
@@ -71,6 +71,9 @@ def in_order(x: Any, axes: str | None) -> Any:
     n_axes = len(x.shape)
     order = [*range(n_axes)] if axes is None else row_major(checked_axes(axes, None, n_axes))
     return x if order == [*range(n_axes)] else take(x).array.transpose(order)
+
+
+# ---- Conversions
 
 
 _TWICE = "shardwrite.check_twice"  # where click keeps that the option is given

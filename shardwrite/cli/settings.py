@@ -16,7 +16,7 @@ from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.config.table import PREFIX, SETTINGS, Setting
 from shardwrite.host.dask_config import look, where
 
-# ---- The table of settings as a file of defaults, and as a page
+# ---- The settings as a file of defaults, and as a page
 
 
 _WIDTH = 96
@@ -59,6 +59,9 @@ def _wrapped(setting: Setting[object], indent: int) -> Iterator[str]:
 
 def _shown_default(setting: Setting[object]) -> str:
     return json.dumps(setting.default)
+
+
+# ---- The command
 
 
 @click.command(cls=Grouped)

@@ -78,7 +78,7 @@ from shardwrite.stores.opening import is_store_url
 from shardwrite.volumes.new import ROW_MAJOR, checked_key
 from shardwrite.volumes.precomputed import noting_axes
 
-# ---- Commands that submit the parts of a conversion to SLURM
+# ---- Conversions in parts
 
 
 def _submitting(function: Any) -> Any:
@@ -185,7 +185,7 @@ def reshard(src: str, dst: str, **options: Any) -> None:
     _submit("reshard", src, dst, conversion_arguments(options), options)
 
 
-# ---- The command that submits the parts of a scale of a Neuroglancer volume to SLURM
+# ---- Scales of volumes in parts
 
 
 @click.command(cls=Grouped)
@@ -269,6 +269,9 @@ def precomputed(
         stripe_count=stripe_count,
     )
     submit_scripts(target, dict.fromkeys(targets_at(target)), where, n_parts, as_json, scripts)
+
+
+# ---- The group of commands
 
 
 class Slurm(click.Group):

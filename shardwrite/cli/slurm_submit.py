@@ -1,4 +1,4 @@
-"""Commands that submit the parts of an array to SLURM."""
+"""What the commands for SLURM share: their options, and how they write scripts and submit parts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from shardwrite.stores.bucket_url import is_bucket_url
 from shardwrite.stores.looking import local_path
 from shardwrite.stores.opening import is_store_url
 
-# ---- Options that the commands for SLURM share, and the arguments that scripts repeat
+# ---- Options, and the arguments that scripts repeat
 
 
 def settings_options(function: Any) -> Any:
@@ -169,6 +169,9 @@ def write_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     """Arguments of a command line for the name, the source and the layout of an array."""
     of_write = {"name", *SOURCE_NAMES, *names(LayoutKeywords)}
     return (*arguments_of(of_write, options), *accept_arguments())
+
+
+# ---- Scripts and submission
 
 
 def parts_settings(function: Any) -> Any:

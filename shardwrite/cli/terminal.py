@@ -1,4 +1,4 @@
-"""Output to the terminal. All commands print by the functions here.
+"""Output to the terminal: all commands print by the functions here, and so does their help.
 
 File names and the contents of documents come from other people. Their control characters are spelt
 out before they are printed, so that none of them moves the cursor or overwrites what is shown.
@@ -92,7 +92,7 @@ def _as_printable() -> Iterator[None]:
         raise
 
 
-# ---- Help of commands: options and commands in groups, whole sentences, and every default
+# ---- Help of commands
 
 
 _FEW = 8  # options of a command that need no groups

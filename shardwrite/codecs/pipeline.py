@@ -4,8 +4,9 @@
 takes a batch of inner chunks as one array. Every other codec in zarr's registry is for
 :class:`shardwrite.codecs.foreign.ForeignPipeline`, and only that one imports zarr-python.
 
-Two NaN are equal if their payloads are, and -0.0 differs from 0.0. Only elements of variable
-length are compared by value.
+An inner chunk is empty if all of its elements are the fill value, bit by bit: two NaN are equal if
+their payloads are, and -0.0 differs from 0.0. Only elements of variable length are compared by
+value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, chunk_limi
 from shardwrite.errors import CodecError, CorruptShardError
 from shardwrite.seams import find
 
-# ---- Test for empty inner chunks, which compares bits
+# ---- Empty inner chunks
 
 
 _WORDS = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}
@@ -88,6 +89,9 @@ class FillPattern:
         for row in np.flatnonzero(result):
             result[row] = bool((words[row] == word).all())
         return result
+
+
+# ---- Pipelines
 
 
 Array = npt.NDArray[Any]

@@ -44,6 +44,9 @@ def index_limit() -> int:
     return value_of(INDEX_LIMIT)
 
 
+# ---- The stages
+
+
 _SMALL_NBYTES = 128 * 2**10
 
 _GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
@@ -65,6 +68,7 @@ _ZSTD_PIECE_NBYTES = 2**10  # piece of a frame to decode at a time; it may becom
 _ZSTD_AT_ONCE_NBYTES = 2**25  # largest buffer that is allocated for a frame of unknown size
 
 _FIRST_WINDOW_NBYTES, _WINDOW_NBYTES = 2**20, 2**16
+
 
 _LZMA_NBYTES = 2**28  # memory limit of the decoder, which depends on the dictionary's size
 

@@ -1,4 +1,4 @@
-"""The table of all settings.
+"""The table of all settings, and their values.
 
 `docs/make.py` makes the reference from this table. `shardwrite.yaml` holds the same defaults, with
 the same words; a test compares the two.
@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from shardwrite.errors import SpecError
 
-# ---- Kinds of settings: how a value is written in a configuration, and what it becomes
+# ---- Kinds of settings: how a value is written, and what it becomes
 
 
 T = TypeVar("T")
@@ -195,6 +195,9 @@ def or_null(kind: Kind[S]) -> Kind[S | None]:
         return None if value is None else kind.parse(value)
 
     return Kind(f"{kind.label}, or null", f"{kind.remedy}, or null", parse)
+
+
+# ---- The settings
 
 
 PREFIX = "shardwrite"

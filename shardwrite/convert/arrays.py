@@ -1,8 +1,9 @@
-"""Groups of a hierarchy that is converted: which nodes are wanted, and the new groups.
+"""Conversion of a hierarchy, array by array: which nodes are wanted, the new groups, and the runs.
 
-The program is taken to write one step along an axis after the other, a step being one layer of
-chunks (or of shards) of the array. A step counts as complete if all of its objects are there and
-one of a later step is, too. A chunk that is there may still be in the making.
+An array may be one that another program still writes. That program is taken to write one step along
+an axis after the other, a step being one layer of chunks (or of shards) of the array. A step counts
+as complete if all of its objects are there and one of a later step is, too. A chunk that is there
+may still be in the making.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ from shardwrite.write.context import GroupReport
 _SCOPE = "conversion"
 
 _LIST = "consolidated_metadata"
+
+
+# ---- Wanted nodes, and the new groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ def _level(place: Place, durability: str | None) -> str:
     return durability or ("full" if is_durable else "none")
 
 
-# ---- Conversions of arrays that another program still writes: what will not change is converted
+# ---- Arrays that another program still writes: what will not change is converted
 
 
 def settled_shards(source: ShardedArray, grid: ShardGrid, axis: int) -> npt.NDArray[np.bool_]:
@@ -230,7 +234,7 @@ def settled_shards(source: ShardedArray, grid: ShardGrid, axis: int) -> npt.NDAr
     return np.broadcast_to((ends <= end).reshape(shape), grid.counts).ravel()
 
 
-# ---- The conversion of a hierarchy, array by array: what is asked for, the plans, and their runs
+# ---- Plans of all arrays, and their runs
 
 
 _N_THREADS = 16

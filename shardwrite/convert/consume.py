@@ -1,10 +1,8 @@
-"""Conversions that consume an array, for those without room for two copies.
+"""Conversions that consume an array or a hierarchy, for those without room for two copies.
 
-:mod:`shardwrite.convert.removal` lists the steps, and what a crash leaves after each.
-
-The steps are those of :mod:`shardwrite.convert.removal`, with one record for the whole hierarchy.
-First, the objects of all arrays are listed. Then the documents of the groups are moved aside. The
-groups are removed after the last array.
+:mod:`shardwrite.convert.removal` lists the steps, and what a crash leaves after each. A hierarchy
+has one record. First, the objects of all arrays are listed. Then the documents of the groups are
+moved aside. The arrays follow one after the other. The groups are removed after the last array.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ from shardwrite.stores.base import Store
 from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
-# ---- What conversions that consume an array share with those that consume a hierarchy
+# ---- What both share
 
 
 _GONE = "its source was consumed, and this was finished before"
@@ -192,6 +190,9 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
     return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))
 
 
+# ---- One array
+
+
 def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[ConvertedArray, int]:
     """Convert an array, and remove its objects as soon as what is made of them is durable.
 
@@ -276,7 +277,7 @@ def _source_at(place: Place, path: Path) -> StoredArray:
     return found if state is None else known(found, place, state)
 
 
-# ---- Conversions that consume a hierarchy: its arrays one after the other, and then its groups
+# ---- A hierarchy
 
 
 Consumed = tuple[tuple[ConvertedArray, ...], int]

@@ -206,7 +206,7 @@ def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: 
     refuse_loss(sources, options, is_sharded=is_sharded, is_consumed=is_consumed)
 
 
-# ---- Shards for a whole store in its place, and back: `shard_store` and `unshard_store`
+# ---- Whole stores in their place: `shard_store` and `unshard_store`
 
 
 @public

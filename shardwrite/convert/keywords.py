@@ -1,4 +1,4 @@
-"""Keywords that say what a conversion makes of an array."""
+"""Keywords of the functions that convert arrays, in groups, and the arguments made of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ from shardwrite.options import (
 
 if TYPE_CHECKING:
     from shardwrite.write.copying import Check
+
+
+# ---- Groups of keywords
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -123,7 +126,7 @@ class CopyKeywords(CheckKeywords):
     )
 
 
-# ---- Arguments of the functions that convert arrays, made of groups of keywords
+# ---- Arguments of functions
 
 
 class _Default(str):

@@ -1,7 +1,7 @@
-"""The ``zarr.json`` of an array whose data come from another array.
+"""What a conversion makes of an array: its ``zarr.json``, the shapes of its shards, and the plan.
 
-It is the document of the other array, in which only what a conversion changes is changed. So data
-type, fill value, attributes and names stay exactly what they were.
+The ``zarr.json`` is the document of the other array, in which only what a conversion changes is
+changed. So data type, fill value, attributes and names stay exactly what they were.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from shardwrite.seams import registered
 _CHECKSUM = "crc32c"
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+# ---- The new document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ def _index(source: ArrayMetadata, location: str | None) -> Document:
     return ShardingIndexed(codecs, location or kept.location).to_dict()
 
 
-# ---- Shapes of shards in inner chunks, from the argument `shards=` of a conversion
+# ---- Shapes of shards in inner chunks, from the argument `shards=`
 
 
 _AUTO_NBYTES = "64MiB"
@@ -248,7 +251,7 @@ def _axes(text: str, names: Sequence[str | None]) -> set[int]:
     return set(found)
 
 
-# ---- What conversions are planned to do, and what they have done, for people and for programs
+# ---- Plans and results
 
 
 _MAX_SHOWN = 50

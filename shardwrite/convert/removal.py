@@ -1,6 +1,6 @@
-"""Tasks that copy the objects of another array as they are, each as a whole.
+"""Consumption of an array: its objects are removed as soon as what is made of them is safe.
 
-The state lies in the directory of a conversion in place (see :mod:`shardwrite.convert.swap`),
+Its state lies in the directory of a conversion in place (see :mod:`shardwrite.convert.swap`),
 beside the array that is consumed. So one process at a time consumes, all other writers of the array
 are refused, and a process that was frozen and taken over removes nothing.
 
@@ -25,7 +25,7 @@ The steps in order, and in italics what a crash after each leaves:
    the new array, or in both. The next call goes on. Giving up is refused.*
 5. Publish the new array, and remove what is left of the old one. *The new array.*
 
-:mod:`shardwrite.convert.removal` lists the steps, and what a crash leaves after each.
+Objects that stay as they are, are copied by tasks of a run, each as a whole.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.copying import Donor, check_missing, sizes_in
 from shardwrite.write.emitter import Emitter
 
-# ---- Consumption of an array: its objects are removed as soon as what is made of them is safe
+# ---- The record of a consumption
 
 
 _LISTED, _ASIDE, _LINES = "listed.json", "aside", "checked-"
@@ -354,6 +354,9 @@ def consumption_of(path: Path, work: Path, name: str) -> Consumption:
     return Consumption(path / name.strip("/"), work, work / f"node-{digest}")
 
 
+# ---- Tasks that copy whole objects
+
+
 def copy_objects(
     spec: WriteSpec,
     source: ShardedArray,
@@ -426,8 +429,7 @@ def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
     )
 
 
-# ---- A conversion that consumes its source: what was copied is compared, recorded, and then
-# removed
+# ---- The conversion that compares, records and removes
 
 
 Ranks = npt.NDArray[np.int64]
@@ -661,7 +663,7 @@ def execute_consuming(
     return result
 
 
-# ---- Objects of an array that exists as a source of chunks. Each is copied as it is
+# ---- Whole objects as a source of chunks
 
 
 @dataclass(frozen=True, slots=True)

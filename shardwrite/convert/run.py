@@ -1,4 +1,4 @@
-"""Runs that another step watches, and runs that write only some of the shards for now.
+"""Conversion of one array: what passes as it is, what is re-encoded, the plan, and its run.
 
 A chunk that holds only the fill value is stored if the array stores one there.
 """
@@ -60,6 +60,8 @@ from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.write.context import GroupReport
 from shardwrite.write.copying import TWICE, Check
+
+# ---- Runs that another step watches, or that write only some shards for now
 
 
 def execute_watched(
@@ -142,7 +144,7 @@ def _settled(
         return session.finish(time.perf_counter() - start), 0
 
 
-# ---- The values of an array that exists as a source of chunks, which are decoded and re-encoded
+# ---- Re-encoded chunks as a source
 
 
 class ReencodedChunks(ArrayChunks):
@@ -250,7 +252,7 @@ def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-# ---- Conversions of arrays that exist: what passes as it is, what is re-encoded, and the plan
+# ---- The conversion of an array
 
 
 _DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}

@@ -1,4 +1,6 @@
-"""Exchanges of two names in one step.
+"""The record and the directory of a conversion in place, and the exchange of the two names.
+
+All that belongs to one lies in ``<leaf>.conversion.shardwrite/`` beside the old tree:
 
 ``record.json``
     The name of the old tree, its inode number, and the layout that every array will get. It is
@@ -73,6 +75,9 @@ _EXCHANGE = 2
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
+# ---- The exchange of two names
+
+
 def _find() -> Any:
     """``renameat2`` of the C library; None if it has no such function (not on Linux)."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -106,7 +111,7 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
-# ---- The record of a conversion in place, ``record.json``
+# ---- The record
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,7 @@ class Record:
         return cls(first, leaf, old, {str(name): str(seal) for name, seal in layout.items()})
 
 
-# ---- The directory of a conversion in place: ``<leaf>.conversion.shardwrite/`` beside the old
-# tree
+# ---- The directory of a conversion
 
 
 _WORK = "work.json"

@@ -68,7 +68,7 @@ from shardwrite.volumes.scale import PrecomputedShards
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
 
 
-# ---- Volumes of Neuroglancer in a hierarchy that is copied: their ``info``, which follows last
+# ---- Volumes of Neuroglancer in the hierarchy: their ``info``, which follows last
 
 
 _BESIDE = ("mesh", "skeletons", "segment_properties")
@@ -223,7 +223,7 @@ def _joined(there: bytes | None, data: bytes, label: str) -> bytes:
     return there if joined == _parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
 
 
-# ---- What transfers are planned to do, and what they have done, for people and for programs
+# ---- Plans and results
 
 
 _MAX_SHOWN = 50
@@ -440,6 +440,9 @@ class Transfer(Result):
             (duration(self.seconds), "time"),
         ]
         return Facts(title="transferred", subject=self.path, headline=headline, rows=self._rows())
+
+
+# ---- The transfer
 
 
 # Requests that do not depend on the number of objects: for an array that is written (its mark,

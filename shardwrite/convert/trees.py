@@ -1,8 +1,8 @@
-"""The note on sharding among the attributes of a hierarchy's root, for readers that lack the codec.
+"""Conversion of a whole tree by one call, and the note about it at the root.
 
-It lies under ``"notes"``, beside what others have noted there.
-
-The short form, ``reshard(path, 4)``, also has the root tell of the shards.
+The note says that the arrays are sharded, for readers that lack the codec. It lies under
+``"notes"`` in the attributes of the root, beside what others have noted there. The short form,
+``reshard(path, 4)``, also has the root tell of the shards.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ NOTE = (
 )
 
 """The note."""
+
+
+# ---- The note
 
 
 def with_note(attributes: Document) -> Document:
@@ -81,8 +84,7 @@ def _notes_in(attributes: Document) -> str | list[str] | None:
     return found if isinstance(found, str) or is_list else None
 
 
-# ---- One call converts a whole tree, to another place or in its place; the short form of
-# `reshard`
+# ---- The call
 
 
 _SCOPE = "note"

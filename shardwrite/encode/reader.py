@@ -4,7 +4,7 @@ All code that reads a shard uses this module: readers, updates, verification, sa
 The contents of an object are checked before they are used, and no more is read than the metadata
 allow.
 
-The index must lie at the end of the shard and have a checksum.
+A search for the last whole state of a torn shard needs an index at the end that has a checksum.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ShardReader:
             ) from error
 
 
-# ---- Search for the last whole state of a torn shard
+# ---- Search in a torn shard
 
 
 _ENTRY_NBYTES = 16

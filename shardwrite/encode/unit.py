@@ -29,7 +29,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
-# ---- Inner chunks at the edges of an array, where the format of its shards cuts them
+# ---- Inner chunks that the format cuts at the edges of the array
 
 
 def encode_tiles(
@@ -131,6 +131,9 @@ def decode_tile(metadata: ArrayMetadata, key: str, rank: int, data: Buffer) -> n
     return chunk
 
 
+# ---- Units and batches
+
+
 Array = npt.NDArray[Any]
 
 _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
@@ -140,6 +143,7 @@ _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
 MOST_IN_BATCH = 2**13
 
 """Inner chunks that are encoded at a time, at most: each is an object of about 100 bytes."""
+
 
 _MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 

@@ -1,6 +1,6 @@
-"""Engines, which run task graphs. They know nothing of shards.
+"""Choice of the engine, which runs task graphs and knows nothing of shards.
 
-The engine is chosen as dask chooses: the active `distributed` client, else the configured
+It is chosen as dask chooses: the active `distributed` client, else the configured
 scheduler, else threads. Each engine hands results back one by one, as they are computed.
 """
 

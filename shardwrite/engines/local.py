@@ -1,4 +1,7 @@
-"""The engine that uses dask's local schedulers: threads, processes, or one task after the other."""
+"""Engines: their protocol, and the one of dask's local schedulers.
+
+It runs tasks in threads, in processes, or one after the other.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from shardwrite.errors import SpecError
 from shardwrite.host.resources import memory_limit_nbytes, n_cores
 from shardwrite.host.stopping import is_draining
 
-# ---- The protocol of engines, and what a run asks of them
+# ---- The protocol
 
 
 OnResult = Callable[[Any, Any], None]
@@ -96,6 +99,9 @@ class Engine(Protocol):
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """Call a function once in each worker process, and return the results by worker name."""
+
+
+# ---- The engine
 
 
 class LocalEngine:

@@ -1,1 +1,1 @@
-"""How calls of users come in, and how errors go out."""
+"""Decorators of the functions that users call."""

@@ -17,7 +17,7 @@ from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
 from shardwrite.options import Keywords, told_of
 
-# ---- Words that users try as keywords, and the keywords that are meant
+# ---- Words that users try as keywords
 
 
 _MEANT = {
@@ -102,6 +102,9 @@ def _remedy(word: str, known: Collection[str]) -> str:
     if meant not in known:
         meant = next(iter(get_close_matches(word.lower(), list(known), 1, 0.7)), None)
     return f"give {meant}" if meant else ""
+
+
+# ---- Decorators
 
 
 _P = ParamSpec("_P")

@@ -1,1 +1,1 @@
-"""Metadata, shard indexes, and the order and placement of inner chunks in a shard."""
+"""Metadata, formats of shards and their indexes, and the strategies that place inner chunks."""

@@ -1,8 +1,8 @@
 """The ``zarr.json`` of a new array, made from the user's keywords.
 
 zarr-python renders data type, fill value and codecs, unless they are plain: it creates an unsharded
-array of inner chunks in memory. This module then puts the sharding codec around those codecs. So
-every dtype can be sharded, also those that zarr-python itself cannot shard.
+array of inner chunks in memory. The sharding codec is then put around those codecs. So every dtype
+can be sharded, also those that zarr-python itself cannot shard.
 
 zarr-python is imported only for a codec that it must tell about.
 """
@@ -182,6 +182,9 @@ def put_serializer(serializer: Document, codecs: list[Document]) -> None:
         if issubclass(get_codec_class(codec["name"]), ArrayBytesCodec)
     )
     codecs[at] = serializer
+
+
+# ---- The document of a new array
 
 
 DEFAULT_COMPRESSORS = (

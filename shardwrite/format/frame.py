@@ -4,8 +4,8 @@ Most strategies have none, and a shard is its inner chunks and the index. Where 
 another format, too, the strategy has a `framing`, which gives the frame of each shard. The frame
 says what lies before, between and behind the inner chunks.
 
-By them the core knows such a shard, and does not make something else of it, whether what writes
-such files is there or not.
+By its signature the core knows such a shard, and does not make something else of it, whether what
+writes such files is there or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardwrite.format.order import Ranks
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Shape
 
-# ---- Signatures of shards that are files of another format, too, as data
+# ---- Signatures, as data
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,9 @@ def block_for(signature: Signature, index_nbytes: int) -> int:
     (512, 1024)
     """
     return max(signature.least_block, 1 << (index_nbytes - 1).bit_length())
+
+
+# ---- Frames
 
 
 _Found = TypeVar("_Found")

@@ -31,7 +31,7 @@ from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, ceil_div
 
-# ---- Keys of inner chunks as lists of non-empty chunks name them: ``"0.3.12"``
+# ---- Keys of inner chunks: ``"0.3.12"``
 
 
 _ORIGIN = "chunk_grid_origin"
@@ -62,6 +62,9 @@ def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> lis
     return sorted(".".join(map(str, row)) for row in (coords + origin).tolist())
 
 
+# ---- The list
+
+
 Coords = npt.NDArray[np.int64]
 
 
@@ -76,6 +79,7 @@ RUNS = "nonempty_chunks_runs"
 COMPACT_FROM = 100_000
 
 """Number of keys from which on the compact form is written."""
+
 
 _ENCODING = "int64 little-endian, zlib, base64"
 

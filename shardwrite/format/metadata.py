@@ -1,11 +1,11 @@
 """Metadata of sharded arrays, parsed from ``zarr.json`` and checked.
 
-Such a sharding is one step of a pipeline. So its shards are encoded and decoded as a whole, and
-readers of the array cannot take single inner chunks out of an object. They are decoded here, and
-not by zarr, so that the size of each part has a bound.
+A sharding that is one step of a longer pipeline is decoded here, and not by zarr, so that the size
+of each part has a bound. Shards of such an array are encoded and decoded as a whole, because
+readers cannot take single inner chunks out of an object.
 
-Such an array is treated as one whose shards hold a single inner chunk. Its index follows from the
-size of the object.
+An array without shards is treated as one whose shards hold a single inner chunk. Its index follows
+from the size of the object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardwrite.format.sharding import (
 )
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 
-# ---- How long the axes of documents may be: lengths and sizes in bytes must fit into 64 bits
+# ---- Limits of lengths and sizes, which must fit into 64 bits
 
 
 MOST = 2**63 - 1
@@ -55,7 +55,7 @@ def why_too_long(sizes: Sequence[int], itemsize: int | None = None) -> str | Non
     return None
 
 
-# ---- Pipelines that contain a sharding: codecs around it, or a sharding inside another
+# ---- Shardings inside of a pipeline: with codecs around them, or one in another
 
 
 _NAME = "sharding_indexed"
@@ -311,7 +311,7 @@ def _transposed_axes(codecs: Sequence[Codec], ndim: int) -> Shape | None:
     return axes
 
 
-# ---- Arrays without shards: each inner chunk is an object of its own, and there is no index
+# ---- The index of arrays without shards
 
 
 class NoIndex:
@@ -343,6 +343,9 @@ class NoIndex:
     def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:  # noqa: ARG002 (there is none)
         """The index of an object of `shard_nbytes`: its inner chunk is all of it."""
         return ShardIndex(np.array([[0, shard_nbytes]], dtype=np.uint64))
+
+
+# ---- The metadata of an array
 
 
 @dataclass(frozen=True)

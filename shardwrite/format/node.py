@@ -3,8 +3,8 @@
 The document of a node is what makes readers see it. A format with other documents brings its own
 module of this kind.
 
-These are signatures, by which the core knows what it has to do with. What is in the documents is in
-`format.transformer`.
+A hierarchy of 2022 has other documents. Here are the signatures by which the core knows it. What is
+in its documents is in `legacy.transformer`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def changed_meaning(kept: Mapping[str, object], own: Mapping[str, object]) -> st
     return None
 
 
-# ---- What tells a hierarchy of 2022, whose arrays a storage transformer may have put into shards
+# ---- Signatures of a hierarchy of 2022
 
 
 DATA, META = "data/root", "meta/root"
@@ -83,6 +83,9 @@ def documents_of(key: str) -> list[str]:
     return [META + "/".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
+# ---- Documents
+
+
 DOCUMENT = "zarr.json"
 
 """Key of a node's document, below the path of the node."""
@@ -98,6 +101,7 @@ ATTRIBUTES_OF_V2 = ".zattrs"
 CONSOLIDATED_OF_V2 = ".zmetadata"
 
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
+
 
 _MAY_CHANGE = ("shape", "attributes", "dimension_names")
 

@@ -1,11 +1,11 @@
-"""Orders of inner chunks in a shard: row-major, column-major and Morton.
+"""Orders of inner chunks in a shard, and layouts of shards as numbers.
 
 There are two Morton orders. The one that users can choose is that of zarr-python. The other is that
 of the chunk ids of Neuroglancer, whose lowest axis, x, is the last axis of an array.
 
-This module gives an order in two forms. The first is a permutation: the row-major ranks, listed in
-the order's sequence. The second is a sequence of boxes whose contents, laid end to end, follow the
-order. With boxes a writer can stream: it encodes one box at a time and never holds the whole shard.
+An order has two forms. The first is a permutation: the row-major ranks, listed in the order's
+sequence. The second is a sequence of boxes whose contents, laid end to end, follow the order. With
+boxes a writer can stream: it encodes one box at a time and never holds the whole shard.
 
 Morton order uses the compressed code of zarr-python. The code takes bit `b` of each coordinate in
 turn, with axis 0 as the lowest. An axis that is too short to have a bit `b` contributes none. Codes
@@ -45,6 +45,9 @@ ORDER_ALIASES = {
 ORDERS = (*dict.fromkeys(ORDER_ALIASES.values()), BY_CHUNK_ID)
 
 """Names of all orders that this module knows."""
+
+
+# ---- Orders: row-major, column-major and Morton
 
 
 def canonical_order(name: object) -> str:
@@ -141,7 +144,7 @@ def _morton_boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
         yield Box(start, tuple(min(a + s, n) for a, s, n in zip(start, step, shape, strict=True)))
 
 
-# ---- Layouts of shards as numbers: of a stored shard, of a new one, and of an updated one
+# ---- Layouts: of a stored shard, of a new one, and of an updated one
 
 
 Ranks = npt.NDArray[np.int64]

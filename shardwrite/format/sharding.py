@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-# ---- The format of an object: what stands around its inner chunks, and how they are found
+# ---- The format of an object
 
 
 class ObjectFormat(Protocol):
@@ -87,6 +87,9 @@ class ObjectFormat(Protocol):
         CorruptShardError
             If the checksum differs, or an entry cannot be right.
         """
+
+
+# ---- Codecs that name a format
 
 
 class ShardFormat(Protocol):

@@ -1,4 +1,4 @@
-"""Two write strategies of this package, and the reading of the keyword `strategy`.
+"""Write strategies: their protocol, their names, and the two of this package.
 
 A strategy places encoded inner chunks in a shard. It returns numbers, never bytes: a sequence of
 ranks and, from the encoded sizes, offsets. It is chosen for each run and never enters the metadata
@@ -44,7 +44,7 @@ from shardwrite.seams import registered as registered_in
 __all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
 
 
-# ---- What a write strategy is
+# ---- The protocol of a strategy
 
 
 class Strategy(Protocol):
@@ -146,7 +146,7 @@ class Strategy(Protocol):
         """
 
 
-# ---- Write strategies by name, and the check of a strategy that somebody else wrote
+# ---- Strategies by name, and the check of one that somebody else wrote
 
 
 ENTRY_POINTS = "shardwrite.strategies"
@@ -302,6 +302,9 @@ def _refused(value: object, why: str) -> SpecError:
         value=value,
         remedy="see shardwrite.format.strategies.Strategy for what its members are",
     )
+
+
+# ---- The strategies of this package
 
 
 @register_strategy

@@ -1,1 +1,1 @@
-"""Shards that are files of HDF5: how the library lays them out, and how they are written."""
+"""HDF5: shards that are files of it, files that become shards, and files as stores of chunks."""

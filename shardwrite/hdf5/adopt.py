@@ -35,7 +35,7 @@ from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.stores.looking import as_store_error, is_there, local_path
 
-# ---- What an adoption is planned to do, and what it has done, for people and for programs
+# ---- The result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,9 @@ class Adopted(Result):
         """Return what is shown of the result, as text and in notebooks."""
         headline = [(f"{self.n_shards:,}", "files"), (human(self.nbytes), "in all")]
         return Facts(title=self._title, subject=self.path, headline=headline, rows=self._rows())
+
+
+# ---- The adoption
 
 
 AnyPath = str | os.PathLike[str]

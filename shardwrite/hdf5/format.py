@@ -1,7 +1,8 @@
-"""Filters of HDF5 and codecs of Zarr v3 that give the same bytes.
+"""Shards that are files of HDF5: their description, and the filters that stand for codecs.
 
-Filters are looked up by their registered numbers, before anything is made of them. The way from
-codecs to filters is the reverse, and refuses every codec whose bytes no filter can decode.
+Filters of HDF5 and codecs of Zarr v3 can give the same bytes. Filters are looked up by their
+registered numbers, before anything is made of them. The way from codecs to filters is the reverse,
+and refuses every codec whose bytes no filter can decode.
 
 A description is computed from the metadata of the array. It says which dataset the file holds, with
 which filters, and how large the block before it is. The library of HDF5 makes files from it, in
@@ -75,6 +76,9 @@ _REMEDIES = {
     "sharding_indexed": "leave out serializer=, so that there are no shards within shards; for an "
     'array that has them, give compressors="zstd" to shardwrite.reshard',
 }
+
+
+# ---- Filters and codecs
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,7 @@ def _unknown(name: str, why: str = "", remedy: str = "") -> SpecError:
     )
 
 
-# ---- Description of shards that are files of HDF5, and how such a file is known
+# ---- Descriptions
 
 
 END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}

@@ -1,4 +1,4 @@
-"""The ``zarr.json`` of an array whose shards are files, each with a dataset of the same kind."""
+"""Datasets of the same kind in several HDF5 files as one array of Zarr, which is only read."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ _SAME = {
     "chunk_grid": "other chunks",
     "dimension_names": "other names of dimensions",
 }
+
+
+# ---- The ``zarr.json`` of the array
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,7 @@ def _misfit(name: str, why: str) -> SpecError:
     )
 
 
-# ---- Datasets of several HDF5 files as one array of Zarr, which is only read
+# ---- The store
 
 
 _MAX_OPEN = 64

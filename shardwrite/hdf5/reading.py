@@ -1,4 +1,4 @@
-"""Places of the chunks of an HDF5 dataset in its file.
+"""Reading of HDF5 files by the places of their chunks: as a Zarr hierarchy, and as possible shards.
 
 Chunks whose filters equal codecs of Zarr are read by their place in the file, so that readers do
 not wait for the lock of the HDF5 library. All other values are read with h5py.
@@ -47,6 +47,9 @@ _SHUFFLE = 2  # number of this filter of HDF5
 _N_COMPARED = 32
 
 _N_COMPARED_FAR = 1  # in a bucket, where each is a request
+
+
+# ---- Places of the chunks of a dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ def _base(
     return bases[0] if bases else None
 
 
-# ---- An HDF5 or NetCDF-4 file as a store: the Zarr hierarchy whose chunks lie in the file
+# ---- An HDF5 or NetCDF-4 file as a store: the Zarr hierarchy whose chunks lie in it
 
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
@@ -524,7 +527,7 @@ def _metadata(
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
-# ---- Datasets whose files can be shards as they are: where chunks lie, and what may change
+# ---- Datasets whose files can be shards as they are
 
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"

@@ -1,4 +1,4 @@
-"""Names and chunks of datasets in a shard that is a file of HDF5, as the library reads them."""
+"""Shards that are files of HDF5: which dataset is the array's, and what programs make of them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ _DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, Value
 """What h5py raises where a file is damaged."""
 
 _SMALL_NBYTES = 65536  # files that are read at once
+
+
+# ---- Names and chunks of datasets, as the library reads them
 
 
 def dataset_names(
@@ -223,7 +226,7 @@ class _Seekable(io.RawIOBase):
         return n
 
 
-# ---- Shards that are files of HDF5: which dataset is the array's, and what programs make of them
+# ---- Framing and checks
 
 
 _COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}},)

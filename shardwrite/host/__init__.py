@@ -1,1 +1,1 @@
-"""Machine and process: cores, memory, scratch directories, stopping, and turns of threads."""
+"""Machine and process: cores, memory, scratch directories, settings, stopping, and the log."""

@@ -1,15 +1,16 @@
-"""Cores, memory and scratch directory available to this process.
+"""What this process may use of its machine: cores, memory, scratch and stripes of files.
 
 A job scheduler gives a job a part of a machine. SLURM describes this part in environment variables,
 in the limit on the resident set and in control groups. The smallest of these limits applies.
 
-The striping of a file is fixed when the file is created, and is inherited from its directory.
+*Stripes.* On a Lustre file system, the striping of a file is fixed when the file is created, and is
+inherited from its directory.
 
-Only anonymous memory counts on Linux, which ``/proc/self/status`` calls ``RssAnon``: arrays,
-buffers and Python objects. The system can drop pages of mapped files at any time, such as those of
-libraries or of a memory map. So no limit needs room for them. Other systems do not tell anonymous
-memory apart. There the growth of the peak of the resident set counts. It includes mapped pages, and
-it is 0 until the run needs more than the process ever had before.
+*Memory of a run.* Only anonymous memory counts on Linux, which ``/proc/self/status`` calls
+``RssAnon``: arrays, buffers and Python objects. The system can drop pages of mapped files at any
+time, such as those of libraries or of a memory map. So no limit needs room for them. Other systems
+do not tell anonymous memory apart. There the growth of the peak of the resident set counts. It
+includes mapped pages, and it is 0 until the run needs more than the process ever had before.
 
 Tasks take samples while they hold most: when their source has been loaded, after each batch that
 they encode, and when they commit. Nothing runs in the background.
@@ -42,6 +43,9 @@ _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a numbe
 _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # a character in a path that the system lists
+
+
+# ---- Cores, memory and scratch directory
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
@@ -229,7 +233,7 @@ def file_system(path: Path, root: str = "/") -> str:
     return found
 
 
-# ---- Striping: how files are spread over the storage targets of a Lustre file system
+# ---- Stripes: how files are spread over the targets of a Lustre file system
 
 
 def set_stripes(directory: Path, count: int) -> bool:
@@ -261,7 +265,7 @@ def set_stripes(directory: Path, count: int) -> bool:
     return True
 
 
-# ---- Memory that a run takes in this process, above what the process had when the run began
+# ---- Memory of a run, above what the process had before it
 
 
 _STATM = "/proc/self/statm"  # the system writes it in a fraction of the time of /proc/self/status

@@ -1,17 +1,17 @@
-"""State for stopping this process: drain requests, running tasks and committed shards.
+"""State of this process: whether it is to stop, what it tells in the log, and turns of its threads.
 
-A process that drains begins no new shard and finishes those in flight. A drain is requested by the
-signal handlers of programs, and when a run with elastic workers is cancelled.
+*Stopping.* A process that drains begins no new shard and finishes those in flight. A drain is
+requested by the signal handlers of programs, and when a run with elastic workers is cancelled.
 
-Each record has the attributes ``run``, the directory of the run, and ``shard``, the key of a shard;
-they are empty where there is none. Credentials are removed. The package installs no handler but
-`logging.NullHandler`, so a program sees records only if it configures logging.
+*The log.* Each record has the attributes ``run``, the directory of the run, and ``shard``, the key
+of a shard; they are empty where there is none. Credentials are removed. The package installs no
+handler but `logging.NullHandler`, so a program sees records only if it configures logging.
 
-Each such operation releases the interpreter's lock and then waits to take it again. Two threads
-that do so at the same time spend longer on passing the lock on than on the operations. So the
-threads take turns. A turn lasts as long as the operations take if nothing waits for storage. A
-thread that needs longer waits for a disk or a network, and threads should wait for these together.
-So the next turn begins after this time, even if the last one has not ended.
+*Turns.* Each short file operation releases the interpreter's lock and then waits to take it again.
+Two threads that do so at the same time spend longer on passing the lock on than on the operations.
+So the threads take turns. A turn lasts as long as the operations take if nothing waits for storage.
+A thread that needs longer waits for a disk or a network, and threads should wait for these
+together. So the next turn begins after this time, even if the last one has not ended.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _n_busy = 0
 _leaving: list[Callable[[], None]] = []
 
 _n_committed = 0
+
+
+# ---- Stopping
 
 
 def request_drain() -> None:
@@ -114,7 +117,7 @@ def has_ended(thread: threading.Thread) -> bool:
     return True
 
 
-# ---- The log: what happens in runs, as records of :mod:`logging` below ``shardwrite``
+# ---- The log
 
 
 RUNS = logging.getLogger("shardwrite.runs")
@@ -154,7 +157,7 @@ def tell(
         logger.log(level, "%s", printable(redacted(message)), extra=facts, stacklevel=2)
 
 
-# ---- Turns of threads at many short file operations, such as the commits of small shards
+# ---- Turns of threads at short file operations
 
 
 SMALL_NBYTES = 64 * 2**10

@@ -49,7 +49,7 @@ from shardwrite.stores.files import check_movable, sync_entry, write_file
 from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
 from shardwrite.stores.removal import remove_state
 
-# ---- Runs whose array is gone, because somebody has removed it, or put another one in its place
+# ---- Runs whose array is gone: removed, or replaced by another one
 
 
 def has_lost_array(run: RunDirectory) -> bool:
@@ -109,6 +109,9 @@ def _names_and_chunks(codecs: JSON) -> list[object]:
             (name, known.get("chunk_shape"), None if inner is None else _names_and_chunks(inner))
         )
     return found
+
+
+# ---- Finding and beginning a run
 
 
 _MAX_TRIES = 8

@@ -98,7 +98,7 @@ def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
 class BucketLease:
     """Lease of this process on the runs of an array.
 
-    - `deadline`: time until which no other process takes the lease, by the clock of `deadline.now`.
+    - `deadline`: time until which no other process takes the lease, by the clock of `process.now`.
     """
 
     def __init__(self, store: BucketStore, label: str) -> None:

@@ -12,7 +12,7 @@ An object has a line of JSON, which lists the steps, and then the bytes of all s
 from a store that others may write to. So their paths are checked, and nothing outside of the
 directory is touched.
 
-Each holder of the lease has a log of its own (`journal.bucket_log`), whose first object has all of
+Each holder of the lease has a log of its own, whose first object has all of
 the state that the holder found. Only then are the objects of earlier logs removed. The lease names
 the holder whose log counts (`journal.bucket_lease`).
 
@@ -48,6 +48,9 @@ _PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-"
 _JOURNAL = ("journal-", ".jsonl")
 
 _ENDS = ("ended-", "taken-")
+
+
+# ---- Steps, and their objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ class Mirror:
         return Step("append", path, data=data) if data or before is None else None
 
 
-# ---- The logs of run state in a bucket: which objects there are, and which of them count
+# ---- The logs in the bucket
 
 
 _SHARE = "."  # between the name of a holder and that of a process that adds to its state

@@ -35,10 +35,9 @@ The directory of such a run belongs to its driver. What a task can ask depends o
 A run may also be written by several processes at a time, or later. Then nobody holds the lease
 meanwhile, and a `SharedFence` asks whether the state in the bucket still has the run.
 
-A process keeps the state of its runs in a bucket, and works on a directory among the temporary
-files of its host. It removes the directory when it ends. If it is killed, the directory stays with
-its encoded units. So the directory names its process, and the next process of the same
-user on the same host removes it.
+The directory lies among the temporary files of the host. Its process removes it at the end. If the
+process is killed, the directory stays with its encoded units. So it names its process, and the next
+process of the same user on the same host removes it.
 """
 
 from __future__ import annotations
@@ -61,14 +60,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
-from shardwrite.journal.bucket_lease import LEASE, read_lease
-from shardwrite.journal.bucket_log import Logs
 from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
 from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -76,8 +72,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
 
 
-# ---- Whether a run whose state lies in the bucket still goes on, as its tasks ask before they
-# commit
+# ---- Fences: whether a run still goes on, as its tasks ask before they commit
 
 
 _runs: dict[str, frozenset[str]] = {}  # by the holder that has left them
@@ -120,6 +115,8 @@ class BucketFence:
 
         - Raises RunEndedError if it has.
         """
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
         if self._distance == "far":
             found = read_lease(self.store)
             if found is None or found[0].holder != self.holder:
@@ -134,6 +131,8 @@ class BucketFence:
 
         - Returns: message and error number of what went wrong, or None.
         """
+        from shardwrite.journal.bucket_lease import LEASE, read_lease  # for buckets only
+
         try:
             found = read_lease(self.store)
         except StoreError as error:
@@ -173,6 +172,8 @@ class SharedFence:
 
     def check_run(self, run: str) -> str:
         """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+
         found = read_lease(self.store)
         why = ""
         if found is None:
@@ -192,6 +193,8 @@ class SharedFence:
 
 def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
     """Names of the runs that a holder has left, whose log does not change any more."""
+    from shardwrite.journal.bucket_log import Logs  # for buckets only
+
     if state not in _runs:
         _runs[state] = Logs(store).runs_of(state)
     return _runs[state]
@@ -204,7 +207,7 @@ def _ended(label: str, why: str) -> RunEndedError:
     return RunEndedError(f"the run on {label} does not go on: {why}", path=label)
 
 
-# ---- Directories for the state of runs in buckets whose processes were killed
+# ---- Directories of processes that were killed
 
 
 _OWNER = "process.json"
@@ -241,6 +244,9 @@ def _owner_of(directory: Path) -> Process | None:
         return process_in((directory / _OWNER).read_bytes())
     except OSError:  # it has no such file, or is being removed
         return None
+
+
+# ---- Runs held by this process
 
 
 _STATES = ("run-", "ended-", "taken-")
@@ -458,7 +464,6 @@ def fetched(target: Target) -> Target:
     """
     from shardwrite.journal.bucket_lease import read_lease  # for buckets only
     from shardwrite.journal.bucket_log import Logs  # for buckets only
-    # for buckets only
 
     if not target.in_store or target.beside in _holds:
         return target
@@ -502,10 +507,7 @@ class _Hold:
 
     def __init__(self, target: Target) -> None:
         from shardwrite.journal.bucket_lease import BucketLease  # for buckets only
-        from shardwrite.journal.bucket_log import (
-            Logs,  # for buckets only
-            Mirror,  # for buckets only
-        )
+        from shardwrite.journal.bucket_log import Logs, Mirror  # for buckets only
 
         self.target = target
         self.turn = threading.Lock()

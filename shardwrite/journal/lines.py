@@ -1,4 +1,4 @@
-"""The lines of a journal: JSON documents, each preceded by its crc32c.
+"""The lines of a journal, each JSON after its crc32c, and the files that they are written to.
 
 A journal file holds four kinds of lines:
 
@@ -93,7 +93,7 @@ class Entry:
     n_chunks: tuple[int, ...]  # number of inner chunks that hold data, for each shard
     seconds: float  # time since the start of the task, in seconds
     # Peak of the memory that the run has taken in the process so far, in bytes above what the
-    # process had when the run began; see `host.memory`
+    # process had when the run began; see `host.resources`
     peak_nbytes: int
     # Whether the task goes on, so that its temporary files may exist. A line without this field
     # ends its task.
@@ -254,8 +254,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     yield from filter(None, [b"".join(held)])
 
 
-# ---- Writing of journals: each process has its own files, which no other process opens for
-# writing
+# ---- Writers: each process has files of its own
 
 
 TOKEN = "token-"  # noqa: S105 (the prefix of a file name)

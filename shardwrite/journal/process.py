@@ -1,8 +1,9 @@
-"""The identity of a process, as leases, claims, journals and plans hold it.
+"""The identity of a process, as leases, claims, journals and plans hold it, and its deadline.
 
-Such a process must know by itself when its lease may have run out: another process then goes on in
-its place. The deadline stands in its tokens, at which every task looks before it commits. The clock
-is that of the host. It goes on while the host sleeps, and nobody sets it.
+A process that holds the lease of a run in a bucket must know by itself when the lease may have run
+out. Another process then goes on in its place. The deadline stands in the tokens of the holder, at
+which every task looks before it commits. The clock is that of the host. It goes on while the host
+sleeps, and nobody sets it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.stores.looking import opened, parse_json
 
 _LATEST = 2.0**63
+
+
+# ---- Identities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,7 @@ def process_in(data: bytes) -> Process | None:
     return Process.from_dict(found) if isinstance(found, dict) and found else None
 
 
-# ---- Deadlines of processes that hold the lease of a run in a bucket
+# ---- Deadlines of leases in a bucket
 
 
 _NBYTES = 32

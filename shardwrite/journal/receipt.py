@@ -27,7 +27,7 @@ from shardwrite.plan.identity import Bounds, Identity
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores.looking import parse_json, read_limit
 
-# ---- Sizes of the objects of an array as a short text, which a receipt holds
+# ---- Sizes of objects as a short text
 
 
 MAX_SIZES = 2**20
@@ -63,6 +63,9 @@ def unpack_sizes(text: str, n: int) -> npt.NDArray[np.int64]:
     if (sizes < -1).any():
         raise ValueError("sizes that are none")
     return sizes
+
+
+# ---- The receipt
 
 
 FORMAT = 1

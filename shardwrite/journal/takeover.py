@@ -19,13 +19,13 @@ begun before is settled here, before any other process writes to the array, in t
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
 
-An append or a stream writes shards first, and enlarges the shape afterwards. If it is given up in
-between, elements that it has written lie beyond the shape. They would appear as values of the array
-as soon as something else makes it larger.
+*Elements beyond the shape.* An append or a stream writes shards first, and enlarges the shape
+afterwards. If it is given up in between, elements that it has written lie beyond the shape. They
+would appear as values of the array as soon as something else makes it larger. So they are cleared.
 
-Keys of chunks are added before a run commits, and removed when it ends or is given up. Each change
-is made under the lock of the array's document. So the list names all chunks that hold data at any
-time, also after a crash, and exactly these when no run is open.
+*The manifest.* Keys of chunks are added to it before a run commits, and removed when the run ends
+or is given up. Each change is made under the lock of the array's document. So the list names all
+chunks that hold data at any time, also after a crash, and exactly these when no run is open.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ from shardwrite.stores.editing import NO_ROOM, give_room, needing
 from shardwrite.stores.looking import as_store_error, is_there, listed
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
 
-# ---- Elements beyond the shape of an array, in shards that lie inside of it in part
+# ---- Elements beyond the shape, in shards that lie inside of it in part
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
     return None if strategy is None else frame_at(strategy, shard.metadata, index)
 
 
-# ---- The manifest of an array while runs change the array
+# ---- The manifest while runs change the array
 
 
 def list_before(
@@ -350,6 +350,9 @@ def _exact(part: ArrayMetadata, box: Box, coords: Coords, document: Document) ->
 
 def _same(document: Document) -> Document:
     return document
+
+
+# ---- The end of a run, and its settlement
 
 
 ENDED, TAKEN = "ended", "taken"

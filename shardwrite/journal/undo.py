@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from shardwrite.read.stored_shard import ExistingShard
 
 
-# ---- Records of changes in place, and shards composed of a file and the byte ranges of a record
+# ---- Records, and shards composed of a file and the byte ranges of a record
 
 
 _MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
@@ -212,6 +212,9 @@ class Composed:
 
     def __exit__(self, *exc_info: object) -> None:
         pass
+
+
+# ---- Changes in place, and recovery
 
 
 _FORMAT = 1

@@ -21,7 +21,7 @@ from typing import Any, Self
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import CORE, DATA, DOCUMENT, DOCUMENTS_OF_V2, FORMAT, META
-from shardwrite.legacy.transformer import check_extensions
+from shardwrite.legacy.transformer import check_extensions, of_2022, of_today, revised
 from shardwrite.place.base import (
     MARK_NAME,
     QUARANTINE_PREFIX,
@@ -200,8 +200,6 @@ class TransformerStore(Store):
                 message = f"has {reader.nbytes:,} bytes, and at most {most:,} are read"
                 raise StoreError(f"{self.key_below(key)!r} {message}", key=key)
             data = reader.read(0, reader.nbytes)
-        from shardwrite.legacy.transformer import of_today  # imports zarr, which takes long
-
         found = of_today(parse_document(data, self.key_below(key)))
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
@@ -385,8 +383,6 @@ class _DocumentWriter(ObjectWriter):
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
-        from shardwrite.legacy.transformer import of_2022, revised  # import zarr: takes long
-
         now, before = json.loads(self._data), self._store.own_document()
         made = of_2022(now) if before is None else revised(before, now)
         self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])

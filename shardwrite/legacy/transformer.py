@@ -1,4 +1,4 @@
-"""Documents of arrays of 2022, whose storage transformer makes shards, as those of today.
+"""The storage transformer of 2022, which makes shards: its documents and keys, as those of today.
 
 The shards are those of `sharding_indexed` with the index at the end and no checksum. So an array of
 2022 is read and written as the Zarr v3 array with the same shards. The other fields of its document
@@ -29,8 +29,7 @@ from shardwrite.format.node import FORMAT
 from shardwrite.grid import Shape, ravel, unravel
 from shardwrite.legacy.v2 import Words, translated
 
-# ---- Keys of chunks and of the shards that hold them, as the storage transformer of 2022 maps
-# them
+# ---- Keys of chunks, and of the shards that hold them
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
@@ -203,6 +202,9 @@ class ChunkKeys:
         )
 
 
+# ---- Documents
+
+
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
@@ -228,6 +230,7 @@ _DIMENSIONS = "_ARRAY_DIMENSIONS"
 _OWN = ("filters", _DIMENSIONS)
 
 """Attributes that are fields of a document of today."""
+
 
 _WORDS = Words(
     document=".array.json",

@@ -1,14 +1,14 @@
-"""Locks of the shards that views write: all views of a store in one event loop share them.
+"""The storage transformer of 2022 as a store of zarr-python.
 
-Nothing is known of the size of a shard whose index alone was read. So the second call also asks for
-the last byte of an index behind the chunks that it reads.
+A view has one key for each chunk, and the store below has one object for each shard. A read asks
+that store twice: for the indexes, and for the chunks. A write reads the shard, changes it, and puts
+it again as a whole. The coroutines of one event loop that write to the same shard take turns, also
+through different views of its store.
 
-Stores in memory say which values are missing. A directory or a store of obstore raises an error for
-the whole call instead. Only then are the values of several objects asked for one by one.
-
-This is the storage transformer of 2022. A read asks the store below twice: for the indexes, and for
-the chunks. A write reads the shard, changes it, and puts it again as a whole. The coroutines of one
-event loop that write to the same shard take turns, also through different views of its store.
+Nothing is known of the size of a shard whose index alone was read. So the second call of a read
+also asks for the last byte of an index behind the chunks that it reads. Stores in memory say which
+values are missing. A directory or a store of obstore raises an error for the whole call instead.
+Only then are the values of several objects asked for one by one.
 
 Only keys that are plain paths exist. zarr-python's directories take any text for a path, so that
 ``"../x"`` and ``"/x"`` would be files outside of the store. Such keys never go to the store below.
@@ -52,6 +52,9 @@ _Which = tuple[int, object, str]
 _locks: WeakValueDictionary[_Which, asyncio.Lock] = WeakValueDictionary()
 
 
+# ---- Locks of shards, which all views of a store in one event loop share
+
+
 def lock_of(store: Store, key: str) -> asyncio.Lock:
     """Lock of an object in the running event loop, which exists as long as somebody uses it.
 
@@ -82,7 +85,7 @@ def _identity(store: Store, key: str) -> tuple[object, str]:
     return id(store), key
 
 
-# ---- Reads of chunks in shards through the interface of zarr-python's stores, in two calls
+# ---- Reads of chunks in shards, in two calls
 
 
 _INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}},)
@@ -297,8 +300,7 @@ def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
     return start, max(start, min(stop, nbytes))
 
 
-# ---- The shards of an array as one key for each chunk, behind the interface of zarr-python's
-# stores
+# ---- The view: a store of zarr-python
 
 
 _AT_ONCE = 64
@@ -715,7 +717,7 @@ def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:
     return bytes(value)
 
 
-# ---- The storage transformer of 2022 as a store of zarr-python
+# ---- The function that opens a view
 
 
 @public
@@ -772,9 +774,6 @@ def transformer_view(
     >>> sorted(key for key in objects if key != "zarr.json")
     ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
     """
-    from zarr.abc.store import Store
-    from zarr.storage import LocalStore
-
     if isinstance(store, str | os.PathLike):
         store = LocalStore(_directory(os.fspath(store)), read_only=read_only)
     if not isinstance(store, Store):

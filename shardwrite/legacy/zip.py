@@ -1,16 +1,15 @@
-"""Bytes that were deflated, of which ranges are read without keeping all of them.
-
-The first read looks through all bytes: it compares their number and their CRC-32 with what is
-claimed, and stops at the first byte too many. Where there are many bytes, it keeps the state of the
-decompressor now and then. Later reads begin at the last state before their range.
-
-Readers of ZIP files disagree on what they make of odd members. A file that has some is refused, so
-that nobody reads here what another program does not see there.
+"""ZIP files as stores: the Zarr hierarchy that was packed into one.
 
 Names, places and sizes of all members are checked when the file is opened, so before anything is
-written. Members that were stored as they are, are read as ranges of the file. Members that were
-deflated are inflated piece by piece, and never beyond the size that they claim. That size is
-compared with what the metadata of the array allow.
+written. Readers of ZIP files disagree on what they make of odd members. A file that has some is
+refused, so that nobody reads here what another program does not see there.
+
+Members that were stored as they are, are read as ranges of the file. Members that were deflated are
+inflated piece by piece, and never beyond the size that they claim. That size is compared with what
+the metadata of the array allow. The first read looks through all bytes: it compares their number
+and their CRC-32 with what is claimed, and stops at the first byte too many. Where there are many
+bytes, it keeps the state of the decompressor now and then. Later reads begin at the last state
+before their range.
 """
 
 from __future__ import annotations
@@ -41,6 +40,9 @@ _PIECE_NBYTES = 2**20  # inflated at a time
 _KEPT_NBYTES = 2**23  # kept as they are, if there are no more
 
 _STEP_NBYTES, _N_STATES = 2**22, 32  # between states that are kept, and about how many
+
+
+# ---- Deflated members, of which ranges are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,7 @@ def _copied(state: _State) -> _State:
     return _State(state.n_made, state.n_given, state.decompressor.copy())
 
 
-# ---- The directory of a ZIP file: names, places and sizes of its members, after a check of them
-# all
+# ---- The directory: names, places and sizes of the members
 
 
 HEADER_NBYTES = 30  # before the name of each member, at least
@@ -317,7 +318,7 @@ def _check_again(name: str, two: npt.NDArray[np.void]) -> None:
         )
 
 
-# ---- A ZIP file as a store: the Zarr hierarchy that was packed into it
+# ---- The store
 
 
 _HEADER = struct.Struct("<4s22xHH")

@@ -1,1 +1,1 @@
-"""User functions: create, write, update, compact, verify and repair arrays, whole or in parts."""
+"""User functions: create, write, update, read, compact, verify and repair arrays."""

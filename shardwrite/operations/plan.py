@@ -33,7 +33,7 @@ from shardwrite.runs.given import take
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES
 
-# ---- What a run would ask of a bucket: requests and bytes
+# ---- Requests and bytes that a run would ask of a bucket
 
 
 # Requests that do not depend on the number of shards, at most: to find out what a service can do;
@@ -179,6 +179,9 @@ def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:
         axes.append(found.items())
     for each in itertools.product(*axes):
         yield tuple(span for span, _ in each), math.prod(n for _, n in each)
+
+
+# ---- The function
 
 
 @taking(PlanArguments)

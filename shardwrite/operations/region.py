@@ -316,7 +316,7 @@ def nothing_in(store: Any, region: Any, name: str | None) -> tuple[dask.array.Ar
     return nothing, box.slices[:-1]
 
 
-# ---- Hierarchies in which a run has not ended. They are neither converted nor copied
+# ---- Hierarchies with open runs, which are neither converted nor copied
 
 
 _END_IT = (

@@ -73,7 +73,7 @@ from shardwrite.write.context import GroupReport
 __all__ = ["Repair", "RepairTask", "repair"]
 
 
-# ---- What a repair has done, and what it has left to do
+# ---- Tasks and results
 
 
 _INTERRUPTED = (
@@ -207,7 +207,7 @@ class Repair(Result):
         )
 
 
-# ---- Versions of the objects of an array, to tell later which of them were replaced or changed
+# ---- Versions of objects, to tell later which of them were replaced or changed
 
 
 def object_versions(
@@ -232,6 +232,9 @@ def _digest(version: object) -> int:
         return 0
     found = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
     return int.from_bytes(found, "little", signed=True) or 1
+
+
+# ---- The repair
 
 
 _COMPARED = "compared:"

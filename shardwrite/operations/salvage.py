@@ -17,9 +17,9 @@ before each rename.
   update writes these shards meanwhile. A salvage that has died is not continued: the next writer
   gives its run up, and each of its shards is then either still torn or already cut.
 
-That directory lies where the run state of the array lies. If that state lies in the array's bucket,
-the copies lie there, too, below ``shardwrite-quarantine/`` in the array: the directory of this
-process would be removed at its exit.
+Copies of bad shards lie in ``<array>.quarantine/``, where the run state of the array lies. If that
+state lies in the array's bucket, the copies lie there, too, below ``shardwrite-quarantine/`` in the
+array: the directory of this process would be removed at its exit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
 
-# ---- Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced
+# ---- Quarantine: copies of bad shards
 
 
 def keep_copy(target: Target, key: str, durability: str) -> str:
@@ -98,6 +98,9 @@ def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str
         data = reader.read(0, reader.nbytes)
     target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
     return f"{target.label}/{leaf}"
+
+
+# ---- Salvage
 
 
 _BY_JOURNAL = "the size in the journal"

@@ -40,7 +40,7 @@ from shardwrite.runs.stored_chunks import StoredChunks, behind, check_nothing_lo
 from shardwrite.seams import find
 from shardwrite.write.context import GroupReport
 
-# ---- What the parts of a run are written from: values, or encoded chunks of a stored array
+# ---- Sources of parts: values, or encoded chunks of a stored array
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,9 @@ def check_fits(job: Job) -> None:
         return
     resources = waiting(plan.resources, job.target.store, plan.metadata)
     copied_nbytes(replace(plan, resources=resources), decodes=job.source.decodes)
+
+
+# ---- Steps
 
 
 Progress = bool | Callable[[GroupReport], None]

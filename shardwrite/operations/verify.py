@@ -3,8 +3,8 @@
 The journal or the receipt of an array and the indexes of its shards tell whether it is whole. On
 request, every inner chunk is decoded, and values are compared with the source.
 
-This is a run of its own beside the array, so that no update goes on meanwhile. If it dies, it is
-given up like a salvage.
+An array can also be accepted as another program has left it. That is a run of its own beside the
+array, so that no update goes on meanwhile. If it dies, it is given up like a salvage.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
 from shardwrite.write.copying import Donor
 
-# ---- Accept an array as another program has left it: its receipt is made to say what is there
+# ---- Acceptance of an array as another program has left it, by a new receipt
 
 
 def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str, str]]) -> None:
@@ -156,7 +156,7 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
         end_run(directory, own_journals(driver))
 
 
-# ---- Whether groups with consolidated metadata list the nodes below them as they are
+# ---- Consolidated metadata of groups
 
 
 _REMEDY = (
@@ -276,6 +276,9 @@ def unlisted_in(place: Place) -> tuple[str, ...]:
     except (SpecError, StoreError) as error:  # no fault of the array
         found.append(f"it is unknown whether groups above list the array: {error}")
     return tuple(found)
+
+
+# ---- Verification of an array
 
 
 _RECOVER = (

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
 
 
-# ---- Keywords of dask's and zarr's functions, turned into those of this package
+# ---- Keywords of dask and zarr, turned into those of this package
 
 
 _INSTEAD = {
@@ -128,7 +128,7 @@ def _refused(why: str, value: str, remedy: str) -> SpecError:
     return SpecError(why, field="zarr_array_kwargs", value=value, remedy=remedy)
 
 
-# ---- Which calls make an array, and which write into one that exists: modes as zarr has them
+# ---- Modes: which calls make an array, and which write into one that exists
 
 
 _MODES = ("w-", "w", "a", "r+")
@@ -302,6 +302,9 @@ if TYPE_CHECKING:
     @overload
     @taking(WriteArguments)
     def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array.Array: ...
+
+
+# ---- Functions
 
 
 @taking(WriteArguments)

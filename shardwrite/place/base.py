@@ -58,6 +58,9 @@ QUARANTINE_PREFIX = "shardwrite-quarantine/"
 """Prefix of copies of bad shards in a bucket, inside the array."""
 
 
+# ---- The protocol
+
+
 class Owner(Protocol):
     """A run, as a place sees it: it may set the old array aside, or take its own away."""
 
@@ -252,7 +255,7 @@ def names_above(name: str) -> list[str]:
     return ["/".join(parts[:n]) for n in range(len(parts) + 1)] if name else []
 
 
-# ---- What dask's functions of Zarr arrays call by other words: a component, and options of a URL
+# ---- Components and options of a URL, as dask names them
 
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")

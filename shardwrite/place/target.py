@@ -217,7 +217,7 @@ def resolve_place(
 ) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
-    An array that lies in a hierarchy of 2022 is found there; see `format.hierarchy_2022`.
+    An array that lies in a hierarchy of 2022 is found there; see `format.node`.
 
     - `store`: path or ``file:`` URL of the store's directory; or the URL of a bucket; or a store,
       or a group, array or path in one. A `zarr.storage.LocalStore` stands for its directory.
@@ -434,7 +434,7 @@ def _is_plain(part: str) -> bool:
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)
 
 
-# ---- Places whose shards wait on the disk of each machine until they are put into a bucket
+# ---- Places whose shards wait on the disk of each machine until they are put
 
 
 def target_via(target: Target, directory: Any) -> Target:

@@ -1,4 +1,4 @@
-"""Plans as notebooks show them: headline numbers, axes, and a picture of the grid."""
+"""Plans as people see them: tables as text, and cards for notebooks with a picture of the grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwrite.plan.estimate import Requests, Traffic
 from shardwrite.plan.model import PlanFacts
 from shardwrite.results import Axis, Facts, counted, human, table_text
 
-# ---- Tables of plans as text
+# ---- Tables
 
 
 _CELL_WIDTH = 80
@@ -189,6 +189,9 @@ def plan_text(plan: PlanFacts, gathering: PlanFacts | None = None) -> str:
     scale = table_text("plan of the scale", gathering_rows(plan, gathering))
     spool = table_text("plan of its spool, which is written first", plan_rows(plan))
     return f"{scale}\n\n{spool}"
+
+
+# ---- Cards
 
 
 _PICTURE_PX = 220

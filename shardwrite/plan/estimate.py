@@ -1,4 +1,4 @@
-"""Estimate of the memory that a plan needs, made before anything runs."""
+"""Estimates of what a run needs, made before anything runs: memory, requests and bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
-# ---- Requests to an object store, and bytes
+# ---- Requests and bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class Traffic:
         return asdict(self)
 
 
+# ---- Memory
+
+
 BATCH_NBYTES = 2 * 2**20
 
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
@@ -68,6 +71,7 @@ BATCH_NBYTES = 2 * 2**20
 HELD_NBYTES = 64 * 2**20
 
 """Encoded bytes of a shard that a task keeps in memory before it places them."""
+
 
 # objects that a task puts at a time into a store that answers late, and their decoded bytes
 _N_AT_ONCE = 8

@@ -20,7 +20,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import Partition, make_partition
 from shardwrite.plan.plan import Plan
 
-# ---- Memory of tasks that copy encoded inner chunks, which a plan for decoded ones does not tell
+# ---- Memory of tasks that copy encoded inner chunks
 
 
 def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
@@ -60,6 +60,9 @@ def copied_nbytes(plan: PlanFacts, *, decodes: bool) -> int:
     )
     check_copying(plan, needed, "copies encoded chunks", remedy)
     return needed
+
+
+# ---- Choice of a plan
 
 
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)

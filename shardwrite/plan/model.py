@@ -143,6 +143,9 @@ def _begin_small(groups: Box, axis: int) -> list[Box]:
     ]
 
 
+# ---- The plan
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
     """Chunks, tasks and identity of a source."""

@@ -1,4 +1,4 @@
-"""Keywords that control a plan but do not describe the array, as a value."""
+"""Keywords that control a plan, but do not describe the array, and shapes of shards and chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwrite.results import human
 __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
 
-# ---- Shapes of shards and inner chunks, from the arguments `shards=` and `chunks=`
+# ---- Shapes, from the arguments `shards=` and `chunks=`
 
 
 _INNER_NBYTES = 512 * 2**10
@@ -196,6 +196,9 @@ def _auto_shards(
             f"aimed at {human(low)} to {human(high)} a file"
         ),
     )
+
+
+# ---- Keywords
 
 
 @dataclass(frozen=True, kw_only=True)

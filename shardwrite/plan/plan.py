@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.regions import ShardRef
 
 
-# ---- Numbers of parts, and where a sequence of groups is cut into parts
+# ---- Numbers of parts, and cuts between them
 
 
 _MAX_PARTS = 2**53  # whole numbers up to there are exact in a float
@@ -100,6 +100,9 @@ class PartCuts:
     def _start(self, parts: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
         """Elements before some parts."""
         return self.total * parts / count
+
+
+# ---- Plans and parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from shardwrite.seams import all_of
 from shardwrite.stores.base import ObjectReader, Store
 from shardwrite.stores.looking import is_file, listed, parse_json
 
-# ---- Chunks of dask arrays, from any form that dask accepts, or of a convenient size
+# ---- Chunks of dask arrays, from any form that dask accepts
 
 
 def normalize(
@@ -138,9 +138,13 @@ def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, .
     return merge_chunks((1,) * len(shape), shape, itemsize, order=order)
 
 
+# ---- Readers
+
+
 T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
+
 
 _SMALL_NBYTES = 2**20
 

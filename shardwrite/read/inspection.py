@@ -1,7 +1,7 @@
-"""Inspection of shards by their indexes: of one shard, or of many in parallel on an engine.
+"""Inspection of arrays: of shards by their indexes, and of all objects by their sizes.
 
-The array is listed once. Sizes and chunks are those of all objects, or of a sample of a large
-array.
+Many shards are inspected in parallel on an engine. A survey lists an array once. Its sizes and
+chunks are those of all objects, or of a sample of a large array.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _BATCH_SHARDS = 256
 _N_BATCHES_AIMED_AT = 64
 
 _BATCH_OBJECTS = 4096
+
+
+# ---- Shards by their indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,7 @@ def _sizes_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[
     return np.array([-1 if size is None else size for size in sizes], dtype=np.int64)
 
 
-# ---- Survey of an array before its conversion: its objects, their sizes and chunks
+# ---- Survey of an array before its conversion
 
 
 _MOST_LOOKED_AT = 20_000

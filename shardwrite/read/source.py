@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
-# ---- Attributes of arrays, of files or objects, in the form of JSON that Zarr and xarray use
+# ---- Attributes, in the form of JSON that Zarr and xarray use
 
 
 _OF_DECODING = {
@@ -131,6 +131,9 @@ def _as_json(value: Any) -> JSON:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"no value of JSON: {value!r}")
+
+
+# ---- The protocol, and arrays of dask
 
 
 _READ_NBYTES = 32 * 2**20

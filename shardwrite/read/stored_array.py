@@ -1,6 +1,6 @@
 """Arrays that exist and are to be converted: opened, named, and told from one another.
 
-An array whose chunks have other names than its metadata says reads as the fill value everywhere. So
+An array whose chunks have other names than its metadata say reads as the fill value everywhere. So
 a copy of it would be wrong, without an error.
 """
 
@@ -28,7 +28,7 @@ from shardwrite.seams import needed
 from shardwrite.stores.base import Told
 from shardwrite.stores.looking import as_store_error, parse_document
 
-# ---- Objects in an array that are named like chunks, but not like those of its metadata
+# ---- Objects that are named like chunks of another metadata
 
 
 _CHUNK = re.compile(r"(?:c[./])?\d+(?:[./]\d+)*|c")
@@ -114,6 +114,9 @@ def check_names(
         warnings.warn(f"{label}: {others.message}; {REMEDY}", UserWarning, stacklevel=2)
         return
     raise SpecError(others.message, field="source", value=label, remedy=REMEDY)
+
+
+# ---- Stored arrays
 
 
 _ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]

@@ -28,7 +28,7 @@ from shardwrite.host.stopping import SHARDS, tell
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Store
 from shardwrite.stores.files import copy_bytes
 
-# ---- Chunks whose bytes were wrong, and that are read from the storage once more
+# ---- Chunks that are read once more
 
 
 Open = Callable[[str], ObjectReader | None]
@@ -66,6 +66,9 @@ def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
     except CorruptShardError as error:
         read_again(store, key, error)
     return read(store.open_again)
+
+
+# ---- Shards
 
 
 class ExistingShard(ShardReader):

@@ -2,9 +2,9 @@
 
 Nothing is read or written here.
 
-If tasks do not share this process's memory, a task of its own cuts each chunk that reaches beyond a
-task's box. So only the elements that are needed are sent. Otherwise each task cuts its chunks
-itself, because that copies nothing.
+Values of a dask array are a source of chunks. If tasks do not share this process's memory, a task
+of its own cuts each chunk that reaches beyond a task's box. So only the elements that are needed
+are sent. Otherwise each task cuts its chunks itself, because that copies nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayChunks", "waves_reruns"]
 
 
-# ---- The values of a dask array as a source of chunks
+# ---- Values as a source of chunks
 
 
 class ArrayChunks:
@@ -194,6 +194,9 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
     return True
 
 
+# ---- Plans
+
+
 _OF_ARRAYS: dict[str, Setting[Any]] = {
     "shards": SHARDS,
     "chunks": INNER_CHUNKS,
@@ -203,6 +206,7 @@ _OF_ARRAYS: dict[str, Setting[Any]] = {
 BY_CHUNKS = "chunks:"
 
 """Beginning of the identity of a source that has no lasting name."""
+
 
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

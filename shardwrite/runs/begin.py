@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket import Room
 
 
-# ---- Room on the disks of workers, for shards that wait there until they are put into a bucket
+# ---- Scratch: room on the disks of workers for shards that wait there
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,9 @@ def check_scratch(
                 remedy="make room there, or give another directory as via, fewer threads, smaller "
                 "shards, or compression_ratio= if all shards will be so much smaller",
             )
+
+
+# ---- Beginning and joining
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:

@@ -1,10 +1,12 @@
 """Computation of the graphs of sessions: run them on an engine, and collect the reports.
 
-A scheduler spends about a millisecond on each task, however small it is. Fusion saves that time.
+A scheduler spends about a millisecond on each task, however small it is. So source tasks are fused
+with the tasks that need them.
 
 A task copies one version of an object. If a program writes the array meanwhile, a copy would
 otherwise hold old and new objects that never were together. If a program replaces the array, the
-copy would hold chunks that its own document does not describe.
+copy would hold chunks that its own document does not describe. So a watch compares the array with
+what it was when the copy was planned.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     return HighLevelGraph(layers, {"shardwrite-fused": set()})
 
 
-# ---- A check that an array is still what it was when its copy was planned
+# ---- Watch over an array that is copied
 
 
 @runtime_checkable
@@ -205,6 +207,9 @@ def _times(array: ShardedArray, ranks: Sequence[int]) -> Iterator[int]:
         raise TypeError("only files have times of changes")
     for rank in ranks:
         yield store.change_time(metadata.shard_key(unravel(rank, metadata.grid.counts)))
+
+
+# ---- Computation
 
 
 Collect = Callable[[Any, GroupReport], None]

@@ -27,7 +27,13 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
-from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
+from shardwrite.read.source import (
+    SourceMetadata,
+    as_attributes,
+    as_dask,
+    metadata_of,
+    natural_chunks,
+)
 from shardwrite.read.stored_array import check_names_in
 from shardwrite.seams import find
 
@@ -297,8 +303,6 @@ def _of_xarray(x: Any, field: str) -> Given:
 
 def known_of_xarray(x: Any, field: str) -> SourceMetadata:
     """What a `DataArray` or `Variable` says besides its values."""
-    from shardwrite.read.source import as_attributes  # for arrays of xarray
-
     names = tuple(name if isinstance(name, str) else None for name in x.dims)
     return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Job", "RunOptions", "for_new_array", "intent_of", "target_of_update"]
 
 
-# ---- Keywords that say how a run goes, as a value
-
-
 _CHOICES: dict[str, tuple[object, ...]] = {
     "mode": ("w-", "w", "r+"),  # the last one is for internal use
     "publish": ("last", "first"),

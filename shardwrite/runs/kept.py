@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardwrite.read.inspection import ShardTable
 
 
-# ---- Sources that a user says to be the same, although their names or times have changed
+# ---- Sources that a user says to be the same, although names or times have changed
 
 
 def accepts_source() -> bool:
@@ -73,6 +73,9 @@ def _recorded(job: Job) -> Iterator[tuple[str | None, str]]:
         receipt = read_receipt(job.target)
         if receipt is not None:
             yield receipt.identity.source, receipt.digest
+
+
+# ---- Comparison with the receipt
 
 
 HOW_TO_GO_ON = (

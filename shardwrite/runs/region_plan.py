@@ -1,6 +1,7 @@
 """Plans for updates, made from a dask array and a region of an existing array.
 
-A scalar is repeated, and axes that an integer of the region has dropped come back with length 1.
+A scalar is repeated over the region, and axes that an integer of the region has dropped come back
+with length 1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from shardwrite.runs.given import Given, check_meaning, take
 from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.old_shards import for_update
 
-# ---- What a user writes into a region, made into a dask array of the region's box
+# ---- Values for a region, as a dask array of its box
 
 
 def scalar(x: Any, dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any] | None:
@@ -122,6 +123,9 @@ def _cut_at_shards(box: Box, shards: Shape) -> tuple[tuple[int, ...], ...]:
         edges = [a, *range((a // n + 1) * n, b, n), b]
         sizes.append(tuple(y - x for x, y in itertools.pairwise(edges)))
     return tuple(sizes)
+
+
+# ---- Plans
 
 
 APPEND = "append"

@@ -3,9 +3,9 @@
 A session reads the journals of a run, makes the graphs of its tasks, and finally publishes the
 array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 
-A fused plan has one task for each group, which takes the source's chunks. Any other plan has one
-encode task for each block, and one commit task for each group. The source makes the tasks that take
-its chunks; see :mod:`shardwrite.runs.source`.
+The graph of a fused plan has one task for each group, which takes the source's chunks. That of any
+other plan has one encode task for each block, and one commit task for each group. The source makes
+the tasks that take its chunks; see :mod:`shardwrite.runs.source`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
-# ---- Task graphs made from a plan and a source of chunks
+# ---- Task graphs, made from a plan and a source of chunks
 
 
 @sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
@@ -193,6 +193,9 @@ def _commit(
     spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock | Unreadable]
 ) -> GroupReport:
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)
+
+
+# ---- The session
 
 
 _N_LOOKED_AT = 16

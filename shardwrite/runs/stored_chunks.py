@@ -27,7 +27,7 @@ from shardwrite.write.tasks import rewrite_group
 __all__ = ["EncodedChunks", "StoredChunks"]
 
 
-# ---- A check, before an array is copied or converted, that no object of its receipt is missing
+# ---- Objects that are missing before a copy
 
 
 _MOST_NAMED, _MOST_TOLD = 1000, 4
@@ -75,7 +75,7 @@ def check_nothing_lost(source: StoredArray) -> None:
     )
 
 
-# ---- The Zarr array behind what a user has given, so that its encoded inner chunks can be copied
+# ---- The Zarr array behind what a user has given
 
 
 Behind = StoredArray | str | None
@@ -100,6 +100,9 @@ def _stored(x: Any) -> StoredArray | None:
     if any(kind.__module__.partition(".")[0] == "zarr" for kind in type(x).__mro__):
         return stored_at(resolve_place(x, None, is_read=True))
     return None
+
+
+# ---- Encoded chunks as a source
 
 
 class EncodedChunks:

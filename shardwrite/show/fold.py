@@ -125,7 +125,7 @@ def _reduce(operation: np.ufunc, values: Array, factors: tuple[int, ...]) -> Arr
     return values
 
 
-# ---- Colours, legend and caption that all pictures share
+# ---- Colours, legend and caption
 
 
 RGB = tuple[int, int, int]

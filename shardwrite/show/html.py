@@ -1,4 +1,4 @@
-"""Cards, bars and pages of HTML, made from templates.
+"""Cards, bars, charts and pages of HTML, made from templates.
 
 The HTML holds its own styles, and no script, and it loads nothing from elsewhere. Every text is
 escaped. Colours follow the theme of Jupyter or VS Code, or else that of the system.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# ---- Charts as SVG, made from a template: axes with names and ticks, and marks with labels
+# ---- Charts as SVG
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,9 @@ def scale_of(largest: float, first_px: float, last_px: float, n_ticks: int = 5) 
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(k * power for k in (1, 2, 5, 10) if k * power >= rough * (1 - 1e-9))
     return Scale(largest, first_px, last_px, step)
+
+
+# ---- Cards, bars and pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

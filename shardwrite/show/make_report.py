@@ -1,4 +1,4 @@
-"""From the timeline of a run to its report."""
+"""Reports of runs, from their timeline: of a run that goes on, was interrupted, or has ended."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ _PAUSE_SHARE = 0.1  # of the duration without pauses
 _TOLERANCE = 0.005  # seconds by which spans of one thread may overlap: times are rounded
 
 _SHORTEST = 0.001  # seconds
+
+
+# ---- From a timeline to a report
 
 
 def figures_in(record: RunRecord) -> PlanFigures:
@@ -310,7 +313,7 @@ def _throughput(commits: Commits, clock: _Clock) -> tuple[float, ...]:
     return tuple(round(rate, 1) for rate in (np.diff(done) * n_steps / clock.seconds).tolist())
 
 
-# ---- Report of a run, while it goes on, after it was interrupted, or after it has ended
+# ---- The report of an array
 
 
 _NO_TIMES = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-# ---- The report of a run as a card with charts, and as a page of HTML
+# ---- Cards and pages of HTML
 
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 720, 150, 700, 26
@@ -306,7 +306,7 @@ def _shortened(name: str) -> str:
     return name if len(name) <= 22 else "…" + name[-21:]
 
 
-# ---- The report of a run as text for the terminal
+# ---- Text for the terminal
 
 
 _STEPS = " ▁▂▃▄▅▆▇█"
@@ -378,6 +378,9 @@ def _letters(report: RunFacts, worker: WorkerReport, n: int) -> Iterator[str]:
         for k in range(first, last + 1):
             cells[k] = cells[k] if cells[k] == "x" else "#"
     yield from cells
+
+
+# ---- The report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The report of a run, as plain numbers that a file in the array can hold."""
+"""The report of a run as plain numbers, which a file in the array can hold, and as advice."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ _FORMAT = 1
 _MAX_TEXT = 500
 
 _LARGEST = 2.0**62
+
+
+# ---- Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ def _mapping(found: Any) -> Mapping[str, Any]:
     return found
 
 
-# ---- Advice on what to change, drawn from the numbers of a report
+# ---- Advice on what to change
 
 
 _SMALL_NBYTES = 1_000_000  # a shard below this costs more to open than to read

@@ -1,8 +1,7 @@
-"""Notes beside a run about the jobs that were submitted for it, or that work on it.
+"""Jobs of a run: their scripts, and notes of those that were submitted for it or work on it.
 
-The notes let the jobs be found and cancelled after the process that submitted them is gone.
-
-Scripts of another array are never overwritten.
+The notes let the jobs be found and cancelled after the process that submitted them is gone. Scripts
+of another array are never overwritten.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def _arrays_in(root: Directory, name: str) -> Iterator[Target]:
             yield target
 
 
-# ---- The directory that holds the job scripts of one array
+# ---- The directory of job scripts
 
 
 ARRAY, FINALIZE = "array.sbatch", "finalize.sbatch"
@@ -218,6 +217,9 @@ def check_directory(directory: Path, target: Target) -> None:
         raise SpecError(
             f"{whose} are there", field="directory", value=str(directory), remedy=remedy
         )
+
+
+# ---- Notes of jobs
 
 
 _GONE_SECONDS = 30.0

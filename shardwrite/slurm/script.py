@@ -15,7 +15,7 @@ from numbers import Integral
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 
-# ---- How many parts an array is written in
+# ---- Number of parts
 
 
 _SECONDS = 600  # least duration of a part: the starts of shorter tasks would cost too much
@@ -45,7 +45,7 @@ def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_arra
     return max(1, min(int(raw_nbytes / (nbytes_per_second * _SECONDS)), n_groups, max_array_size))
 
 
-# ---- Settings of SLURM jobs, and the lines of a script that express them
+# ---- Settings of jobs, and the lines of a script that express them
 
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
@@ -209,6 +209,9 @@ def one_thread_each() -> list[str]:
 def thread_lines() -> list[str]:
     """Lines of a script that limit threads and cores to those of the task."""
     return [*one_thread_each(), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']
+
+
+# ---- The scripts
 
 
 _MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed

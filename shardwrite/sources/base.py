@@ -1,4 +1,4 @@
-"""Base class of sources, and what opens one."""
+"""The base class of sources, their keys, and errors about damaged files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardwrite.sources.inside import FileInBucket
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 
 
-# ---- Errors about damaged files, which each library has in its own words, as one error
+# ---- Errors about damaged files
 
 
 _OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
@@ -47,7 +47,7 @@ def naming_damage(path: str, box: Box) -> Iterator[None]:
         ) from error
 
 
-# ---- Resolution of indexing keys
+# ---- Keys
 
 
 def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
@@ -86,6 +86,9 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
     except TypeError:
         raise IndexError(f"{part!r} is no integer, slice, or array of integers") from None
     return at, at + 1, 0
+
+
+# ---- Sources
 
 
 @dataclass(frozen=True, slots=True)

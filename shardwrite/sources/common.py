@@ -1,6 +1,7 @@
-"""Helpers of all formats: identity of a file, optional libraries, arrays in it.
+"""Helpers of all formats: identity of a file, optional libraries, axes, and open files.
 
-Dask unpickles a source once for each task. A handle in the source would be opened as often.
+Dask unpickles a source once for each task. A handle in the source would be opened as often. So the
+handles are in a cache, which all threads of a process and all copies of a source share.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 
-# ---- Names of axes and the length of a step along each, in the words that viewers read
+# ---- Axes: names, and the length of a step
 
 
 _PREFIXES = {
@@ -146,7 +147,7 @@ def tell_left_out(path: str, reasons: Iterable[str]) -> None:
         warnings.warn(f"{path}: {reason}", stacklevel=3)
 
 
-# ---- Cache of open files, shared by all threads of a process and all copies of a source
+# ---- Open files
 
 
 @dataclass(slots=True)
@@ -193,12 +194,12 @@ class HandleCache:
         self._entries = OrderedDict()
 
 
+# ---- Uncompressed arrays in one piece of a file in a bucket
+
+
 FILES = HandleCache(limit=64)
 
 WHOLE = HandleCache(limit=2)  # whole arrays in memory: few, but two sources can be read in turn
-
-
-# ---- Arrays that are stored uncompressed in one piece of a file in a bucket
 
 
 _MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
@@ -253,6 +254,9 @@ class RangedSource(RegionSource):
         for part in (slice(middle), slice(middle, None)):
             index = (*[slice(None)] * axis, part)
             self._fill(block[index], start + (part.start or 0) * steps[axis], steps)
+
+
+# ---- Files, libraries and datasets
 
 
 def identify(

@@ -1,12 +1,13 @@
-"""Stores whose objects lie in one file, which they only read.
+"""Stores whose objects lie in one file, which they only read, and files in buckets.
 
 The file lies on this machine or in a bucket. It is looked through once in each process. Then
 objects are read by their place in the file, without the library of its format. A file that has
 changed since the store was made is an error.
 
-A file is known by its URL and its version. Each range is asked for of that version, so a file that
-is replaced meanwhile is an error, and never a mix of two. Threads read ranges at the same time. The
-libraries of formats read through a file object, which keeps a few blocks: 2 MiB at most.
+A file in a bucket is known by its URL and its version. Each range is asked for of that version, so
+a file that is replaced meanwhile is an error, and never a mix of two. Threads read ranges at the
+same time. The libraries of formats read through a file object, which keeps a few blocks: 2 MiB at
+most.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket_reading import Version
 
 
-# ---- Files in buckets, of which ranges are read as if they lay on this machine
+# ---- Files in buckets
 
 
 _BLOCK_NBYTES = 2**16
@@ -245,6 +246,9 @@ def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
         raise StoreError("another version", key=file.url, errno=errno.ESTALE)
     _readers.put(file, reader)
     return reader
+
+
+# ---- Stores inside of a file
 
 
 _MOST_FILES = 16

@@ -1,4 +1,7 @@
-"""The function that opens a source in a file."""
+"""Formats of files, how the format of a file is detected, and the function that opens a source.
+
+A format of another package is added to the table by `register_format` or by an entry point.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ from shardwrite.stores.looking import check_regular, local_path
 __all__ = ["FORMATS", "Format", "register_format"]
 
 
-# ---- Table of the formats that can be opened. A format of another package is added to it
+# ---- The table of formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def add_installed() -> None:
         register_format(name, needed("source", name, what, field="format", value=name))
 
 
-# ---- Detection of the format of a file from its name and its first bytes, here or in a bucket
+# ---- Detection of a format by the name of a file and its first bytes
 
 
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
@@ -242,7 +245,7 @@ def _guess_directory(path: str) -> str | None:
         )
 
 
-# ---- Values of another source as the conventions of CF decode them, by xarray
+# ---- Values as the conventions of CF decode them, by xarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +321,9 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
     if found.dtype.hasobject:  # such as times of a calendar that numpy does not have
         raise TypeError("they become objects of Python, which Zarr does not store")
     return found
+
+
+# ---- Opening of a source
 
 
 class RawLayout(TypedDict, total=False):

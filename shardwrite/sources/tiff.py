@@ -1,9 +1,8 @@
-"""Single TIFF files with one or more pages.
+"""TIFF files of one or more pages, and stacks of them: a directory, or a pattern like ``*.tif``.
 
-Directories and patterns are in :mod:`shardwrite.sources.tiff`.
-
-Only three elements are looked at, and nothing else is kept while the text is parsed. A text that
-declares a document type is refused, because entities that it defines may expand without end.
+Of OME-XML, only three elements are looked at, and nothing else is kept while the text is parsed. A
+text that declares a document type is refused, because entities that it defines may expand without
+end.
 
 OME-TIFF and ImageJ keep sizes of a pixel. The resolution of other files is that of print, and is
 not looked at.
@@ -44,7 +43,7 @@ from shardwrite.sources.inside import FileInBucket
 from shardwrite.sources.raw import check_length, in_one_piece
 from shardwrite.stores.looking import check_regular
 
-# ---- What OME-XML says of images: sizes of a pixel, and names of the channels
+# ---- OME-XML: sizes of a pixel, and names of the channels
 
 
 _PIXELS = ["OME", "Image", "Pixels"]
@@ -120,7 +119,7 @@ def images_in(text: str) -> list[OmeImage]:
     return found
 
 
-# ---- What a TIFF file says of a series besides its values: axes, sizes of a pixel, channel names
+# ---- Metadata of a series: axes, sizes of a pixel, names of the channels
 
 
 _UNNAMED = "QI"  # tifffile's letters for an axis of unknown kind, and for pages one after another
@@ -250,7 +249,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) and number > 0 else None
 
 
-# ---- Series of pages in a TIFF file: which there are, how they are laid out, and reading them
+# ---- Series of pages in a file
 
 
 def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray[Any]) -> None:
@@ -336,7 +335,7 @@ def _check_series(series: Any, number: int, count: int, path: str) -> None:
         )
 
 
-# ---- Stacks of TIFF files: a directory, or a pattern such as ``scan_*.tif``
+# ---- Stacks of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +460,9 @@ def _rank(series: Any, path: str) -> int:
             "its pages are not described one by one", field="source", value=path, remedy=remedy
         )
     return leading
+
+
+# ---- Single files
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 
-# ---- Capabilities: what some stores can do, and how an operation asks for it
+# ---- Capabilities
 
 
 class Capability(enum.Enum):
@@ -146,7 +146,7 @@ def token_of(owner: object) -> str:
         return _tokens[key]
 
 
-# ---- Keys of objects, the same in every store
+# ---- Keys of objects
 
 
 _NOT_PLAIN = frozenset(("", ".", ".."))
@@ -185,6 +185,9 @@ DURABILITIES = ("full", "batch", "none")
 def _refusal(thing: object, capability: Capability, key: str = "") -> StoreError:
     message = f"{type(thing).__name__} cannot {capability.cannot}; {capability.remedy}"
     return StoreError(message, key=key, errno=errno.EOPNOTSUPP)
+
+
+# ---- Protocols of objects and stores
 
 
 class ObjectReader(Protocol):

@@ -7,17 +7,17 @@ not assumed to have failed: what stands there is compared with what was to be pu
 What is larger than one request takes is refused before a run. obstore could upload it in parts, but
 has no conditions for that. The last request would replace whatever stands there.
 
-The texts of obstore hold addresses and answers of the service, and those may hold signatures and
-keys. So only the code and the message of an answer are taken over.
+*Errors.* The texts of obstore hold addresses and answers of the service, and those may hold
+signatures and keys. So only the code and the message of an answer are taken over.
 
-obstore makes most requests again by itself. It does not do so if a connection breaks, or an answer
-is late, and the request has a condition, as nearly all puts have: it may have been done. Here it is
-made again. If it had been done, the service refuses the second one, and the caller looks at what
-stands there.
+*Requests.* obstore makes most requests again by itself. It does not do so if a connection breaks,
+or an answer is late, and the request has a condition, as nearly all puts have: it may have been
+done. Here it is made again. If it had been done, the service refuses the second one, and the caller
+looks at what stands there.
 
-Each object lies in a file without a name, which is gone when the process ends, however it ends. It
-is put from a memory map of the file. The system can drop the pages of a map at any time, so they
-take no memory of the process.
+*Scratch.* An object that waits on the disk of this machine lies in a file without a name, which is
+gone when the process ends, however it ends. It is put from a memory map of the file. The system can
+drop the pages of a map at any time, so they take no memory of the process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from shardwrite.stores.looking import as_store_error, pwrite_all, writev_all
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTransaction, WholeWriter
 
-# ---- Errors of object stores, in words that say what to set, and without credentials
+# ---- Errors, in words that say what to set, and without credentials
 
 
 _STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
@@ -236,7 +236,7 @@ def _answer(error: BaseException, text: str) -> str:
     return ", ".join([type(error).__name__, *parts])
 
 
-# ---- Requests to a bucket: made again if no answer came, and not in the child of a fork
+# ---- Requests, made again if no answer came, and never in the child of a fork
 
 
 T = TypeVar("T")
@@ -305,8 +305,7 @@ def _refuse_fork() -> NoReturn:
     )
 
 
-# ---- Objects of a bucket that wait on this machine's own disk, and not in memory, until they are
-# put
+# ---- Scratch: objects that wait on the disk of this machine until they are put
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +397,9 @@ def _file_in(directory: str) -> Any:
 def _expanded(directory: str) -> str:
     """Path of this machine; the configuration may name variables of it, or the home directory."""
     return os.path.expanduser(os.path.expandvars(directory))
+
+
+# ---- The store
 
 
 # The first request to Azure reads so much in place of a HEAD, so that a small object, such as a

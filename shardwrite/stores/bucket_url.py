@@ -4,9 +4,10 @@ What the options leave out, obstore reads from the environment of each process: 
 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on. The options travel with the tasks of a run.
 Nothing of either is written to a file.
 
-The function is given itself, or by its name, such as ``"lab.keys:current"``. A name can stand in a
-configuration and in a script. Each process, such as a worker or a job, imports the function and
-asks it for credentials of its own, so that none are passed on.
+A function of the user can give credentials, and give them anew before they expire. It is given
+itself, or by its name, such as ``"lab.keys:current"``. A name can stand in a configuration and in a
+script. Each process, such as a worker or a job, imports the function and asks it for credentials of
+its own, so that none are passed on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
 
 
-# ---- Credentials that a function of the user gives, and gives anew before they expire
+# ---- Credentials by a function of the user
 
 
 _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
@@ -193,6 +194,9 @@ def _refused_credentials(why: str, value: str) -> SpecError:
     )
 
 
+# ---- The URL and its options
+
+
 _KINDS = {
     "s3": "S3Store",
     "s3a": "S3Store",
@@ -207,6 +211,7 @@ _KINDS = {
 BUCKET_SCHEMES = tuple(_KINDS)
 
 """Schemes of URLs of buckets."""
+
 
 _URL = re.compile(rf"({'|'.join(_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL)
 

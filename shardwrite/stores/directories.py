@@ -1,9 +1,10 @@
-"""Durable creation of directories, with the mode and group of an existing directory.
+"""Directories that are made durably, and access rights that are taken over.
 
-An object that replaces another takes the mode, the group and, where permitted, the owner of that
-one. The group is set first, because a mode that was meant for one group must not serve another. The
-owner is set last, because only the owner may set the rest. If the system refuses the group, the
-new group and all others get only the permissions that both classes had before.
+A new directory has the mode and group of an existing one. An object that replaces another takes the
+mode, the group and, where permitted, the owner of that one. The group is set first, because a mode
+that was meant for one group must not serve another. The owner is set last, because only the owner
+may set the rest. If the system refuses the group, the new group and all others get only the
+permissions that both classes had before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from shardwrite.stores.looking import as_store_error, is_there, mode_of, opened
 
-# ---- Access rights of files and directories
+# ---- Access rights
 
 
 NARROW = 0o600
@@ -167,6 +168,9 @@ def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
+# ---- Directories
+
+
 CONVERSION_SUFFIX = ".conversion.shardwrite"
 
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
@@ -175,6 +179,7 @@ WORK_PREFIX = "work-"
 
 """How the name of a directory in it begins that one process has to itself. Another process that
 takes the work over renames it, so `make_directories` does not make it again."""
+
 
 _MAX_TRIES = 8
 

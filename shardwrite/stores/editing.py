@@ -1,9 +1,11 @@
-"""Modification of an object in place.
+"""Modification of an object in place, and room that is kept for it.
 
-This is not atomic. The caller keeps a record from which the object can be repaired after a crash.
+A modification is not atomic. The caller keeps a record from which the object can be repaired after
+a crash.
 
-The record of a run or a conversion keeps some room in this way. Whoever gives that up takes this
-room first. So the few small files that giving up needs find room on a full disk.
+Blocks of a file are reserved before it is written, so that no space can be missing then. The record
+of a run or a conversion keeps some room in this way. Whoever gives that up takes this room first.
+So the few small files that giving up needs find room on a full disk.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.looking import as_store_error, open_plain, pwrite_all, version_in
 
-# ---- Reservation of blocks in a file, so that no space can be missing once it is being written
+# ---- Reservation of blocks
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -106,6 +108,9 @@ def give_room(path: Path) -> None:
             os.ftruncate(fd, os.fstat(fd).st_size)
         finally:
             os.close(fd)
+
+
+# ---- The editor
 
 
 class PosixEditor:

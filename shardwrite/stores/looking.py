@@ -1,4 +1,4 @@
-"""Inspection of paths, and reading of small files.
+"""Files and paths of this machine: looked at, read, copied, and named by users.
 
 A missing file is a normal answer; storage that cannot tell is an error. The methods of `pathlib`
 ignore some or all errors, depending on the version of Python. With them, a run whose directory
@@ -24,7 +24,7 @@ from urllib.parse import unquote_to_bytes
 from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.errors import SpecError, StoreError
 
-# ---- Helpers that read from and write to file descriptors
+# ---- Reads and writes of file descriptors
 
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -124,7 +124,7 @@ def write_new(
         os.close(fd)
 
 
-# ---- Reading and copying of objects that are files
+# ---- Objects that are files: reading and copying
 
 
 _COPY_NBYTES = 2**30
@@ -313,7 +313,7 @@ def _copy_through(source: int, offset: int, target: int, nbytes: int) -> int:
     return len(data)
 
 
-# ---- Paths of this machine, from what users write for them
+# ---- Paths as users write them
 
 
 _FILE = re.compile(r"file:", re.IGNORECASE)
@@ -363,9 +363,13 @@ def _path_of_url(url: str, field: str) -> str:
     return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
+# ---- Inspection of paths, and small files
+
+
 PATH_MAX = 4096
 
 """Bytes of a path that the system takes, with a zero at its end."""
+
 
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.

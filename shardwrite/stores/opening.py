@@ -13,7 +13,7 @@ from shardwrite._lazy import if_loaded
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
-from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url
+from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.looking import local_path
 from shardwrite.stores.posix import PosixStore
 
@@ -47,8 +47,6 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         if isinstance(text, str) and text.startswith(_MEMORY):
             return Opened(_of_zarr(_in_memory(text), is_read=is_read))
         if isinstance(text, str) and is_bucket_url(text):
-            from shardwrite.stores.bucket_url import open_bucket  # for buckets only
-
             known = value_of(STORAGE)
             return Opened(open_bucket(text, known, is_read=is_read))
         return Opened(_of_path(given))

@@ -5,7 +5,7 @@ A commit takes six steps. The text in italics says what a crash after each step 
 1. Make missing directories, and open a temporary file in the directory of the object
    (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``). Its name is unique to the run and the attempt.
    If the object exists already, only this user may access the temporary until it is complete;
-   it then takes the mode, group and owner of that object (see `rights`).
+   it then takes the mode, group and owner of that object (see `directories`).
    *An empty temporary.*
 2. Write in a loop, because writes may be short. If step 3 follows, the system is asked every few
    MiB to begin to write the data out, which then overlaps with the encoding of later data.
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from shardwrite.stores.editing import PosixEditor
 
 
-# ---- Listing of the objects in a directory tree
+# ---- Listing of objects
 
 
 def keys_below(root: Path, prefix: str) -> Iterator[str]:
@@ -107,6 +107,9 @@ def begin_writeback(fd: int, start: int, stop: int) -> None:
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)
+
+
+# ---- The store
 
 
 _BATCH_FILES = 64

@@ -1,4 +1,4 @@
-"""Removal of data: by one function, with a proof, and through the directory of the run.
+"""Removal of data by one function and with a proof, and temporaries with their removal.
 
 *Data* are the shards of an array, and whole arrays, in their place or moved out of it. Nothing else
 in this package removes data. The caller presents an entry of the plan or journal of its run as a
@@ -29,6 +29,9 @@ from shardwrite.stores.looking import listed, mode_of, opened, write_new
 SET_ASIDE = ("replaced", "array-", "removed-")
 
 """Prefixes of the names of data that a run has moved into its directory."""
+
+
+# ---- Data
 
 
 def _none() -> Collection[str]:
@@ -161,7 +164,7 @@ def _make_writable(root: Path) -> None:
                 os.close(fd)
 
 
-# ---- Names of the temporaries of this process, and their removal when it must end at once
+# ---- Temporaries of this process
 
 
 TEMPORARY_SUFFIX = ".swtmp"

@@ -28,7 +28,7 @@ from shardwrite.stores.removal import Proof
 __all__ = ["SnapshotReader", "WholeStore"]
 
 
-# ---- Requests that are on their way while the task that made them goes on
+# ---- Requests that go on while their task does
 
 
 class InFlight:
@@ -76,7 +76,7 @@ class InFlight:
             raise self._error
 
 
-# ---- Transactions of stores that put each object whole
+# ---- Transactions
 
 
 COPIED_AT_ONCE_NBYTES = 16 * 2**20
@@ -329,6 +329,9 @@ class WholeWriter(ObjectWriter):
         if self._data is None:
             raise StoreError(f"{self._key!r} is not being written", key=self._key)
         return self._data
+
+
+# ---- The base class
 
 
 class WholeStore(Store):

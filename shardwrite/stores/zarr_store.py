@@ -39,7 +39,7 @@ from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.stores.base import Capability, ObjectReader, check_key, require
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
-# ---- What the stores of zarr-python can do, and what their public interface leaves out
+# ---- Facts: what each kind of store can do, and what its public interface leaves out
 
 
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
@@ -242,6 +242,9 @@ def _of_fsspec(store: FsspecStore) -> Kind:
         known = {Capability.SHARED} if protocols & _FILES else set()
         return _FsspecKind(store, frozenset(known))
     return _BucketKind(store, _BUCKET)
+
+
+# ---- The adapter
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Encoded layers that are not committed yet, grouped by shard."""
+"""What a stream has encoded and not committed yet, grouped by shard, and its threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwrite.grid import Shape
 from shardwrite.host.stopping import busy
 from shardwrite.stream.window import Buffers, Encoded, Layer, Window
 
-# ---- Threads that work for a stream, and the count of the memory that it holds
+# ---- Threads, and the memory that they hold
 
 
 class Jobs:
@@ -105,6 +105,9 @@ class Jobs:
     def shutdown(self) -> None:
         """End the threads after all submitted jobs."""
         self._pool.shutdown()
+
+
+# ---- Shards
 
 
 @dataclass(slots=True, eq=False)

@@ -53,7 +53,7 @@ from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
 
-# ---- Reuse of memory, because the first access to new memory takes longer than the work on it
+# ---- Buffers, used again because the first access to new memory takes long
 
 
 class Buffers:
@@ -85,7 +85,7 @@ class Buffers:
                 self._spare.setdefault(buffer.nbytes, []).append(buffer)
 
 
-# ---- Blocks that a stream has accepted and not yet encoded, sorted into layers
+# ---- Layers: accepted blocks that are not yet encoded
 
 
 @dataclass(slots=True, eq=False)
@@ -194,6 +194,9 @@ class Layers:
         """Close all open layers, and return them."""
         layers, self._open = list(self._open.values()), {}
         return layers
+
+
+# ---- The stretch
 
 
 _SHARDS = 4096

@@ -43,7 +43,7 @@ from shardwrite.stores.base import Capability, Store
 from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
 from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
 
-# ---- Report of the writer of a stream
+# ---- The report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,9 @@ class StreamReport(Result):
             *([(duration(self.seconds), "time")] if self.n_blocks else []),
         ]
         return Facts(title="streamed", subject=self.path, headline=headline, rows=self._rows())
+
+
+# ---- The writer
 
 
 _MAX_EXTENT = 2**48

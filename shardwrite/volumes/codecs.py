@@ -1,23 +1,22 @@
-"""JPEG images of one or three channels, by simplejpeg (the ``precomputed`` extra).
+"""Encodings of the chunks of volumes, by the ``precomputed`` extra: JPEG, PNG, segmentation.
 
-Pillow holds no images of two to four channels of 16 bits. They are written here, with one filter
-for all rows. They are read by Pillow as images of 8 bits: a byte of a row depends only on bytes of
-the same place in other pixels.
+*Images.* A chunk has the axes z, y and x, or channel, z, y and x. In an image, x is the width, and
+y and z follow each other as rows. If these are too many, the rows are those of z alone, and each
+holds all of x and y. The pixels have the same order in both.
 
-The package (the ``precomputed`` extra) encodes and decodes single channels. A chunk begins with the
-position of each channel. A channel begins with a header of two words for each block, with x as the
-fastest axis. It tells where the table of labels of the block lies, how many bits a voxel takes, and
-where these bits lie. All positions count words of 32 bits from the start of the channel.
+*PNG.* Pillow holds no images of two to four channels of 16 bits. They are written here, with one
+filter for all rows. They are read by Pillow as images of 8 bits: a byte of a row depends only on
+bytes of the same place in other pixels.
 
-The package reads whatever memory these headers point to, so they are checked here before. It also
-takes codes of at most 16 bits. So blocks of more labels are refused, and read here.
+*Compressed segmentation.* The package of that name encodes and decodes single channels. A chunk
+begins with the position of each channel. A channel begins with a header of two words for each
+block, with x as the fastest axis. It tells where the table of labels of the block lies, how many
+bits a voxel takes, and where these bits lie. All positions count words of 32 bits from the start of
+the channel. The package reads whatever memory these headers point to, so they are checked here
+before. It also takes codes of at most 16 bits. So blocks of more labels are refused, and read here.
 
-A chunk has the axes z, y and x, or channel, z, y and x. In an image, x is the width, and y and z
-follow each other as rows. If these are too many, the rows are those of z alone, and each holds all
-of x and y. The pixels have the same order in both.
-
-Codecs of these names stand in the ``zarr.json`` beside the shards of a volume only. No other reader
-of Zarr knows them.
+*In metadata.* Codecs of these names stand in the ``zarr.json`` beside the shards of a volume only.
+No other reader of Zarr knows them.
 """
 
 from __future__ import annotations
@@ -45,6 +44,9 @@ _MODELS = {1: ("Gray",), 3: ("YCbCr", "RGB")}  # how a file may have them
 _END = b"\xff\xd9"
 
 JpegPixels = npt.NDArray[np.uint8]
+
+
+# ---- JPEG images of one or three channels, by simplejpeg
 
 
 def most_jpeg_nbytes(n_pixels: int, n_channels: int) -> int:
@@ -109,7 +111,7 @@ def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> JpegPixels:
     )
 
 
-# ---- PNG images of 8 and 16 bits, of one to four channels, by Pillow (the ``precomputed`` extra)
+# ---- PNG images of 8 and 16 bits, of one to four channels, by Pillow
 
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -302,7 +304,7 @@ def _in_bytes(found: _Parts, size: int) -> Pixels:
     return np.concatenate(images, axis=2)
 
 
-# ---- The encoding ``compressed_segmentation`` of Neuroglancer, by the package of that name
+# ---- Compressed segmentation, by the package of that name
 
 
 _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
@@ -487,7 +489,7 @@ class CompressedSegmentation:
             )
 
 
-# ---- Encodings of the chunks of Neuroglancer's volumes, as array-to-bytes codecs
+# ---- The encodings as array-to-bytes codecs
 
 
 _PREFIX = "neuroglancer_"

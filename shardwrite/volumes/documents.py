@@ -1,4 +1,4 @@
-"""The ``info`` of a volume, which runs on several scales change one after the other.
+"""The ``info`` of a volume, which runs change one after the other, and the place of a scale.
 
 In a directory, one process at a time changes it, under a claim. In a bucket, it is replaced only if
 it is still the version that was read. In another store, the processes that share the directory of
@@ -173,7 +173,7 @@ def _replaced(
     return True
 
 
-# ---- Places of a scale of a Neuroglancer volume: the volume around it, and the spool beside it
+# ---- The place of a scale: the volume around it, and the spool beside it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,17 @@
-"""Encoded inner chunks that wait in the shards of an unfinished run, as a source of chunks.
+"""Scales whose chunks are scattered over the shards by a hash: written, repaired, and in parts.
 
-The hash of a volume may scatter the chunks of each shard over the volume. They are then written
-twice. A first run encodes them into shards that are boxes of the volume, the *spool*, and is never
-finished. A second run gathers them into their own shards. Both are runs as all others are, so each
-goes on where it stopped, and can be written in parts. In the end, the first run is given up, and
-takes the spool away.
+The hash of a volume may scatter the chunks of each shard over the volume, and so do parameters that
+leave too few bits for the shards. The chunks are then written twice. A first run encodes them into
+shards that are boxes of the volume, the *spool*, and is never finished. A second run gathers them
+into their own shards. Both are runs as all others are, so each goes on where it stopped, and can be
+written in parts. In the end, the first run is given up, and takes the spool away.
 
-A hash scatters them, or too few bits of the shards.
+A repair reads the source as a whole, because the chunks of a shard lie everywhere in it. Only the
+chunks of the bad shards are encoded and spooled.
 
-The source is read as a whole, because the chunks of a shard lie everywhere in it. Only the chunks
-of the bad shards are encoded and spooled.
-
-`prepare` begins two runs: that of the spool, and that of the scale. In a first round, each part
-spools its share of the chunks. In a second one, each part gathers its share of the shards out of
-the spool. `finalize` gathers what is left, so that the second round may be left out.
+In parts, `prepare` begins both runs. In a first round, each part spools its share of the chunks. In
+a second one, each part gathers its share of the shards out of the spool. `finalize` gathers what is
+left, so that the second round may be left out.
 """
 
 from __future__ import annotations
@@ -116,6 +114,9 @@ from shardwrite.volumes.sharding import GZIP_LEVEL
 from shardwrite.write.copying import Donor, copy_group, gathered_nbytes
 
 _ID_NBYTES = 40  # of each chunk of the volume, while a process finds out which shard has it
+
+
+# ---- The spool as a source of chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ def remove_spool(target: Target) -> bool:
     return run is not None
 
 
-# ---- Scales whose chunks are scattered over the shards: they are written by way of a spool
+# ---- Writing by way of a spool
 
 
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
@@ -489,8 +490,7 @@ def refuse_spool(metadata: ArrayMetadata) -> None:
         )
 
 
-# ---- Repair of scales whose hash scatters the chunks: the chunks of the bad shards are spooled
-# again
+# ---- Repair
 
 
 _SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("12.5 kB", "index")
@@ -604,7 +604,7 @@ def _only_of_block(
     return made
 
 
-# ---- Scales whose hash scatters the chunks, written in parts: two rounds, and one end
+# ---- Writing in parts: two rounds, and one end
 
 
 def prepare_scattered(
@@ -758,7 +758,7 @@ class ScatteredRun:
         )
 
 
-# ---- Scales of volumes that are written in parts, and the ``info`` that they enter in the end
+# ---- Steps of runs that make or repair a scale
 
 
 class ScaleSteps(ArraySteps):

@@ -17,7 +17,7 @@ from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.volumes.codecs import IMAGE_SIDES, image_shape
 from shardwrite.volumes.sharding import MortonCode, ShardingParameters
 
-# ---- Encodings of the chunks of a volume: fields in ``info``, what they hold, and their codecs
+# ---- Encodings: their fields in ``info``, and their codecs
 
 
 BLOCK_SIZE = "compressed_segmentation_block_size"
@@ -212,6 +212,9 @@ def _checked_quality(found: Any, least: int) -> int:
     return int(found)
 
 
+# ---- The document
+
+
 INFO = "info"
 
 """Key of the document."""
@@ -219,6 +222,7 @@ INFO = "info"
 VOLUME_TYPE = "neuroglancer_multiscale_volume"
 
 """Member ``@type`` of the document."""
+
 
 _MOST = sys.float_info.max
 

@@ -1,4 +1,4 @@
-"""Keywords that describe a new scale of a volume."""
+"""Keywords of the functions that write volumes, in groups, and the arguments made of them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ KINDS = ("image", "segmentation")
 OF_SHARDS = ("raw", "gzip")
 
 ENCODINGS = (*OF_SHARDS, "compressed_segmentation", "png", "jpeg")
+
+
+# ---- A new scale
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -122,7 +125,7 @@ class ScaleKeywords(Keywords):
     )
 
 
-# ---- Arguments of the functions that write volumes of Neuroglancer, made of groups of keywords
+# ---- Arguments of functions
 
 
 _X = described(

@@ -431,7 +431,7 @@ def merged_info(old: Any, new: NewScale) -> Document:
     return {**old, "scales": [*scales[:at], new.entry, *scales[at:]]}
 
 
-# ---- Scales that are arrays already: what the ``info`` of a volume says of them
+# ---- Scales that are arrays already: what the ``info`` says of them
 
 
 _ATTRIBUTE = "precomputed"

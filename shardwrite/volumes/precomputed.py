@@ -63,7 +63,7 @@ from shardwrite.volumes.new import (
 )
 from shardwrite.write.context import GroupReport
 
-# ---- Encoded inner chunks of a Zarr array that become chunks of a scale without being decoded
+# ---- Encoded inner chunks that become chunks of a scale without being decoded
 
 
 def alike(options: ArrayOptions, stored: Behind) -> ArrayOptions:
@@ -110,7 +110,7 @@ def plan_copies(
     return StoredChunks(metadata, None, array), replace(made, notes=(*notes, *made.notes))
 
 
-# ---- Arrays of users, and the scales of a volume that they become
+# ---- Arrays of users, and the scales that they become
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +314,9 @@ def _offset(first: NewScale, other: NewScale) -> tuple[int, ...]:
             remedy="write this scale by a call of its own, with its own voxel_offset",
         )
     return tuple(round(n) for n in exact)
+
+
+# ---- Planning and writing
 
 
 @taking(PlanPrecomputedArguments)

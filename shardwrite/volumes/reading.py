@@ -210,7 +210,7 @@ class ScaleReader:
         return np.frombuffer(data, self._volume.dtype).reshape(box.shape, order="F")
 
 
-# ---- Volumes of Neuroglancer where an array was asked for: the paths of their scales
+# ---- Paths of scales where an array was asked for
 
 
 _NAMED = 5

@@ -1,12 +1,14 @@
-"""The write strategy of volumes: chunks lie in the order of their ids.
-
-A hash scatters them, or parameters that leave out the high bits of the ids. Such a shard is no box
-of the volume. So the array that describes it to this package has the chunks
-of the volume one after the other. Along its first axis, each shard has as many places as the
-fullest shard holds chunks. In a shard, the chunks are ordered by minishard and by id.
+"""Scales of volumes of Neuroglancer as arrays with a shard format of their own.
 
 The array has the axes z, y and x, or channel, z, y and x, so that a chunk in row-major order has
-the bytes that the format wants. Chunks at the end of an axis are cut there, and not padded.
+the bytes that the format wants. Chunks at the end of an axis are cut there, and not padded. In a
+shard, chunks lie in the order of their ids.
+
+With the hash ``identity``, each shard is a box of the volume. Another hash scatters the chunks, and
+so do parameters that leave out the high bits of the ids. Such a shard is no box of the volume. So
+the array that describes it to this package has the chunks of the volume one after the other. Along
+its first axis, each shard has as many places as the fullest shard holds chunks. In a shard, the
+chunks are ordered by minishard and by id.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ from shardwrite.volumes.sharding import (
     parse_entries,
     seal,
 )
+
+# ---- The write strategy: chunks in the order of their ids
 
 
 @register_strategy
@@ -101,7 +105,7 @@ class ByChunkId:
         return Revision("rewrite", made.offsets, merged, made.sequence, 0, end)
 
 
-# ---- What stands around the chunks of a shard of a volume, wherever these chunks lie
+# ---- What stands around the chunks of a shard, wherever these chunks lie
 
 
 COLUMN_NBYTES = 24
@@ -229,7 +233,7 @@ def _sizes_only(given: object) -> TypeError:
     return TypeError(f"an index of this format is that of a shard at a position: {given}")
 
 
-# ---- Shards of a volume whose chunks are scattered: each shard holds chunks from everywhere
+# ---- Shards with scattered chunks
 
 
 MOST_CHUNKS = 2**27
@@ -492,8 +496,7 @@ class ScatteredObject(VolumeObject):
         return found, ranks
 
 
-# ---- Shards of a volume as those of an array: with the hash ``identity``, each is a box of
-# chunks
+# ---- Shards that are boxes of chunks
 
 
 _SIZE = "volume_size"

@@ -1,4 +1,4 @@
-"""Hashes of chunk ids: the identity, and the 128-bit MurmurHash3 for x86.
+"""The sharded format of Neuroglancer: hashes, ids, parameters, and the bytes around the chunks.
 
 A shard begins with its index: for each minishard, start and end of the index of this minishard.
 The chunks follow, by minishard and by id, and then the indexes of the minishards. All offsets count
@@ -6,8 +6,9 @@ from the end of the shard index. Bytes that no index names may lie before a chun
 the fragments of a mesh lie there, and the chunk is its manifest. Whoever writes knows the shard
 index last, since it depends on the sizes of all that follows.
 
-The code takes the lowest bit of x, then of y, then of z, then the next bit of each, and so on. An
-axis has as many bits as its largest position needs, and is left out once they are used up.
+Chunks of volumes are numbered by a compressed Morton code. It takes the lowest bit of x, then of y,
+then of z, then the next bit of each, and so on. An axis has as many bits as its largest position
+needs, and is left out once they are used up.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _C1, _C2, _C3 = np.uint32(0x239B961B), np.uint32(0xAB0E9789), np.uint32(0x38B34A
 _M1, _M2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 
 _KEY_NBYTES = np.uint32(8)
+
+
+# ---- Hashes of ids: the identity, and the 128-bit MurmurHash3 for x86
 
 
 def hashed(ids: Ids, name: str) -> Ids:
@@ -89,7 +93,7 @@ def _mixed(words: _Words) -> _Words:
     return words ^ words >> np.uint32(16)
 
 
-# ---- Parameters of the sharded format: which shard and which minishard hold a chunk
+# ---- Parameters: which shard and which minishard hold a chunk
 
 
 TYPE = "neuroglancer_uint64_sharded_v1"
@@ -277,7 +281,7 @@ def _low(values: npt.NDArray[np.uint64], n_bits: int) -> npt.NDArray[np.uint64]:
     return values & np.uint64((1 << n_bits) - 1)
 
 
-# ---- The bytes of a shard around its chunks, and what can be read from them
+# ---- Indexes of shards and minishards
 
 
 ENTRY_NBYTES = 16
@@ -579,7 +583,7 @@ def decode_minishard(
     return Minishard(ids, starts + np.uint64(sharding.shard_index_nbytes), sizes)
 
 
-# ---- Compressed Morton codes, which number the chunks of a volume
+# ---- Compressed Morton codes
 
 
 _MOST_BITS = 64
@@ -682,7 +686,7 @@ class MortonCode:
         return tuple(2 ** low.count(axis) for axis in range(len(self.grid)))
 
 
-# ---- Chunk ids as users give them
+# ---- Ids as users give them
 
 
 def as_ids(ids: Iterable[Any]) -> npt.NDArray[np.uint64]:

@@ -1,7 +1,8 @@
-"""Volumes of Neuroglancer precomputed.
+"""Volumes of Neuroglancer as sources: of values, and of arrays that can be converted.
 
-Such a scale has no ``zarr.json``, so its values are read as :func:`shardwrite.from_precomputed`
-reads them, and its chunks are decoded and re-encoded. Nothing is ever written to the volume.
+A scale that another program wrote has no ``zarr.json``, so its values are read as
+:func:`shardwrite.from_precomputed` reads them, and its chunks are decoded and re-encoded. Nothing
+is ever written to the volume.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ _AXES = "xyzc"
 _NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
 
 _MERGED_NBYTES = 32 * 2**20
+
+
+# ---- Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +247,7 @@ def _metadata(volume: Volume, scale: Scale, axes: str) -> SourceMetadata:
     )
 
 
-# ---- Scales of volumes of Neuroglancer that other programs wrote, as arrays that can be
-# converted
+# ---- Scales that can be converted
 
 
 _NAME = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)(?:\.[a-z]+)?", re.ASCII)

@@ -1,4 +1,4 @@
-"""Reading of a shard of the format ``neuroglancer_uint64_sharded_v1``.
+"""Shards of the format ``neuroglancer_uint64_sharded_v1``, read from a store.
 
 No size that the shard itself tells is trusted: ranges are checked in whole numbers before they are
 read, and what is decoded has a limit.
@@ -41,6 +41,9 @@ _PIECE_NBYTES = 2**20
 _ALL = -1  # in place of the number of a minishard
 
 Cached = Callable[[int, Callable[[], Any]], Any]
+
+
+# ---- One shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +263,7 @@ class UInt64ShardReader:
         return len(contents.ids), before_nbytes, contents.unowned[0]
 
 
-# ---- Shards of the format ``neuroglancer_uint64_sharded_v1`` in a store, and a cache of indexes
+# ---- The shards of a store, and a cache of their indexes
 
 
 T = TypeVar("T")

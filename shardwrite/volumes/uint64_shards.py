@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs import stages as usual
+from shardwrite.codecs import stages
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.host.resources import n_cores
@@ -34,7 +34,7 @@ from shardwrite.volumes.sharding import (
 from shardwrite.volumes.uint64_shard import UInt64ShardFiles, UInt64ShardReader
 from shardwrite.volumes.uint64_writing import Change, ValueOf, commit_changes, sweep
 
-# ---- What calls of `UInt64Shards` tell: what they have written, and what they have found
+# ---- Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,9 @@ class UInt64Report(Result):
         )
 
 
+# ---- The container
+
+
 Ids = npt.NDArray[np.uint64]
 
 T = TypeVar("T")
@@ -226,7 +229,7 @@ class UInt64Shards(Mapping[int, bytes]):
         if not isinstance(sharding, ShardingParameters):
             sharding = ShardingParameters.from_dict(sharding)
         if index_limit is None:
-            index_limit = usual.index_limit()
+            index_limit = stages.index_limit()
         limits = [
             parse_nbytes(limit if isinstance(limit, str) else f"{limit}", field)
             for limit, field in ((index_limit, "index_limit"), (cache_limit, "cache_limit"))

@@ -1,1 +1,1 @@
-"""Work of the tasks: encode blocks, assemble shards, and commit them."""
+"""Work of the tasks: encode blocks, copy encoded chunks, assemble shards, and commit them."""

@@ -168,7 +168,7 @@ def commit_shards(
 
 
 def has_small_shards(metadata: ArrayMetadata) -> bool:
-    """Whether an array's shards are so small that threads take turns; see `host.turns`."""
+    """Whether an array's shards are so small that threads take turns; see `host.stopping`."""
     return _shard_nbytes(metadata) <= SMALL_NBYTES
 
 
@@ -179,7 +179,7 @@ def _shard_nbytes(metadata: ArrayMetadata) -> int:
 
 @contextlib.contextmanager
 def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[WriteShard]:
-    """Make a function take turns if it writes small shards; see `host.turns`.
+    """Make a function take turns if it writes small shards; see `host.stopping`.
 
     The thread gives its last turn back at the end of the block.
     """

@@ -34,12 +34,11 @@ from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence
-    from shardwrite.read.array import ShardedArray
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
 
-# ---- Which inner chunks of an array are stored, from the indexes of its shards
+# ---- Stored inner chunks, from the indexes of shards
 
 
 _MAX_KEPT = 64
@@ -93,6 +92,9 @@ class Presence:
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
         return self._kept.get(index)
+
+
+# ---- Facts for tasks, and their reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

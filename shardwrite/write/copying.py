@@ -45,7 +45,7 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-# ---- Arrays that give their encoded inner chunks to another, and what happens to the bytes
+# ---- Donors: arrays that give their encoded inner chunks to another
 
 
 Check = bool | Literal["twice"]
@@ -147,6 +147,9 @@ class Donor:
         )
         part = chunk[(*inside, ...)].astype(metadata.pipeline.stored_dtype, copy=False)
         return bool(metadata.fill_pattern.empty(np.ascontiguousarray(part).reshape(1, -1))[0])
+
+
+# ---- The tasks
 
 
 # shards of the other array that a task has open at a time

@@ -13,8 +13,7 @@ import pytest
 from tiers import drawn
 
 from shardwrite.errors import CodecError, CorruptShardError
-from shardwrite.volumes import codecs as jpeg
-from shardwrite.volumes import codecs as png
+from shardwrite.volumes import codecs
 from shardwrite.volumes.codecs import (
     CompressedSegmentation,
     VolumeSerializer,
@@ -163,16 +162,18 @@ def picture(number):
 
 
 def read_png(data, pixels):
-    found = png.decode_png(data, (pixels.shape[0] * pixels.shape[1], pixels.shape[2]), pixels.dtype)
+    found = codecs.decode_png(
+        data, (pixels.shape[0] * pixels.shape[1], pixels.shape[2]), pixels.dtype
+    )
     np.testing.assert_array_equal(found.reshape(pixels.shape), pixels)
 
 
 @pytest.mark.parametrize("number", CASES)
 def test_pngs(number):
     pixels = picture(number)
-    encoded = png.encode_png(pixels)
-    assert len(encoded) <= png.most_png_nbytes(*pixels.shape[:2], pixels[0, 0].nbytes)
-    assert encoded == png.encode_png(pixels.copy())
+    encoded = codecs.encode_png(pixels)
+    assert len(encoded) <= codecs.most_png_nbytes(*pixels.shape[:2], pixels[0, 0].nbytes)
+    assert encoded == codecs.encode_png(pixels.copy())
     read_png(encoded, pixels)
 
 
@@ -220,7 +221,7 @@ def test_pngs_of_pillow(number):
 
 def test_a_png_byte_by_byte():
     """Two channels of 16 bits. After the first row, each has the differences to the one above."""
-    encoded = png.encode_png(np.array([[[1, 515]], [[2, 515]]], "uint16"))
+    encoded = codecs.encode_png(np.array([[[1, 515]], [[2, 515]]], "uint16"))
     assert encoded[:8] == b"\x89PNG\r\n\x1a\n"
     assert encoded[8:33] == chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 2, 16, 4, 0, 0, 0))
     n = int.from_bytes(encoded[33:37], "big")
@@ -262,7 +263,7 @@ HOSTILE = {
 def test_hostile_pngs(fault):
     read_png(made(), np.zeros((4, 4, 1), "uint8"))
     with pytest.raises(CorruptShardError):
-        png.decode_png(HOSTILE[fault], (16, 1), np.dtype("uint8"))
+        codecs.decode_png(HOSTILE[fault], (16, 1), np.dtype("uint8"))
 
 
 def test_bombs_and_torn_pngs():
@@ -274,7 +275,7 @@ def test_bombs_and_torn_pngs():
     tracemalloc.stop()
     for n in range(len(made())):
         with pytest.raises(CorruptShardError):
-            png.decode_png(made()[:n], (16, 1), np.dtype("uint8"))
+            codecs.decode_png(made()[:n], (16, 1), np.dtype("uint8"))
 
 
 def test_interlaced_pngs_are_read_by_pillow():
@@ -297,10 +298,10 @@ def test_jpegs(n_channels):
     pytest.importorskip("simplejpeg")
     y, x = np.mgrid[:40, :30]
     pixels = np.stack([(3 * x + c * y) % 256 for c in range(n_channels)], axis=2).astype("uint8")
-    encoded = jpeg.encode_jpeg(pixels, 95)
-    assert encoded == jpeg.encode_jpeg(np.asfortranarray(pixels), 95)
-    assert len(jpeg.encode_jpeg(pixels, 20)) < len(encoded)
-    found = jpeg.decode_jpeg(encoded, 1200, n_channels).reshape(pixels.shape)
+    encoded = codecs.encode_jpeg(pixels, 95)
+    assert encoded == codecs.encode_jpeg(np.asfortranarray(pixels), 95)
+    assert len(codecs.encode_jpeg(pixels, 20)) < len(encoded)
+    found = codecs.decode_jpeg(encoded, 1200, n_channels).reshape(pixels.shape)
     assert np.abs(found.astype(int) - pixels).mean() < 3
     for fault in (
         encoded[:-1],
@@ -310,11 +311,11 @@ def test_jpegs(n_channels):
         b"\xff\xd9",
     ):
         with pytest.raises(CorruptShardError):
-            jpeg.decode_jpeg(fault, 1200, n_channels)
+            codecs.decode_jpeg(fault, 1200, n_channels)
     with pytest.raises(CorruptShardError, match="30 by 40"):
-        jpeg.decode_jpeg(encoded, 1201, n_channels)
+        codecs.decode_jpeg(encoded, 1201, n_channels)
     with pytest.raises(CorruptShardError, match="must be"):
-        jpeg.decode_jpeg(encoded, 1200, 4 - n_channels)
+        codecs.decode_jpeg(encoded, 1200, 4 - n_channels)
 
 
 def test_jpegs_as_others_write_and_read_them():
@@ -326,29 +327,29 @@ def test_jpegs_as_others_write_and_read_them():
         for options in ({}, {"progressive": True}, {"subsampling": 2}, {"quality": 1}):
             file = io.BytesIO()
             image.fromarray(wanted).save(file, "JPEG", **options)
-            found = jpeg.decode_jpeg(file.getvalue(), 1200, n_channels)
+            found = codecs.decode_jpeg(file.getvalue(), 1200, n_channels)
             same = np.asarray(image.open(file)).reshape(1200, n_channels)
             np.testing.assert_array_equal(found, same)
-        encoded = jpeg.encode_jpeg(pixels[:, :, :n_channels], 75)
+        encoded = codecs.encode_jpeg(pixels[:, :, :n_channels], 75)
         same = np.asarray(image.open(io.BytesIO(encoded))).reshape(1200, n_channels)
-        np.testing.assert_array_equal(jpeg.decode_jpeg(encoded, 1200, n_channels), same)
+        np.testing.assert_array_equal(codecs.decode_jpeg(encoded, 1200, n_channels), same)
     file = io.BytesIO()
     image.fromarray(pixels).convert("CMYK").save(file, "JPEG")
     with pytest.raises(CorruptShardError, match="in CMYK, where 1200 in RGB must be"):
-        jpeg.decode_jpeg(file.getvalue(), 1200, 3)
+        codecs.decode_jpeg(file.getvalue(), 1200, 3)
 
 
 def test_damaged_jpegs():
     """Each byte is changed in turn. That gives an error or pixels, and no error of the library."""
     pytest.importorskip("simplejpeg")
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype="uint8")
-    encoded = jpeg.encode_jpeg(pixels, 50)
+    encoded = codecs.encode_jpeg(pixels, 50)
     n_refused = 0
     for place in range(len(encoded)):
         for value in (0, 0xFF, encoded[place] ^ 0x10):
             damaged = encoded[:place] + bytes([value]) + encoded[place + 1 :]
             try:
-                assert jpeg.decode_jpeg(damaged, 64, 3).shape == (64, 3)
+                assert codecs.decode_jpeg(damaged, 64, 3).shape == (64, 3)
             except CorruptShardError:
                 n_refused += 1
     assert n_refused > len(encoded) // 2
@@ -397,12 +398,12 @@ def test_what_does_not_fit(name, configuration, dtype, n_channels):
 
 
 def test_pipelines():
-    codecs = [{"name": "neuroglancer_png"}, {"name": "gzip", "configuration": {"level": 5}}]
-    made = VolumeSerializer.build(codecs, (2, 3, 4, 5), np.dtype("uint16"))
+    stages = [{"name": "neuroglancer_png"}, {"name": "gzip", "configuration": {"level": 5}}]
+    made = VolumeSerializer.build(stages, (2, 3, 4, 5), np.dtype("uint16"))
     batch = np.arange(360, dtype="uint16").reshape(3, 2, 3, 4, 5)
     for row, buffer in zip([2, 0], made.encode(batch, np.array([2, 0])), strict=True):
         assert len(buffer) <= made.most_encoded_nbytes
         np.testing.assert_array_equal(made.decode(buffer), batch[row])
-    for shape, wrong in (((4, 5), codecs), ((2, 2, 2), [codecs[0], {"name": "transpose"}])):
+    for shape, wrong in (((4, 5), stages), ((2, 2, 2), [stages[0], {"name": "transpose"}])):
         with pytest.raises(CodecError):
             VolumeSerializer.build(wrong, shape, np.dtype("uint16"))

@@ -21,7 +21,6 @@ from shardwrite.cli import main
 from shardwrite.cli.settings import as_markdown, as_yaml
 from shardwrite.codecs.stages import chunk_limit
 from shardwrite.config import table
-from shardwrite.config import table as values
 from shardwrite.config.table import SETTINGS, as_nbytes, as_tree, value_of
 from shardwrite.errors import SpecError
 from shardwrite.journal.lease import lease_times
@@ -227,7 +226,7 @@ def test_keywords_of_store_and_of_erase_are_filled(tmp_path):
 def test_workers_use_what_the_driver_has_decided(tmp_path):
     settings = {"shardwrite.read.chunk-limit": 77, "shardwrite.lease.ttl": 600}
     with dask.config.set(settings):
-        decided = values.decide()
+        decided = table.decide()
         shardwrite.to_sharded_zarr(source(), tmp_path / "x")
         array = shardwrite.open_sharded(tmp_path / "x")
     assert chunk_limit() == 128 * 2**20

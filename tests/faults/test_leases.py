@@ -26,7 +26,7 @@ from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import Lease, live_holders
 from shardwrite.journal.lines import Beginning, encode_line
 from shardwrite.place.target import resolve_target
-from shardwrite.runs import execute as run_module
+from shardwrite.runs import execute
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -219,7 +219,7 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
 
 
 def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
-    x, real = oracle.source(SHAPE, (8, 8)), run_module.kept
+    x, real = oracle.source(SHAPE, (8, 8)), execute.kept
 
     def kept(job, engine):
         found = real(job, engine)
@@ -228,7 +228,7 @@ def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
         write(x, tmp_path / "x", source_id="a")
         return found
 
-    monkeypatch.setattr(run_module, "kept", kept)
+    monkeypatch.setattr(execute, "kept", kept)
     result = write(x, tmp_path / "x", source_id="a")
     assert result.n_resumed_shards == result.n_shards
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))

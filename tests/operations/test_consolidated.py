@@ -15,8 +15,7 @@ import zarr
 
 import shardwrite
 from shardwrite import RunEndedError, ShardWriter
-from shardwrite.convert import in_place as operation
-from shardwrite.convert import swap
+from shardwrite.convert import in_place, swap
 from shardwrite.journal import lock, rundir
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.takeover import take_away
@@ -129,7 +128,7 @@ def test_a_conversion_that_is_not_begun_again_lists_the_old_array(path, monkeypa
         raise shardwrite.StoreError("changed", key="x")
 
     with monkeypatch.context() as patch:
-        patch.setattr(operation, "_check_unchanged", refuse)
+        patch.setattr(in_place, "_check_unchanged", refuse)
         with pytest.raises(shardwrite.StoreError, match="changed"):
             shardwrite.shard(path, shards=2)
     check(path, OLD)

@@ -22,8 +22,7 @@ from shardwrite import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.convert import in_place as operation
-from shardwrite.convert import swap as in_place
+from shardwrite.convert import in_place, swap
 from shardwrite.journal.lease import Lease
 from shardwrite.stores.directories import make_directories
 
@@ -50,7 +49,7 @@ def way(request):
     if request.param == "exchange":
         yield request.param
     else:
-        with mock.patch.object(in_place, "exchange", return_value=False):
+        with mock.patch.object(swap, "exchange", return_value=False):
             yield request.param
 
 
@@ -259,14 +258,14 @@ def test_a_change_by_another_program_is_found(tmp_path):
     """The old array was changed after its chunks were copied, and before the names are exchanged."""
     path = flat(tmp_path / "a.zarr")
     chunk, changed = path / "c/0/0", (path / "c/0/1").read_bytes()
-    compare = operation._compare
+    compare = in_place._compare
 
     def change(*arguments):
         chunk.write_bytes(changed)
         return compare(*arguments)
 
     with (
-        mock.patch.object(operation, "_compare", change),
+        mock.patch.object(in_place, "_compare", change),
         pytest.raises(
             CorruptShardError, match=r"which stays as it is.*shardwrite abandon"
         ) as caught,
@@ -285,7 +284,7 @@ def test_a_change_by_another_program_is_found(tmp_path):
 def test_what_another_program_adds_is_not_lost(tmp_path, what):
     """It adds to the old tree after that was copied, and before the names are exchanged."""
     path = hierarchy(tmp_path / "all.zarr")
-    compare = operation._compare
+    compare = in_place._compare
 
     def add(*arguments):
         root = zarr.open_group(path, mode="r+", zarr_format=2)
@@ -298,7 +297,7 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
         return compare(*arguments)
 
     with (
-        mock.patch.object(operation, "_compare", add),
+        mock.patch.object(in_place, "_compare", add),
         pytest.raises(StoreError, match="another program has changed") as caught,
     ):
         shardwrite.shard(path, shards=2)
@@ -318,15 +317,15 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
 
 def test_a_tree_that_has_changed_since_it_was_planned(tmp_path):
     """Another process has converted it in the meantime, so the plan is of a tree that is gone."""
-    path, begun = flat(tmp_path / "a.zarr"), in_place.InPlace.begun
+    path, begun = flat(tmp_path / "a.zarr"), swap.InPlace.begun
 
     def late(*arguments):
-        with mock.patch.object(in_place.InPlace, "begun", begun):
+        with mock.patch.object(swap.InPlace, "begun", begun):
             shardwrite.shard(path, shards=3)
         return begun(*arguments)
 
     with (
-        mock.patch.object(in_place.InPlace, "begun", late),
+        mock.patch.object(swap.InPlace, "begun", late),
         pytest.raises(StoreError, match=r"has changed.*Make the call again$"),
     ):
         shardwrite.shard(path, shards=2)
@@ -349,7 +348,7 @@ def test_directories_of_lost_work_are_not_made_again(tmp_path, name):
 
 def test_a_process_that_was_taken_over_does_not_exchange(tmp_path):
     """It stood still before it compared the trees, and another one has given the work up."""
-    path, compare = flat(tmp_path / "a.zarr"), operation._compare
+    path, compare = flat(tmp_path / "a.zarr"), in_place._compare
 
     def give_up(*arguments):
         (work,) = path.with_name("a.zarr.conversion.shardwrite").glob("work-*")
@@ -359,7 +358,7 @@ def test_a_process_that_was_taken_over_does_not_exchange(tmp_path):
         return compare(*arguments)
 
     with (
-        mock.patch.object(operation, "_compare", give_up),
+        mock.patch.object(in_place, "_compare", give_up),
         pytest.raises(RunEndedError, match="another process has taken over"),
     ):
         shardwrite.shard(path, shards=2)
@@ -390,7 +389,7 @@ def test_another_tree_at_the_name_is_left_alone(tmp_path):
 
 def replaced_before(name, path):
     """Replace the array before a function of the module is called, as a call that began earlier."""
-    real = getattr(in_place, name)
+    real = getattr(swap, name)
 
     def called(*arguments):
         path.rename(path.with_name("replaced"))
@@ -398,7 +397,7 @@ def replaced_before(name, path):
         path.with_name("new").rename(path)
         return real(*arguments)
 
-    return mock.patch.object(in_place, name, called)
+    return mock.patch.object(swap, name, called)
 
 
 def test_a_tree_that_another_call_replaces_as_it_begins(tmp_path):
@@ -413,7 +412,7 @@ def test_a_tree_that_another_call_replaces_as_it_begins(tmp_path):
 
 def test_a_process_that_dies_after_its_tree_was_replaced(tmp_path):
     path = flat(tmp_path / "a.zarr")
-    died = mock.patch.object(in_place.InPlace, "check_old", side_effect=KeyboardInterrupt)
+    died = mock.patch.object(swap.InPlace, "check_old", side_effect=KeyboardInterrupt)
     with replaced_before("_take_over", path), died, pytest.raises(KeyboardInterrupt):
         shardwrite.shard(path, shards=2)
     with pytest.raises(JournalError, match="Nothing is removed"):
@@ -425,9 +424,9 @@ def test_a_process_that_dies_after_its_tree_was_replaced(tmp_path):
 
 def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
     path = flat(tmp_path / "a.zarr")
-    real = in_place.InPlace._write
+    real = swap.InPlace._write
 
-    def swap(self, new):
+    def swap_and_write(self, new):
         real(self, new)
         if new is not None and path.exists() and not (tmp_path / "moved").exists():
             path.rename(tmp_path / "moved")
@@ -435,7 +434,7 @@ def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
             (path / "mine").write_text("x")
 
     with (
-        mock.patch.object(in_place.InPlace, "_write", swap),
+        mock.patch.object(swap.InPlace, "_write", swap_and_write),
         pytest.raises(JournalError, match="Nothing is removed"),
     ):
         shardwrite.shard(path, shards=2)

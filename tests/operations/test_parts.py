@@ -17,7 +17,7 @@ import shardwrite
 from shardwrite.cli.previews import preview_part
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
-from shardwrite.host import resources as striping
+from shardwrite.host import resources
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.plan_record import sealed
 from shardwrite.operations import parts
@@ -222,7 +222,7 @@ def test_stripes_on_lustre(tmp_path, x, monkeypatch):
     plan = shardwrite.plan(x, **KEYWORDS)
     shardwrite.prepare(x, tmp_path / "a", plan, stripe_count=1)
     assert not (tmp_path / "called").exists(), "this is not Lustre"
-    monkeypatch.setattr(striping, "file_system", lambda _: "lustre")
+    monkeypatch.setattr(resources, "file_system", lambda _: "lustre")
     shardwrite.prepare(x, tmp_path / "b", plan, stripe_count=2)
     assert (tmp_path / "called").read_text() == f"setstripe --stripe-count 2 {tmp_path}/b\n"
     program.write_text("#!/bin/sh\necho no >&2\nexit 1\n")

@@ -17,7 +17,7 @@ import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.volumes import hashed
-from shardwrite.volumes import scale as scattered
+from shardwrite.volumes.scale import scattered_ids
 from shardwrite.write import copying
 
 VALUES = np.arange(1, 1 + 14 * 21 * 30, dtype="u4").reshape(14, 21, 30)
@@ -282,8 +282,8 @@ def test_a_document_that_was_changed(tmp_path, changed):
 
 
 def test_too_many_chunks(monkeypatch):
-    monkeypatch.setattr(scattered, "MOST_CHUNKS", 89)
-    scattered.scattered_ids.cache_clear()
+    monkeypatch.setattr("shardwrite.volumes.scale.MOST_CHUNKS", 89)
+    scattered_ids.cache_clear()
     with pytest.raises(SpecError, match=r"90 of them.*larger chunks"):
         shardwrite.plan_precomputed(source(), **NEW)
 

@@ -356,10 +356,10 @@ def scales_in(store):
 
 def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     make_volume(tmp_path / "v", 1, 2)
-    from shardwrite.convert import transferring as volumes
+    from shardwrite.convert import transferring
 
     with monkeypatch.context() as patched:
-        patched.setattr(volumes, "replace_info", lambda *_: stopping_after(1)(None))
+        patched.setattr(transferring, "replace_info", lambda *_: stopping_after(1)(None))
         with pytest.raises(Stop):
             shardwrite.upload(tmp_path / "v", bucket)
     wanted = in_directory(tmp_path / "v")

@@ -25,7 +25,7 @@ from shardwrite import (
     verify,
     write_region,
 )
-from shardwrite.journal import receipt as receipts
+from shardwrite.journal import receipt
 from shardwrite.journal.receipt import Contents, Receipt
 from shardwrite.plan.identity import Identity
 from shardwrite.runs.session import Session
@@ -137,7 +137,7 @@ def test_appends_are_known_again_after_the_array_has_grown(tmp_path):
 
 
 def test_appends_are_known_again_after_many_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(receipts, "_MAX_UPDATES", 3)
+    monkeypatch.setattr(receipt, "_MAX_UPDATES", 3)
     path = tmp_path / "x.zarr"
     shardwrite.create(path, (0,), "i4", **FEW)
     for _ in range(2):

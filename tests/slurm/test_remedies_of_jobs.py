@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
-from shardwrite.slurm import client
-from shardwrite.slurm import jobs as slurm_jobs
+from shardwrite.slurm import client, jobs
 from shardwrite.slurm.client import requeue
 from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script
 
@@ -95,15 +94,15 @@ def test_jobs_of_others_may_have_names_that_are_no_text(path):
 
 def test_jobs_that_are_still_there_are_cancelled_by_another_try(monkeypatch):
     left = [{"id": "7", "state": "RUNNING"}]
-    known = slurm_jobs.Submitted(others=("7",))
-    monkeypatch.setattr(slurm_jobs, "_GONE_SECONDS", 0.0)
-    monkeypatch.setattr(slurm_jobs, "queue", lambda ids: list(left))
-    monkeypatch.setattr(slurm_jobs, "cancel", lambda ids: None)
+    known = jobs.Submitted(others=("7",))
+    monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "queue", lambda ids: list(left))
+    monkeypatch.setattr(jobs, "cancel", lambda ids: None)
     with pytest.raises(SubmitError, match="still there after 0 s: 7; try again"):
-        slurm_jobs.cancel_left(lambda: known, lambda seconds: None)
-    monkeypatch.setattr(slurm_jobs, "_GONE_SECONDS", 30.0)
-    monkeypatch.setattr(slurm_jobs, "cancel", lambda ids: left.clear())
-    assert slurm_jobs.cancel_left(lambda: known, lambda seconds: None) == ["7"]
+        jobs.cancel_left(lambda: known, lambda seconds: None)
+    monkeypatch.setattr(jobs, "_GONE_SECONDS", 30.0)
+    monkeypatch.setattr(jobs, "cancel", lambda ids: left.clear())
+    assert jobs.cancel_left(lambda: known, lambda seconds: None) == ["7"]
 
 
 def test_a_job_that_was_requeued_too_often_is_submitted_again(path):

@@ -11,7 +11,6 @@ import pytest
 
 from shardwrite import SpecError, StoreError
 from shardwrite.stores import bucket_url
-from shardwrite.stores import bucket_url as bucket_credentials
 from shardwrite.stores.bucket_url import credentials_from, open_bucket
 
 SECRET = "sEcReTcAnArY"
@@ -49,7 +48,7 @@ def none_asked():
 
 def moved(monkeypatch, by):
     """Have the module of credentials see a later time."""
-    monkeypatch.setattr(bucket_credentials, "_now", lambda: datetime.now(UTC) + by)
+    monkeypatch.setattr(bucket_url, "_now", lambda: datetime.now(UTC) + by)
 
 
 @pytest.mark.parametrize(
