@@ -61,7 +61,7 @@ from shardwrite.format.node import (
 )
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
-from shardwrite.journal.bucket_runs import confirm
+from shardwrite.journal.holding import confirm
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import encode_line, parse_lines
 from shardwrite.journal.rundir import RunDirectory

@@ -20,8 +20,8 @@ from crc32c import crc32c
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.documents import check_groups_above
+from shardwrite.journal.holding import check_held, confirm
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.plan_record import Intent, OtherVersionError, RunRecord
 from shardwrite.journal.receipt import read_receipt

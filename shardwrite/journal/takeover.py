@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,8 @@ from shardwrite.format.order import place
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
-from shardwrite.journal.bucket_runs import confirm, is_resumed
 from shardwrite.journal.documents import DocumentChange, discard_ends
+from shardwrite.journal.holding import confirm, is_resumed
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lines import TOKEN, Beginning
 from shardwrite.journal.receipt import (
@@ -93,16 +94,16 @@ from shardwrite.journal.rundir import (
 )
 from shardwrite.journal.undo import Change, OldBytes, change_in_place, recover_changes, shard_claim
 from shardwrite.journal.wing_states import CONSUMES
-from shardwrite.place.framed import write_framed
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, ShardWindow
-from shardwrite.read.signatures import signature_of
-from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Bounded, Capability, ObjectWriter, Store
 from shardwrite.stores.editing import NO_ROOM, give_room, needing
 from shardwrite.stores.looking import as_store_error, is_there, listed
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+
+if TYPE_CHECKING:
+    from shardwrite.read.stored_shard import ExistingShard
 
 # ---- Elements beyond the shape of an array, in shards that lie inside of it in part
 
@@ -181,6 +182,8 @@ def clear_beyond(
 
 def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
     try:
+        from shardwrite.read.stored_shard import open_shard  # for elements beyond the shape
+
         return open_shard(metadata, store, index)
     except CorruptShardError:
         return None  # verify tells of it
@@ -242,6 +245,8 @@ def _write(
         return
     layout = frame.close(nbytes)
     index = ShardIndex.build(layout.offsets, nbytes)
+    from shardwrite.place.framed import write_framed  # for shards that are files of another format
+
     write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
 
 
@@ -287,6 +292,8 @@ def _cleared_in_place(
 
 def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
     """Frame of a shard that is a file of another format, too; None if it is a plain one."""
+    from shardwrite.read.signatures import signature_of  # for elements beyond the shape
+
     signature = signature_of(shard.metadata, shard.reader)
     if signature is None:
         return None

@@ -14,7 +14,7 @@ from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_runs import holding, refuse_unfinished
+from shardwrite.journal.holding import holding, refuse_unfinished
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.wing_states import abandon_in_place

@@ -37,8 +37,9 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal.begin import begin_run
-from shardwrite.journal.bucket_runs import fetched, holding
+from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals
 from shardwrite.journal.membership import taking_part

@@ -28,7 +28,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
 from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
-from shardwrite.read.stored_array import check_names_in
 from shardwrite.seams import find
 
 _MASKS = ("_FillValue", "missing_value")
@@ -346,6 +345,8 @@ def _of_zarr(x: Any, field: str) -> Given:
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
+    from shardwrite.read.stored_array import check_names_in  # for arrays of zarr-python
+
     check_names_in(x)
     dtype = np.dtype(x.dtype)
     array = dask.array.from_array(

@@ -30,7 +30,7 @@ from shardwrite.read.source import ReadsPlaces
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.job import Job
 from shardwrite.stores.base import Staged, Store
-from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store
 
 # Objects of users are looked into, but not a whole program that hangs on one of them.

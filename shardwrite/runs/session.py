@@ -31,8 +31,8 @@ from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
 from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
-from shardwrite.journal.bucket_runs import fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.holding import fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt

@@ -30,8 +30,8 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 from shardwrite.journal.begin import begin_run
-from shardwrite.journal.bucket_runs import holding
 from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals
 from shardwrite.journal.membership import taking_part
