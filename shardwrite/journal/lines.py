@@ -258,6 +258,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 # writing
 
 
+CLAIM = "claim-"  # begin of the names of directories of shards that are changed in place
 TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
 
 _MAX_OPEN = 64

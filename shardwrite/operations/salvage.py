@@ -51,9 +51,8 @@ from shardwrite.journal.membership import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, make_way
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import end_run, list_before, present_listed
+from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
-from shardwrite.journal.undo import recover_changes
 from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES

@@ -30,7 +30,7 @@ from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.manifest import without_keys
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document
 from shardwrite.format.passage import passage_between
 from shardwrite.format.placed import ScatteredChunks
@@ -66,7 +66,7 @@ from shardwrite.read.census import Census, ShardState
 from shardwrite.read.compare import compare
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards, stored_sizes
-from shardwrite.read.source import SourceMetadata, as_dask, by_inner_chunks
+from shardwrite.read.source import as_dask, by_inner_chunks
 from shardwrite.read.stored_array import (
     REMEDY,
     OtherNames,

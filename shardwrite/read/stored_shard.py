@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
 import math
-import threading
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -24,8 +21,7 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.host.stopping import SHARDS, tell
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Store
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, read_again
 from shardwrite.stores.files import copy_bytes
 
 # ---- Chunks whose bytes were wrong, and that are read from the storage once more
@@ -36,24 +32,6 @@ Open = Callable[[str], ObjectReader | None]
 """Opens an object: `Store.open`, or `Store.open_again`."""
 
 T = TypeVar("T")
-
-_lock = threading.Lock()
-
-_counted: Counter[str] = Counter()
-
-
-def take_n_reread(token: str) -> int:
-    """Number of reads of a store that this process has made again since the last call."""
-    with _lock:
-        return _counted.pop(token, 0)
-
-
-def read_again(store: Store, key: str, error: CorruptShardError) -> None:
-    """Note that an object of a store is read once more, after an error."""
-    with _lock:
-        _counted[store.token] += 1
-    told = f"read a second time from the storage, past what is cached: {error}"
-    tell(SHARDS, logging.WARNING, told, run="", shard=key)
 
 
 def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:

@@ -24,10 +24,9 @@ from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
-from shardwrite.read.source import SourceMetadata, as_dask, metadata_of, natural_chunks
 from shardwrite.seams import find
 
 _MASKS = ("_FillValue", "missing_value")
@@ -243,6 +242,8 @@ def _given(x: Any, field: str) -> Given:
 
         return Given(as_dask_array(x, x.metadata.grid.shards))
     if isinstance(getattr(x, "metadata", None), SourceMetadata):
+        from shardwrite.read.source import as_dask  # for other arrays than dask's
+
         return Given(as_dask(x), x.metadata)
     if isinstance(x, np.ndarray | np.generic):
         _refuse_masked(x, field)
@@ -349,6 +350,8 @@ def _of_zarr(x: Any, field: str) -> Given:
 
     check_names_in(x)
     dtype = np.dtype(x.dtype)
+    from shardwrite.read.source import metadata_of, natural_chunks
+
     array = dask.array.from_array(
         x,
         natural_chunks(x),

@@ -38,12 +38,16 @@ from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import replay, sweep
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import all_listed, end_run, list_before, present_listed
-from shardwrite.journal.undo import recover_changes
+from shardwrite.journal.takeover import (
+    all_listed,
+    end_run,
+    list_before,
+    present_listed,
+    recover_changes,
+)
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
-from shardwrite.read.stored_shard import take_n_reread
 from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
@@ -51,7 +55,7 @@ from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Staged
+from shardwrite.stores.base import Staged, take_n_reread
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import enum
 import errno
+import logging
 import os
 import threading
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.host.stopping import SHARDS, tell
 from shardwrite.stores.removal import Proof
 
 # ---- Capabilities: what some stores can do, and how an operation asks for it
@@ -684,3 +687,24 @@ class Store(Readable, Writable, Protocol):
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove the temporary of one attempt at an object, and return whether there was one."""
         return False
+
+
+# ---- Reads that were made again, because the bytes of the first cannot have been right
+
+
+_rereads_lock = threading.Lock()
+_rereads: Counter[str] = Counter()  # by the token of the store
+
+
+def take_n_reread(token: str) -> int:
+    """Number of reads of a store that this process has made again since the last call."""
+    with _rereads_lock:
+        return _rereads.pop(token, 0)
+
+
+def read_again(store: Store, key: str, error: CorruptShardError) -> None:
+    """Note that an object of a store is read once more, after an error."""
+    with _rereads_lock:
+        _rereads[store.token] += 1
+    told = f"read a second time from the storage, past what is cached: {error}"
+    tell(SHARDS, logging.WARNING, told, run="", shard=key)
