@@ -75,7 +75,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.stored_array import StoredArray, check_names
-from shardwrite.read.stored_shard import open_shard
+from shardwrite.read.stored_shard import open_shard, read_again
 from shardwrite.runs.array_plan import by_groups, resources_of
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import OnReport
@@ -83,7 +83,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
-from shardwrite.stores.base import Capability, ObjectReader, Transaction, read_again, require
+from shardwrite.stores.base import Capability, ObjectReader, Transaction, require
 from shardwrite.stores.directories import fsync_directory, make_directories, walk
 from shardwrite.stores.files import COPIED_NBYTES, write_file
 from shardwrite.stores.looking import (

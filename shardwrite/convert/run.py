@@ -38,6 +38,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
 from shardwrite.read.stored_array import StoredArray
+from shardwrite.read.stored_shard import read_again
 from shardwrite.runs.array_plan import (
     ArrayChunks,
     by_groups,
@@ -56,7 +57,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
-from shardwrite.stores.base import Capability, Store, read_again, require
+from shardwrite.stores.base import Capability, Store, require
 from shardwrite.write.context import GroupReport
 from shardwrite.write.copying import TWICE, Check
 

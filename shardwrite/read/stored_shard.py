@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,8 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, read_again
+from shardwrite.host.stopping import SHARDS, tell
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, count_reread
 from shardwrite.stores.files import copy_bytes
 
 # ---- Chunks whose bytes were wrong, and that are read from the storage once more
@@ -32,6 +34,13 @@ Open = Callable[[str], ObjectReader | None]
 """Opens an object: `Store.open`, or `Store.open_again`."""
 
 T = TypeVar("T")
+
+
+def read_again(store: Store, key: str, error: CorruptShardError) -> None:
+    """Note that an object of a store is read once more, after an error."""
+    count_reread(store.token)
+    told = f"read a second time from the storage, past what is cached: {error}"
+    tell(SHARDS, logging.WARNING, told, run="", shard=key)
 
 
 def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:

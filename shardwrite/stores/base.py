@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import logging
 import os
 import threading
 import uuid
@@ -24,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.host.stopping import SHARDS, tell
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 
 # ---- Capabilities: what some stores can do, and how an operation asks for it
@@ -702,9 +700,7 @@ def take_n_reread(token: str) -> int:
         return _rereads.pop(token, 0)
 
 
-def read_again(store: Store, key: str, error: CorruptShardError) -> None:
-    """Note that an object of a store is read once more, after an error."""
+def count_reread(token: str) -> None:
+    """Count a read of a store that is made again."""
     with _rereads_lock:
-        _rereads[store.token] += 1
-    told = f"read a second time from the storage, past what is cached: {error}"
-    tell(SHARDS, logging.WARNING, told, run="", shard=key)
+        _rereads[token] += 1

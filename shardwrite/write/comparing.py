@@ -14,7 +14,8 @@ from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
-from shardwrite.stores.base import Capability, read_again, require
+from shardwrite.read.stored_shard import read_again
+from shardwrite.stores.base import Capability, require
 from shardwrite.write.copying import Donor, Shards, origins
 
 _BATCH_SHARDS = 64

@@ -35,8 +35,8 @@ from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import Turn
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard
-from shardwrite.stores.base import ObjectWriter, Store, Transaction, read_again
+from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard, read_again
+from shardwrite.stores.base import ObjectWriter, Store, Transaction
 from shardwrite.stores.files import can_copy_between
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
