@@ -39,8 +39,7 @@ from shardwrite.journal.takeover import (
     take_back,
 )
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.journal.wing_states import refuse_in_place
-from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.checks import check_surroundings, check_target, refuse_in_place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores.directories import make_directories

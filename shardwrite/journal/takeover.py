@@ -93,7 +93,7 @@ from shardwrite.journal.rundir import (
     remove_empty,
     run_in,
 )
-from shardwrite.journal.wing_states import CONSUMES
+from shardwrite.place.checks import CONSUMES
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve

@@ -41,8 +41,7 @@ from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
 from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import own_journals
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import Beside, begin_beside, give_up, look_beside, make_way
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.receipt import Contents, read_receipt
@@ -78,7 +77,7 @@ from shardwrite.read.stored_array import (
 from shardwrite.runs.given import Given, is_in_order, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.needs import check_updatable
-from shardwrite.runs.receipts import updated_receipt
+from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import all_of, needed
 from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded

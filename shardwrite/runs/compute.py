@@ -28,7 +28,7 @@ from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import differences
-from shardwrite.journal.membership import begun_at
+from shardwrite.journal.lines import begun_at
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.progress import OnReport

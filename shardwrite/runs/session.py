@@ -51,8 +51,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
-from shardwrite.runs.receipts import make_receipt
-from shardwrite.runs.result import Effort, WriteResult, result_of
+from shardwrite.runs.result import Effort, WriteResult, make_receipt, result_of
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Staged, take_n_reread
