@@ -548,6 +548,10 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
 
 
 # ---- The document of a plain array, as zarr-python would render it, without its import
+#
+# Plain are booleans, integers, floats and complex numbers, in little-endian bytes without filters,
+# with codecs from the list below. Importing zarr-python takes longer than the write of a small
+# array, and everything that is not plain is left to it: also whatever it may refuse.
 
 
 _KEYS = {"name": "default", "separator": "/"}
