@@ -39,6 +39,13 @@ import sys, dask.array as da, shardwrite
 x = da.zeros((8, 8), chunks=4) + 1
 assert x.to_sharded_zarr(sys.argv[1], shards=(4, 4), chunks=(2, 2)).n_shards == 4
 """
+ROOMS_OF_A_WRITE = {
+    *("codecs", "config", "encode", "engines", "entry", "errors", "format", "grid", "host"),
+    *("journal", "operations", "options", "place", "plan", "results", "runs", "seams", "stores"),
+    "write",
+}
+"""No wing among them, and no room for reading."""
+MOST_MODULES = 102
 IS_METHOD = "assert dask.array.Array.to_sharded_zarr is shardwrite.to_sharded_zarr"
 
 
@@ -81,6 +88,21 @@ def test_dask_array_is_not_imported_for_what_takes_no_dask_arrays():
 def test_the_first_write_imports_neither_distributed_nor_what_draws_a_bar(tmp_path):
     packages, _ = loaded_by(WRITE, tmp_path / "x.zarr")
     assert not packages & {"distributed", "tornado", "rich"}
+
+
+@pytest.mark.usefixtures("children_as_users_start_them")
+def test_the_first_write_loads_only_rooms_that_it_needs(tmp_path):
+    _, modules = loaded_by(WRITE, tmp_path / "x.zarr")
+    own = {name.removeprefix("shardwrite.") for name in modules if name.startswith("shardwrite.")}
+    rooms = {name.partition(".")[0] for name in own if not name.startswith("_")}
+    assert rooms <= ROOMS_OF_A_WRITE
+    assert not {name for name in own if "bucket" in name or name.startswith("read.")}
+    # updates, changes in place, clusters, and arrays that are read
+    assert not own & {
+        *("journal.undo", "journal.lock", "operations.region", "runs.region_plan"),
+        *("write.assemble", "write.copying", "engines.cluster", "place.objects"),
+    }
+    assert len(own) <= MOST_MODULES, sorted(own)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.terminal import Grouped, echo, emit, exact
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal.bucket_runs import refuse_in_store
+from shardwrite.journal.holding import refuse_in_store
 from shardwrite.operations.keywords import LayoutKeywords
 from shardwrite.options import names
 from shardwrite.place.base import without_kind
@@ -54,8 +54,7 @@ from shardwrite.slurm.jobs import (
     write_scripts,
 )
 from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
-from shardwrite.stores.bucket_url import is_bucket_url
-from shardwrite.stores.looking import local_path
+from shardwrite.stores.looking import is_bucket_url, local_path
 from shardwrite.stores.opening import is_store_url
 
 # ---- Options, and the arguments that scripts repeat

@@ -43,8 +43,8 @@ from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.sharding import why_kept
-from shardwrite.journal.bucket_runs import holding
 from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.holding import holding
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.operations.region import refuse_runs

@@ -61,12 +61,12 @@ from shardwrite.format.node import (
 )
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
-from shardwrite.journal.bucket_runs import confirm
+from shardwrite.journal.holding import confirm
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import encode_line, parse_lines
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.wing_states import CONSUMES
 from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.checks import CONSUMES
 from shardwrite.plan.identity import WHOLE
 from shardwrite.plan.make import make_plan
 from shardwrite.plan.model import SourceLayout

@@ -28,7 +28,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box, Sized
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.limits import check_new
 from shardwrite.plan.make import copied_nbytes, make_plan

@@ -53,7 +53,7 @@ from shardwrite.errors import (
     UntrustedStateError,
 )
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
-from shardwrite.journal.wing_states import RECORD, conversion_beside, refuse_in_place
+from shardwrite.place.checks import RECORD, conversion_beside, refuse_in_place
 from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
 from shardwrite.stores.editing import give_room, keep_room
 from shardwrite.stores.files import check_movable, sync_entry, write_file

@@ -14,10 +14,9 @@ import dask.multiprocessing
 from dask.base import get_scheduler, named_schedulers
 from dask.local import get_sync
 
-from shardwrite.engines.cluster import ClusterEngine, new_client
 from shardwrite.engines.local import Engine, LocalEngine, Stopped
 
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "new_client"]
+__all__ = ["Engine", "LocalEngine", "Stopped", "active_engine"]
 
 
 def active_engine() -> Engine:
@@ -25,6 +24,8 @@ def active_engine() -> Engine:
     get = _scheduler()
     owner = getattr(get, "__self__", None)
     if owner is not None and hasattr(owner, "scheduler_info"):
+        from shardwrite.engines.cluster import ClusterEngine  # for clusters
+
         return ClusterEngine(owner)
     kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
     return LocalEngine(kinds.get(get, "threads"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, native_dtype
-from shardwrite.codecs.documents import Codec, Document, named_today
+from shardwrite.codecs.documents import JSON, Codec, Document, named_today
 from shardwrite.codecs.pipeline import FillPattern, Pipeline, build_pipeline, serializer_named
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
@@ -781,17 +781,17 @@ def _check_structure(metadata: ArrayMetadata) -> None:
     }
     if metadata.is_sharded:
         shapes["chunk_shape"] = (metadata.sharding["chunk_shape"], 1)
-    for field, (sizes, least) in shapes.items():
+    for name, (sizes, least) in shapes.items():
         if not isinstance(sizes, list) or any(
             type(size) is not int or size < least for size in sizes
         ):
             raise SpecError(
                 "not a shape",
-                field=field,
+                field=name,
                 value=sizes,
                 remedy=f"give a list of integers, {least} or more",
             )
-        _refuse_lengths(field, sizes, why_too_long(sizes))
+        _refuse_lengths(name, sizes, why_too_long(sizes))
     names = document.get("dimension_names")
     if names is not None and not (
         isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
@@ -855,3 +855,15 @@ def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape)
                 raise CodecError(f"codecs {names} cannot encode: {error}", codec=names) from error
         else:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMetadata:
+    """What a file says about an array besides its values."""
+
+    fill_value: Any = None  # of elements that were never written; None if the file does not say
+    dimension_names: tuple[str | None, ...] | None = None  # one for each axis
+    attributes: Mapping[str, JSON] = field(default_factory=dict)  # of the array
+    serializer: str | None = None  # codec of elements that are objects, such as bytes
+    # attributes by which xarray decodes values, as numbers of the types that the file has
+    typed: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -20,8 +20,8 @@ from crc32c import crc32c
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.documents import check_groups_above
+from shardwrite.journal.holding import check_held, confirm
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.plan_record import Intent, OtherVersionError, RunRecord
 from shardwrite.journal.receipt import read_receipt
@@ -39,8 +39,7 @@ from shardwrite.journal.takeover import (
     take_back,
 )
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.journal.wing_states import refuse_in_place
-from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.checks import check_surroundings, check_target, refuse_in_place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores.directories import make_directories

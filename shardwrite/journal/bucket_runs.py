@@ -57,13 +57,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from shardwrite._lazy import if_loaded
-from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
+from shardwrite.journal.bucket_lease import LEASE, BucketLease, read_lease
+from shardwrite.journal.bucket_log import Logs, Mirror, encode
 from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
-from shardwrite.place.base import Place
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
@@ -131,7 +131,7 @@ class BucketFence:
 
         - Returns: message and error number of what went wrong, or None.
         """
-        from shardwrite.journal.bucket_lease import LEASE, read_lease  # for buckets only
+        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
 
         try:
             found = read_lease(self.store)
@@ -286,20 +286,8 @@ shares: dict[Path, Share] = {}
 
 
 @contextlib.contextmanager
-def holding(*targets: Target) -> Iterator[None]:
-    """Hold the leases of all targets whose run state lies in their bucket.
-
-    Other targets need none. A lease that this process holds already is shared.
-    """
-    with contextlib.ExitStack() as stack:
-        for target in targets:
-            if target.in_store:
-                stack.enter_context(_held(replace(target, update="")))
-        yield
-
-
-@contextlib.contextmanager
-def _held(target: Target) -> Iterator[None]:
+def held(target: Target) -> Iterator[None]:
+    """Hold the lease of a target whose run state lies in its bucket."""
     hold = _entered(target)
     try:
         with on_leaving(hold.leave):
@@ -344,22 +332,6 @@ def _forget(hold: _Hold) -> None:
         _holds.pop(hold.target.beside, None)
 
 
-def check_held(target: Target, *, makes_array: bool) -> None:
-    """Refuse to begin a run where its state would lie in this process alone.
-
-    - `makes_array`: whether the run would make the array. A mark then keeps others away.
-    - Raises RunEndedError if another process has taken the lease over.
-    """
-    if target.in_store:
-        work = _work_on(target)
-        if work is None:
-            refuse_in_store(target)
-        else:
-            work.check()
-    elif not makes_array:
-        refuse_unfinished(target.place, "Finish it by the same call without run_dir")
-
-
 def refuse_alone(target: Target) -> None:
     """Refuse to work beside others if a call of this process works alone."""
     if target.beside in _holds:
@@ -369,91 +341,9 @@ def refuse_alone(target: Target) -> None:
         )
 
 
-def refuse_unfinished(place: Place, remedy: str) -> None:
-    """Refuse to go on if a run whose state lies in the bucket of an array has not ended."""
-    from shardwrite.journal.bucket_lease import read_lease  # for buckets only
-
-    store = place.store
-    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
-        return
-
-    found = read_lease(store)
-    if found is not None and (found[0].holder or found[0].state):
-        raise JournalError(
-            f"a run on {place.label} keeps its state in the bucket, and has not ended. {remedy}",
-            path=place.label,
-        )
-
-
-def refuse_in_store(
-    target: Target, why: str = "this operation cannot keep the state of its run in the bucket"
-) -> None:
-    """Refuse an operation that cannot keep its state in a bucket."""
-    if target.in_store:
-        raise SpecError(
-            why,
-            field="run_dir",
-            value=None,
-            remedy="give a directory that all processes of the run see, such as "
-            'run_dir="/scratch/me/runs", or set shardwrite.run-dir in the configuration of dask',
-        )
-
-
-def confirm(target: Target) -> None:
-    """Put all of the run state into the bucket, and verify that this process holds the lease.
-
-    Nothing is done for targets whose run state lies in a directory.
-
-    - Raises RunEndedError if another process has taken the lease over.
-    """
-    work = _work_on(target)
-    if work is not None:
-        work.confirm()
-
-
-def fence_of(target: Target) -> Fence | None:
-    """The way from tasks to the lease in the bucket; None if the run state lies in a directory."""
-    work = _work_on(target)
-    return None if work is None else work.fence
-
-
-def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
-    """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
-    # for buckets only
-
-    if not target.in_store:
-        return None
-    return SharedFence(store_of(target), directory, target.label)
-
-
-def _work_on(target: Target) -> Share | None:
-    """Work of this process on the state of a target, if that lies in the bucket."""
-    if not target.in_store:
-        return None
+def work_on(target: Target) -> Share | None:
+    """Work of this process on the state of a target, which lies in the bucket."""
     return _holds.get(target.beside) or shares.get(target.beside)
-
-
-def ensure_held(target: Target) -> None:
-    """Verify that no other process can have taken the lease over, without asking the service.
-
-    - Raises RunEndedError if another process has taken the lease over.
-    """
-    work = _work_on(target)
-    if work is not None:
-        work.check()
-        if work.is_late:
-            raise StoreError(
-                f"the lease of {target.label} could not be renewed in time, so another process may "
-                "have taken it over; make the same call again",
-                key=str(target.run_path),
-                errno=errno.ETIMEDOUT,
-            )
-
-
-def is_resumed(target: Target, run: str) -> bool:
-    """Whether a run was there already when this process took the lease."""
-    work = _work_on(target)
-    return work is not None and run in work.resumed
 
 
 def fetched(target: Target) -> Target:
@@ -462,9 +352,6 @@ def fetched(target: Target) -> Target:
     Its directory of run state is a copy, which nobody else sees. A process that works on the run
     has a lease there, too. Other targets are returned as they are.
     """
-    from shardwrite.journal.bucket_lease import read_lease  # for buckets only
-    from shardwrite.journal.bucket_log import Logs  # for buckets only
-
     if not target.in_store or target.beside in _holds:
         return target
     store, copy = store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
@@ -506,8 +393,6 @@ class _Hold:
     """
 
     def __init__(self, target: Target) -> None:
-        from shardwrite.journal.bucket_lease import BucketLease  # for buckets only
-        from shardwrite.journal.bucket_log import Logs, Mirror  # for buckets only
 
         self.target = target
         self.turn = threading.Lock()
@@ -526,8 +411,6 @@ class _Hold:
 
     def open(self) -> None:
         """Take the lease, and make the directory again from what is in the bucket."""
-        # for buckets only
-
         beside = self.target.beside
         self._state = self._lease.take(self._log.state_after)
         self._prolong()
@@ -557,8 +440,6 @@ class _Hold:
     @property
     def fence(self) -> BucketFence:
         """What tasks in other processes need to ask for the lease."""
-        # for buckets only
-
         store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)
         return BucketFence(store, self._lease.holder, this_process(), above, label)
@@ -642,8 +523,6 @@ class _Hold:
     def _put(self) -> None:
         """Put what has changed. What could not be put is put again, as it was, before the rest."""
         if self._waiting is None:
-            from shardwrite.journal.bucket_log import encode  # for buckets only
-
             steps = self._mirror.changes()
             if not steps and (self._n_put or not self._state):
                 return
@@ -674,8 +553,6 @@ class _Hold:
 
     def _remove_own_log(self) -> None:
         """Remove the log of this process, unless the one that took over has its state from it."""
-        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
-
         holder = self._lease.holder
         with contextlib.suppress(ShardwriteError):  # it is in nobody's way
             found = read_lease(store_of(self.target))

@@ -38,12 +38,12 @@ from shardwrite.journal.bucket_runs import (
     PUT_SECONDS,
     SharedFence,
     begin_private,
-    holding,
     refuse_alone,
     runs_in,
     shares,
     store_of,
 )
+from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import lease_times
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import Target

@@ -14,8 +14,8 @@ from pathlib import Path
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
-from shardwrite.journal.bucket_runs import is_resumed
 from shardwrite.journal.documents import discard_ends
+from shardwrite.journal.holding import is_resumed
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines

@@ -51,7 +51,6 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT, group_document
-from shardwrite.journal.bucket_runs import confirm, ensure_held
 from shardwrite.journal.documents import (
     DocumentChange,
     alone_in_store,
@@ -61,6 +60,7 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
+from shardwrite.journal.holding import confirm, ensure_held
 from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import OtherVersionError, RunRecord

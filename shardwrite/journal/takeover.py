@@ -35,11 +35,13 @@ import errno
 import json
 import logging
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -62,10 +64,10 @@ from shardwrite.format.order import place
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
-from shardwrite.journal.bucket_runs import confirm, is_resumed
 from shardwrite.journal.documents import DocumentChange, discard_ends
+from shardwrite.journal.holding import confirm, is_resumed
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.lines import TOKEN, Beginning
+from shardwrite.journal.lines import CLAIM, TOKEN, Beginning
 from shardwrite.journal.receipt import (
     Receipt,
     UpdateEntry,
@@ -91,18 +93,18 @@ from shardwrite.journal.rundir import (
     remove_empty,
     run_in,
 )
-from shardwrite.journal.undo import Change, OldBytes, change_in_place, recover_changes, shard_claim
-from shardwrite.journal.wing_states import CONSUMES
-from shardwrite.place.framed import write_framed
+from shardwrite.place.checks import CONSUMES
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, ShardWindow
-from shardwrite.read.signatures import signature_of
-from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Bounded, Capability, ObjectWriter, Store
 from shardwrite.stores.editing import NO_ROOM, give_room, needing
-from shardwrite.stores.looking import as_store_error, is_there, listed
+from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+
+if TYPE_CHECKING:
+    from shardwrite.journal.undo import Change
+    from shardwrite.read.stored_shard import ExistingShard
 
 # ---- Elements beyond the shape, in shards that lie inside of it in part
 
@@ -173,6 +175,8 @@ def clear_beyond(
             except StoreError as error:
                 if error.errno not in NO_ROOM or not rights.in_place or frame is not None:
                     raise
+                from shardwrite.journal.undo import change_in_place, shard_claim  # full disks
+
                 change, version = _cleared_in_place(shard, *new), shard.reader.version
                 with shard_claim(str(rights.proof.run_path), shard.key) as claim:
                     change_in_place(claim, store, change, durability, version, rights.check)
@@ -181,6 +185,8 @@ def clear_beyond(
 
 def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
     try:
+        from shardwrite.read.stored_shard import open_shard  # for elements beyond the shape
+
         return open_shard(metadata, store, index)
     except CorruptShardError:
         return None  # verify tells of it
@@ -242,6 +248,8 @@ def _write(
         return
     layout = frame.close(nbytes)
     index = ShardIndex.build(layout.offsets, nbytes)
+    from shardwrite.place.framed import write_framed  # for shards that are files of another format
+
     write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
 
 
@@ -281,12 +289,16 @@ def _cleared_in_place(
     seal = shard.metadata.index_codec.seal(ShardIndex.build(offsets, nbytes))
     writes.append((0 if seal.prefix else end, seal.prefix or seal.suffix))
     spans = [(start, start + len(data)) for start, data in writes]
+    from shardwrite.journal.undo import Change, OldBytes  # for full disks
+
     saved = OldBytes(shard.reader, [span for span in spans if span[0] < old_nbytes])
     return Change(shard.key, old_nbytes, writes, saved, spans)
 
 
 def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
     """Frame of a shard that is a file of another format, too; None if it is a plain one."""
+    from shardwrite.read.signatures import signature_of  # for elements beyond the shape
+
     signature = signature_of(shard.metadata, shard.reader)
     if signature is None:
         return None
@@ -419,6 +431,20 @@ def forget(run: RunDirectory) -> None:
             token.unlink(missing_ok=True)
         over.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
+
+
+def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
+    """Undo all interrupted changes in place of a run.
+
+    - Raises CorruptShardError if the recovered shard has no valid index.
+    """
+    for path in listed(run_path, CLAIM):
+        if stat.S_ISDIR(mode_of(path, follow=False)):
+            from shardwrite.journal.lock import exclusive  # for changes in place
+            from shardwrite.journal.undo import recover_shard
+
+            with exclusive(path, run_path) as claim:
+                recover_shard(claim, store, metadata)
 
 
 def settle(over: RunDirectory, own_journals: str = "") -> None:

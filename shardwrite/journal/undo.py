@@ -38,7 +38,6 @@ import json
 import logging
 import math
 import os
-import stat
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,13 +53,13 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.host.stopping import TAKEOVERS, tell
+from shardwrite.journal.lines import CLAIM
 from shardwrite.stores.base import ObjectEditor, ObjectReader, Store
 from shardwrite.stores.editing import NO_ROOM, needing
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
     listed,
-    mode_of,
     open_plain,
     parse_json,
     read_file,
@@ -219,7 +218,6 @@ class Composed:
 
 _FORMAT = 1
 
-_CLAIM = "claim-"
 
 _COPY_NBYTES = 2**22
 
@@ -325,7 +323,7 @@ def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Cl
     """
     from shardwrite.journal.lock import exclusive  # for shards that are changed in place
 
-    return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
+    return exclusive(Path(run_path) / f"{CLAIM}{key.replace('/', '.')}", Path(run_path))
 
 
 def change_in_place(
@@ -396,19 +394,6 @@ def _overwrite(editor: ObjectEditor, change: Change) -> None:
     editor.cut(change.old_nbytes)
     for offset, data in change.saved:
         editor.write_at(offset, data)
-
-
-def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
-    """Undo all interrupted changes in place of a run.
-
-    - Raises CorruptShardError if the recovered shard has no valid index.
-    """
-    for path in listed(run_path, _CLAIM):
-        if stat.S_ISDIR(mode_of(path, follow=False)):
-            from shardwrite.journal.lock import exclusive  # for shards that are changed in place
-
-            with exclusive(path, run_path) as claim:
-                recover_shard(claim, store, metadata)
 
 
 def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:

@@ -22,7 +22,7 @@ from shardwrite.read.stored_array import stored_at
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.common import FILES, choose_dataset, identify, identity_text, merge_chunks
 from shardwrite.sources.zarr_array import ZarrSource
-from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import is_bucket_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import look_beside, make_way
 from shardwrite.operations.verify import how_to_mend, refuse_waiting

@@ -14,7 +14,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape, Sized
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.operations.keywords import EXISTING
 from shardwrite.options import (

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 from shardwrite._version import __version__
 from shardwrite.engines.choice import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.place.run_state import own_run_dir
 from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores.opening import is_session
@@ -63,6 +62,8 @@ def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
                 )
             return function(arguments)
         _check(given, message)
+        from shardwrite.place.run_state import own_run_dir  # for sessions
+
         with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
             into: Any = stores if isinstance(found, list | tuple) else stores[0]
             made: Any = function(replace(given, run_dir=run_dir, **{word: into}))

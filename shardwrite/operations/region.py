@@ -14,14 +14,14 @@ from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_runs import holding, refuse_unfinished
+from shardwrite.journal.holding import holding, refuse_unfinished
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.wing_states import abandon_in_place
 from shardwrite.operations.icechunk_sessions import committing
 from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import names, taken_from
+from shardwrite.place.checks import abandon_in_place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target, target_via
 from shardwrite.plan.limits import check_region

@@ -39,7 +39,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import Strategy, as_strategy
 from shardwrite.grid import Shape, ravel, unravel
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import give_up, give_up_passing

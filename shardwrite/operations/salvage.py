@@ -46,14 +46,12 @@ from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.journal.begin import begin_run
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import own_journals
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, make_way
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import end_run, list_before, present_listed
+from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
-from shardwrite.journal.undo import recover_changes
 from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES
@@ -61,7 +59,7 @@ from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
 from shardwrite.runs.old_shards import OldShards
-from shardwrite.runs.receipts import updated_receipt
+from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import resolve
 from shardwrite.stores.base import ObjectReader, ObjectWriter, Protectable, Store, Transaction
 from shardwrite.stores.directories import make_directories

@@ -30,18 +30,18 @@ from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.manifest import without_keys
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document
 from shardwrite.format.passage import passage_between
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal.begin import begin_run
-from shardwrite.journal.bucket_runs import fetched, holding
+from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import own_journals
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import Beside, begin_beside, give_up, look_beside, make_way
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.receipt import Contents, read_receipt
@@ -65,7 +65,7 @@ from shardwrite.read.census import Census, ShardState
 from shardwrite.read.compare import compare
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards, stored_sizes
-from shardwrite.read.source import SourceMetadata, as_dask, by_inner_chunks
+from shardwrite.read.source import as_dask, by_inner_chunks
 from shardwrite.read.stored_array import (
     REMEDY,
     OtherNames,
@@ -77,7 +77,7 @@ from shardwrite.read.stored_array import (
 from shardwrite.runs.given import Given, is_in_order, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.needs import check_updatable
-from shardwrite.runs.receipts import updated_receipt
+from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import all_of, needed
 from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded

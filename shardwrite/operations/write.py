@@ -27,7 +27,7 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.manifest import LIST, has_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.operations.icechunk_sessions import committing
 from shardwrite.operations.keywords import RegionArguments, StoreArguments, WriteArguments
 from shardwrite.options import taken_from

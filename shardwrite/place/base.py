@@ -29,9 +29,9 @@ from shardwrite.format.node import (
     shape_in,
 )
 from shardwrite.stores.base import Store
-from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.looking import (
     as_store_error,
+    is_bucket_url,
     is_file,
     is_there,
     mode_of,
@@ -312,6 +312,8 @@ def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bo
             )
         return store
     if is_bucket_url(store):
+        from shardwrite.stores.bucket_url import open_bucket  # for buckets
+
         known = value_of(STORAGE)
         return open_bucket(store, {**known, **storage_options}, is_read=is_read)
     url = _URL.match(store)

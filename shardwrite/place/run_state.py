@@ -153,18 +153,6 @@ def own_run_dir(run_dir: Any) -> Iterator[Any]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def refuse_run_dir(run_dir: Any) -> None:
-    """Refuse a directory for run state where the array is a directory itself."""
-    if run_dir is not None:
-        raise SpecError(
-            "is for arrays that lie in no directory; shards and run state of a directory are "
-            "renamed from one to the other, and so lie beside each other",
-            field="run_dir",
-            value=str(run_dir),
-            remedy="leave it out",
-        )
-
-
 def _scratch(store: Store) -> str:
     """A temporary directory that lives as long as the objects of a store of this process."""
     token = token_of(store.owner)

@@ -16,7 +16,6 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.run_state import private_directory, refuse_run_dir, run_state_of
 from shardwrite.seams import needed
 from shardwrite.stores.base import DURABILITIES, Capability, Store, Unguarded, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX
@@ -147,6 +146,8 @@ def in_this_process(target: Target) -> Target:
     """The target in this process, if another one made it and its run state lies in its store."""
     if not target.in_store:
         return target
+    from shardwrite.place.run_state import private_directory  # for states in buckets
+
     return replace(target, beside=Path(private_directory(os.getpid())) / target.beside.name)
 
 
@@ -199,8 +200,17 @@ def resolve_new(
 def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool = False) -> Target:
     """Place of an array, and of its run state; see `resolve_target`."""
     if isinstance(place, Directory):
-        refuse_run_dir(run_dir)
+        if run_dir is not None:
+            raise SpecError(
+                "is for arrays that lie in no directory; shards and run state of a directory are "
+                "renamed from one to the other, and so lie beside each other",
+                field="run_dir",
+                value=str(run_dir),
+                remedy="leave it out",
+            )
         return Target(place, place.beside)
+    from shardwrite.place.run_state import run_state_of  # for arrays that lie in no directory
+
     if run_dir is None and value_of(RUN_DIR) is None:
         run_dir = place.default_run_dir
     state = run_state_of(place, run_dir, is_read=is_read)

@@ -11,9 +11,8 @@ import json
 import math
 import struct
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
+from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
 from shardwrite.plan.limits import MAX_SHARDS
 
@@ -143,18 +143,6 @@ MERGED_NBYTES = 32 << 20
 Chunks = tuple[int | tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceMetadata:
-    """What a file says about an array besides its values."""
-
-    fill_value: Any = None  # of elements that were never written; None if the file does not say
-    dimension_names: tuple[str | None, ...] | None = None  # one for each axis
-    attributes: Mapping[str, JSON] = field(default_factory=dict)  # of the array
-    serializer: str | None = None  # codec of elements that are objects, such as bytes
-    # attributes by which xarray decodes values, as numbers of the types that the file has
-    typed: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-
 class Source(Protocol):
     """An array in a file that can be read region by region.
 
@@ -184,18 +172,6 @@ class Source(Protocol):
 
     def __getitem__(self, key: tuple[slice, ...]) -> npt.NDArray[Any]:
         """Read one region of the array."""
-
-
-@runtime_checkable
-class ReadsPlaces(Protocol):
-    """A source that tells which places it reads, so that none of them is changed meanwhile."""
-
-    def places_read(self) -> Iterator[tuple[Any, str, str]]:
-        """Places: a path, URL or store, the path of what is read in it, and its kind.
-
-        The kind is ``"array"`` for a Zarr array, ``"objects"`` for what lies below a path of a
-        store, and ``"file"`` for anything else.
-        """
 
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:

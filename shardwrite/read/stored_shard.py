@@ -10,8 +10,6 @@ import errno
 import itertools
 import logging
 import math
-import threading
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +23,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.host.stopping import SHARDS, tell
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Store
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, count_reread
 from shardwrite.stores.files import copy_bytes
 
 # ---- Chunks that are read once more
@@ -37,21 +35,10 @@ Open = Callable[[str], ObjectReader | None]
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-
-_counted: Counter[str] = Counter()
-
-
-def take_n_reread(token: str) -> int:
-    """Number of reads of a store that this process has made again since the last call."""
-    with _lock:
-        return _counted.pop(token, 0)
-
 
 def read_again(store: Store, key: str, error: CorruptShardError) -> None:
     """Note that an object of a store is read once more, after an error."""
-    with _lock:
-        _counted[store.token] += 1
+    count_reread(store.token)
     told = f"read a second time from the storage, past what is cached: {error}"
     tell(SHARDS, logging.WARNING, told, run="", shard=key)
 

@@ -24,10 +24,10 @@ from shardwrite.grid import Box
 from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import begin_run, differences, probe, same_source_remedy, tidied_run
-from shardwrite.journal.bucket_runs import confirm, fence_of
+from shardwrite.journal.holding import confirm, fence_of
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, make_way
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import RunDirectory

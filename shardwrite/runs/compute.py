@@ -16,7 +16,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +30,17 @@ from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import differences
-from shardwrite.journal.membership import begun_at
+from shardwrite.journal.lines import begun_at
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.plan.plan import Plan
-from shardwrite.read.array import ShardedArray
-from shardwrite.read.inspection import of_objects, ranks_of_objects
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Dated
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.write.context import GroupReport
+
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 # ---- Fusion of source tasks with the tasks that need them
 
@@ -141,6 +142,8 @@ class SourceWatch:
         if not self._is_watched:
             return 0
         session, source = self.session, self._source
+        from shardwrite.read.inspection import of_objects, ranks_of_objects  # for copies
+
         ranks = ranks_of_objects(source, str(source.store.local_root))
         times = of_objects(engine, source, ranks, _times_of)
         is_again = self._since is not None

@@ -16,8 +16,8 @@ from dask.task_spec import Task
 from shardwrite.engines.local import Engine
 from shardwrite.errors import RunEndedError
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.bucket_runs import holding
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.holding import holding
+from shardwrite.journal.lines import taking_part
 from shardwrite.place.target import in_this_process
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph

@@ -22,7 +22,7 @@ from shardwrite.errors import (
     WorkersLostError,
 )
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.replay import replay
 from shardwrite.runs.begin import begin

@@ -24,17 +24,9 @@ from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Shape
-from shardwrite.read.source import (
-    SourceMetadata,
-    as_attributes,
-    as_dask,
-    metadata_of,
-    natural_chunks,
-)
-from shardwrite.read.stored_array import check_names_in
 from shardwrite.seams import find
 
 _MASKS = ("_FillValue", "missing_value")
@@ -250,6 +242,8 @@ def _given(x: Any, field: str) -> Given:
 
         return Given(as_dask_array(x, x.metadata.grid.shards))
     if isinstance(getattr(x, "metadata", None), SourceMetadata):
+        from shardwrite.read.source import as_dask  # for other arrays than dask's
+
         return Given(as_dask(x), x.metadata)
     if isinstance(x, np.ndarray | np.generic):
         _refuse_masked(x, field)
@@ -303,6 +297,8 @@ def _of_xarray(x: Any, field: str) -> Given:
 
 def known_of_xarray(x: Any, field: str) -> SourceMetadata:
     """What a `DataArray` or `Variable` says besides its values."""
+    from shardwrite.read.source import as_attributes  # for arrays of xarray
+
     names = tuple(name if isinstance(name, str) else None for name in x.dims)
     return SourceMetadata(dimension_names=names, attributes=as_attributes(x.attrs, field))
 
@@ -350,8 +346,12 @@ def _of_zarr(x: Any, field: str) -> Given:
     if not isinstance(x, zarr.Array):
         remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
         raise _refusal(x, field, "not an array", remedy)
+    from shardwrite.read.stored_array import check_names_in  # for arrays of zarr-python
+
     check_names_in(x)
     dtype = np.dtype(x.dtype)
+    from shardwrite.read.source import metadata_of, natural_chunks
+
     array = dask.array.from_array(
         x,
         natural_chunks(x),

@@ -11,8 +11,8 @@ from shardwrite.errors import IncompleteError
 from shardwrite.grid import ravel
 from shardwrite.host.resources import set_stripes
 from shardwrite.journal.begin import find_run, tidied_run
-from shardwrite.journal.bucket_runs import holding
 from shardwrite.journal.bucket_shares import sharing
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.replay import replay

@@ -11,7 +11,6 @@ from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.place.target import Target
-from shardwrite.read.signatures import refuse_change_among
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
 from shardwrite.stores.base import Capability, Staged, Store, Unguarded, require
@@ -87,6 +86,8 @@ def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> Non
     grid = metadata.grid
     if grid.n_shards:
         ends = {(0,) * grid.ndim, tuple(n - 1 for n in grid.counts)}
+        from shardwrite.read.signatures import refuse_change_among  # for updates
+
         refuse_change_among(metadata, strategy, store, sorted(ends))
 
 

@@ -26,11 +26,11 @@ from dask.task_spec import Alias, DataNode, Task, TaskRef
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
-from shardwrite.read.source import ReadsPlaces
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.job import Job
+from shardwrite.runs.source import ReadsPlaces
 from shardwrite.stores.base import Staged, Store
-from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store
 
 # Objects of users are looked into, but not a whole program that hangs on one of them.

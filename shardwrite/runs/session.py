@@ -31,27 +31,30 @@ from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
 from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
-from shardwrite.journal.bucket_runs import fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.holding import fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import replay, sweep
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import all_listed, end_run, list_before, present_listed
-from shardwrite.journal.undo import recover_changes
+from shardwrite.journal.takeover import (
+    all_listed,
+    end_run,
+    list_before,
+    present_listed,
+    recover_changes,
+)
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
-from shardwrite.read.stored_shard import take_n_reread
 from shardwrite.runs.finished import incomplete, unreadable
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import ledger_of
-from shardwrite.runs.receipts import make_receipt
-from shardwrite.runs.result import Effort, WriteResult, result_of
+from shardwrite.runs.result import Effort, WriteResult, make_receipt, result_of
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Staged
+from shardwrite.stores.base import Staged, take_n_reread
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock

@@ -15,8 +15,9 @@ fills.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
@@ -40,6 +41,18 @@ class TaskBox:
     box: Box  # the box, in coordinates of the plan's grid
     skip: frozenset[Shape]  # positions of shards in the box that are done already
     shares_memory: bool  # whether tasks take their inputs from this process without a copy
+
+
+@runtime_checkable
+class ReadsPlaces(Protocol):
+    """A source that tells which places it reads, so that none of them is changed meanwhile."""
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """Places: a path, URL or store, the path of what is read in it, and its kind.
+
+        The kind is ``"array"`` for a Zarr array, ``"objects"`` for what lies below a path of a
+        store, and ``"file"`` for anything else.
+        """
 
 
 class ReadsArray(Protocol):

@@ -17,10 +17,9 @@ from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
-from shardwrite.read.source import ReadsPlaces
 from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
 from shardwrite.runs.kept import HOW_TO_GO_ON
-from shardwrite.runs.source import Key, TaskBox
+from shardwrite.runs.source import Key, ReadsPlaces, TaskBox
 from shardwrite.write.copying import Check, Donor, Listing, copy_group
 from shardwrite.write.tasks import rewrite_group
 

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import ShardwriteError, SourceError
+from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import Box
 from shardwrite.plan.regions import index_of_each_axis
-from shardwrite.read.source import Chunks, Source, SourceMetadata
+from shardwrite.read.source import Chunks, Source
 from shardwrite.sources.inside import FileInBucket
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]

@@ -15,8 +15,7 @@ from shardwrite.place.target import is_zip_store, resolve_place
 from shardwrite.seams import resolve
 from shardwrite.sources.inside import InsideStore
 from shardwrite.sources.registry import guess, guess_in_bucket, is_named_as_file
-from shardwrite.stores.bucket_url import is_bucket_url
-from shardwrite.stores.looking import as_store_error, local_path, opened
+from shardwrite.stores.looking import as_store_error, is_bucket_url, local_path, opened
 
 _ZIP = b"PK\x03\x04"
 

@@ -33,8 +33,8 @@ from shardwrite.seams import all_of, installed, needed
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import open_binary, require
 from shardwrite.sources.inside import FileInBucket, file_in_bucket
-from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
-from shardwrite.stores.looking import check_regular, local_path
+from shardwrite.stores.bucket_url import open_bucket
+from shardwrite.stores.looking import check_regular, is_bucket_url, local_path
 
 __all__ = ["FORMATS", "Format", "register_format"]
 

@@ -30,9 +30,15 @@ from shardwrite.read.source import metadata_of, natural_chunks
 from shardwrite.read.stored_array import check_names_in
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.common import FILES, choose_dataset, identify, identity_text
-from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
+from shardwrite.stores.bucket_url import open_bucket
 from shardwrite.stores.directories import walk
-from shardwrite.stores.looking import check_regular, parse_json, read_file, read_limit
+from shardwrite.stores.looking import (
+    check_regular,
+    is_bucket_url,
+    parse_json,
+    read_file,
+    read_limit,
+)
 from shardwrite.stores.opening import open_store
 
 

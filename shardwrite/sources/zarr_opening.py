@@ -7,7 +7,7 @@ import os
 from shardwrite.legacy.source import open_in_hierarchy
 from shardwrite.sources.base import Request, Source
 from shardwrite.sources.zarr_array import open_ as open_array
-from shardwrite.stores.bucket_url import is_bucket_url
+from shardwrite.stores.looking import is_bucket_url
 
 
 def open_(request: Request) -> Source:

@@ -17,6 +17,7 @@ import os
 import threading
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -687,3 +688,22 @@ class Store(Readable, Writable, Protocol):
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove the temporary of one attempt at an object, and return whether there was one."""
         return False
+
+
+# ---- Reads that were made again, because the bytes of the first cannot have been right
+
+
+_rereads_lock = threading.Lock()
+_rereads: Counter[str] = Counter()  # by the token of the store
+
+
+def take_n_reread(token: str) -> int:
+    """Number of reads of a store that this process has made again since the last call."""
+    with _rereads_lock:
+        return _rereads.pop(token, 0)
+
+
+def count_reread(token: str) -> None:
+    """Count a read of a store that is made again."""
+    with _rereads_lock:
+        _rereads[token] += 1

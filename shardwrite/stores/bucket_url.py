@@ -27,6 +27,7 @@ from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
@@ -197,24 +198,6 @@ def _refused_credentials(why: str, value: str) -> SpecError:
 # ---- The URL and its options
 
 
-_KINDS = {
-    "s3": "S3Store",
-    "s3a": "S3Store",
-    "gs": "GCSStore",
-    "gcs": "GCSStore",
-    "az": "AzureStore",
-    "azure": "AzureStore",
-    "abfs": "AzureStore",
-    "abfss": "AzureStore",
-}
-
-BUCKET_SCHEMES = tuple(_KINDS)
-
-"""Schemes of URLs of buckets."""
-
-
-_URL = re.compile(rf"({'|'.join(_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL)
-
 _ACCOUNT = re.compile(r"([^@:]+)@([^.@:]+)\.(?:dfs|blob)\.(?:core\.windows\.net|fabric\.[a-z.]+)")
 # Words of fsspec for options of obstore.
 _WORDS = {
@@ -257,17 +240,6 @@ class _Address:
     account: str = ""
 
 
-def is_bucket_url(text: str) -> bool:
-    """Whether a text is the URL of a bucket.
-
-    Examples
-    --------
-    >>> is_bucket_url("s3://bucket/x.zarr"), is_bucket_url("/data/x.zarr")
-    (True, False)
-    """
-    return _URL.match(text) is not None
-
-
 def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) -> BucketStore:
     """Open the store at a URL, after a first question to the service.
 
@@ -305,11 +277,11 @@ def parent_of(url: str) -> tuple[str, str]:
 
 
 def _parsed(url: str) -> _Address:
-    match = _URL.match(url)
+    match = BUCKET_URL.match(url)
     if match is None or len(match[2]) != 2:
         remedy = "give it as text, such as 's3://bucket/x.zarr'; a path object loses a slash"
         raise SpecError("not the URL of a bucket", field="store", value=url, remedy=remedy)
-    kind, bucket, prefix, account = _KINDS[match[1].lower()], match[3], match[4], ""
+    kind, bucket, prefix, account = BUCKET_KINDS[match[1].lower()], match[3], match[4], ""
     if kind == "AzureStore" and (found := _ACCOUNT.fullmatch(bucket)) is not None:
         bucket, account = found[1], found[2]
     if "@" in bucket or ":" in bucket:

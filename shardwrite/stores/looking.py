@@ -24,6 +24,38 @@ from urllib.parse import unquote_to_bytes
 from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.errors import SpecError, StoreError
 
+# ---- URLs of buckets, which are told from paths
+
+
+BUCKET_KINDS = {
+    "s3": "S3Store",
+    "s3a": "S3Store",
+    "gs": "GCSStore",
+    "gcs": "GCSStore",
+    "az": "AzureStore",
+    "azure": "AzureStore",
+    "abfs": "AzureStore",
+    "abfss": "AzureStore",
+}
+
+"""Classes of obstore by the schemes of URLs of buckets."""
+
+BUCKET_URL = re.compile(
+    rf"({'|'.join(BUCKET_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL
+)
+
+
+def is_bucket_url(text: str) -> bool:
+    """Whether a text is the URL of a bucket.
+
+    Examples
+    --------
+    >>> is_bucket_url("s3://bucket/x.zarr"), is_bucket_url("/data/x.zarr")
+    (True, False)
+    """
+    return BUCKET_URL.match(text) is not None
+
+
 # ---- Reads and writes of file descriptors
 
 

@@ -13,8 +13,7 @@ from shardwrite._lazy import if_loaded
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
-from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
-from shardwrite.stores.looking import local_path
+from shardwrite.stores.looking import BUCKET_KINDS, is_bucket_url, local_path
 from shardwrite.stores.posix import PosixStore
 
 _MEMORY = "memory://"
@@ -47,6 +46,8 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         if isinstance(text, str) and text.startswith(_MEMORY):
             return Opened(_of_zarr(_in_memory(text), is_read=is_read))
         if isinstance(text, str) and is_bucket_url(text):
+            from shardwrite.stores.bucket_url import open_bucket  # for buckets only
+
             known = value_of(STORAGE)
             return Opened(open_bucket(text, known, is_read=is_read))
         return Opened(_of_path(given))
@@ -151,7 +152,7 @@ def _of_path(given: str | os.PathLike[str]) -> PosixStore:
     text = local_path(text)
     if _URL.match(text):
         remedy = (
-            f"give a URL of {', '.join(BUCKET_SCHEMES)}, file or memory, the path of a directory, "
+            f"give a URL of {', '.join(BUCKET_KINDS)}, file or memory, the path of a directory, "
             "or zarr.storage.FsspecStore.from_url(...)"
         )
         raise SpecError("a URL of no known scheme", field="store", value=text, remedy=remedy)

@@ -30,11 +30,10 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 from shardwrite.journal.begin import begin_run
-from shardwrite.journal.bucket_runs import holding
 from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import own_journals
-from shardwrite.journal.membership import taking_part
+from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_beside, make_way
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory
@@ -44,7 +43,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.stored_shard import Backdrop, open_shard
-from shardwrite.runs.receipts import updated_receipt
+from shardwrite.runs.result import updated_receipt
 from shardwrite.stores.base import Transaction
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.assemble import EncodedUnit, assemble, revise

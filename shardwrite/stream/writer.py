@@ -25,7 +25,7 @@ from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, Sp
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal.bucket_runs import holding
+from shardwrite.journal.holding import holding
 from shardwrite.journal.neighbours import give_up_passing
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_growth, check_memory, check_whole

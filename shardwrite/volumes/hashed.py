@@ -42,7 +42,8 @@ from shardwrite.format.passage import Passage
 from shardwrite.format.placed import ScatteredChunks
 from shardwrite.grid import Box
 from shardwrite.journal.begin import find_run, refuse_other_run, tidied_run
-from shardwrite.journal.bucket_runs import fetched, holding
+from shardwrite.journal.bucket_runs import fetched
+from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory

@@ -43,8 +43,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.lines import Beginning, Entry
 from shardwrite.journal.replay import shards_of
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.read.stored_shard import take_n_reread
-from shardwrite.stores.base import Bounded, Carrying, Overlapping, Transaction
+from shardwrite.stores.base import Bounded, Carrying, Overlapping, Transaction, take_n_reread
 from shardwrite.stores.removal import Proof
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 

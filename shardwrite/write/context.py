@@ -26,14 +26,12 @@ from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import busy
 from shardwrite.journal.lines import Entry, FarJournal, JournalWriter, ensure_current, journal_for
 from shardwrite.journal.process import Process
-from shardwrite.place.run_state import private_directory
-from shardwrite.read.array import ShardedArray
-from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores.base import Capability, Store
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence
+    from shardwrite.read.array import ShardedArray
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
@@ -83,6 +81,8 @@ class Presence:
     def _stored(self, index: Shape) -> npt.NDArray[np.bool_] | None:
         """Which inner chunks of a shard are stored, by rank; None if it has no object."""
         if index not in self._kept:
+            from shardwrite.read.stored_shard import open_shard  # for updates
+
             shard = open_shard(self._array.metadata, self._array.store, index)
             if shard is None:
                 self._kept[index] = None
@@ -228,6 +228,8 @@ class WriteSpec:
 
     def part_file(self) -> Path:
         """Path of a new part file, which only tasks in this process need if it `is_far`."""
+        from shardwrite.place.run_state import private_directory  # for tasks on other hosts
+
         above = Path(private_directory(os.getpid()) if self.is_far else self.parts)
         return above / f"{self.attempt()}{TEMPORARY_SUFFIX}"
 

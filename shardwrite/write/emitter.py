@@ -35,14 +35,6 @@ from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.order import Placement, Ranks, Revision, Shared
 from shardwrite.format.sharding import ObjectFormat
 from shardwrite.grid import Shape
-from shardwrite.place.framed import PieceRoom, can_protect, protect, write_framed
-from shardwrite.read.signatures import (
-    Begun,
-    refuse_change,
-    refuse_change_among,
-    signature_at,
-    signature_of,
-)
 from shardwrite.stores.base import (
     Capability,
     Described,
@@ -195,6 +187,10 @@ class Emitter:
         layout = frame.close(nbytes)
         seal = self._seal(layout.offsets, nbytes)
         writer = self._create()
+        from shardwrite.place.framed import (
+            write_framed,  # for shards that are files of another format
+        )
+
         write_framed(writer, layout, seal, write, origin)
         return self._finished(writer, seal, layout.total)
 
@@ -203,6 +199,8 @@ class Emitter:
 
         Inner chunks that the frame does not keep are left out.
         """
+        from shardwrite.place.framed import PieceRoom  # for shards that are files of another format
+
         keeps, room = frame.keeps, PieceRoom(frame)
         nbytes, writer = np.full(len(keeps), -1, np.int64), None
         for whole in batches:
@@ -255,7 +253,14 @@ class Emitter:
         nbytes = min(COPIED_NBYTES, reader.nbytes)
         first = reader.read(0, nbytes)
         writer.write([first])
+        from shardwrite.read.signatures import Begun, signature_of  # for arrays that were there
+
         metadata, begun = self.spec.metadata, Begun(reader, first)
+        from shardwrite.place.framed import (  # for shards that are files of another format
+            can_protect,
+            protect,
+        )
+
         if can_protect(type(writer)) and signature_of(metadata, begun) is not None:
             protect(writer)
         del first, begun  # as much memory as one further piece takes
@@ -283,6 +288,11 @@ class Emitter:
             return
         if spec.drops_hdf5 and spec.strategy.replaces:
             return
+        from shardwrite.read.signatures import (  # for arrays that were there
+            refuse_change,
+            refuse_change_among,
+        )
+
         if self.old is None:
             refuse_change_among(spec.metadata, spec.strategy, spec.store, [self.index])
         else:
@@ -296,6 +306,8 @@ class Emitter:
             cast("Described", writer).describe("run", spec.digest)
         if spec.drops_hdf5 and spec.exists and isinstance(writer, Protectable):
             # The file that goes has no permission to write, and its successor needs one.
+            from shardwrite.read.signatures import signature_at  # for arrays that were there
+
             signature = signature_at(spec.metadata, spec.store, self.index)
             writer.protect(None if signature is None else False)
         if self.replaced is not None and Capability.CONDITIONAL in self.spec.store.capabilities:

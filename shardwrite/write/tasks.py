@@ -33,7 +33,6 @@ from shardwrite.format.frame import framing_of
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.host.resources import note_memory
 from shardwrite.host.stopping import Turn
-from shardwrite.journal.undo import recover_shard, shard_claim
 from shardwrite.plan.estimate import HELD_NBYTES
 from shardwrite.stores.base import Transaction
 from shardwrite.stores.looking import as_store_error
@@ -219,6 +218,8 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
         claim = None
         if spec.strategy.in_place:
+            from shardwrite.journal.undo import recover_shard, shard_claim  # in place
+
             claim = stack.enter_context(shard_claim(spec.run_path, key))
             recover_shard(claim, spec.store, spec.metadata)
         old = open_shard(spec.metadata, spec.store, index)
@@ -234,11 +235,8 @@ def _splice_shard(
 
     They go into a new shard if the source covers all of it, else into the existing shard.
     """
-    from shardwrite.write.assemble import (  # of shards that are assembled
-        EncodedUnit,
-        OpenedShard,
-        revise,
-    )
+    # of shards that are assembled
+    from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
 
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwrite.codecs.datatypes import PLAIN_DTYPES, fill_from_json, native_dtype, zarr_dtype
-from shardwrite.format.document import DEFAULT_COMPRESSORS
-from shardwrite.format.plain import plain_document
+from shardwrite.format.document import DEFAULT_COMPRESSORS, plain_document
 
 
 def codec(name, **configuration):

@@ -23,12 +23,12 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, StoreError
 from shardwrite.journal import lease, lock
 from shardwrite.journal.begin import find_run
+from shardwrite.journal.takeover import recover_changes
 from shardwrite.journal.undo import (
     Change,
     OldBytes,
     encode_record,
     parse_record,
-    recover_changes,
     recover_shard,
     shard_claim,
 )

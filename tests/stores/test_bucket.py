@@ -24,7 +24,8 @@ from shardwrite.place.objects import InStore
 from shardwrite.stores import Capability, bucket, open_store
 from shardwrite.stores.bucket import BucketStore, as_bucket_error, is_missing_bucket, made_again
 from shardwrite.stores.bucket_reading import Tails
-from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url, open_bucket
+from shardwrite.stores.bucket_url import _FEW_RETRIES, open_bucket
+from shardwrite.stores.looking import is_bucket_url
 
 CONDITIONS = {Capability.EXCLUSIVE, Capability.CONDITIONAL}
 AWS = {"region": "eu-central-1"}
