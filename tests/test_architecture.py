@@ -487,8 +487,8 @@ REMOVES_ITS_OWN = {
     "journal/bucket_shares.py": {"open", "discard"},  # this block's copy of a state
     "journal/takeover.py": {
         "end_run",
-        "take_away",
-        "forget",
+        "discard_run",
+        "drop_orphan",
         "_settle",
         "_move_plan",
         "make_end",

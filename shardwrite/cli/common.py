@@ -36,8 +36,8 @@ from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
 from shardwrite.read.source import as_dask
-from shardwrite.runs.given import Given
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
+from shardwrite.runs.source_array import SourceArray
 from shardwrite.slurm.client import requeue
 from shardwrite.slurm.inside import connect
 from shardwrite.sources.base import Source
@@ -141,17 +141,17 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
     identity = options.pop("source_id")
     opened = _opened(source, options)
     x = _as_given(opened, options, as_source=as_source)
-    return x if as_source else Given(x, opened.metadata), identity or opened.identity
+    return x if as_source else SourceArray(x, opened.metadata), identity or opened.identity
 
 
-def open_written(source: str, options: dict[str, Any]) -> Given:
+def open_written(source: str, options: dict[str, Any]) -> SourceArray:
     """Open the source of an array that exists, and keep what it says besides its values.
 
     The source options are removed from `options`.
     """
     del options["source_id"]
     opened = _opened(source, options)
-    return Given(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
+    return SourceArray(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
 
 
 def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:

@@ -26,7 +26,7 @@ from shardwrite.convert.keywords import (
     TreeKeywords,
 )
 from shardwrite.options import MemoryKeywords
-from shardwrite.runs.given import take
+from shardwrite.runs.source_array import as_source_array
 from shardwrite.volumes.keywords import ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import checked_axes, row_major
 from shardwrite.write.copying import TWICE
@@ -70,7 +70,7 @@ def in_order(x: Any, axes: str | None) -> Any:
     """
     n_axes = len(x.shape)
     order = [*range(n_axes)] if axes is None else row_major(checked_axes(axes, None, n_axes))
-    return x if order == [*range(n_axes)] else take(x).array.transpose(order)
+    return x if order == [*range(n_axes)] else as_source_array(x).array.transpose(order)
 
 
 # ---- Conversions

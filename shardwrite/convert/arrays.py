@@ -23,7 +23,12 @@ from shardwrite.codecs.documents import Document
 from shardwrite.convert.keywords import IN_PLACE, ReshardArguments
 from shardwrite.convert.plan import ConvertedArray, PlannedArray
 from shardwrite.convert.removal import ranks_there
-from shardwrite.convert.run import ConversionOptions, Converting, convert_array, execute_settled
+from shardwrite.convert.run import (
+    ArrayConversion,
+    ConversionOptions,
+    convert_array,
+    execute_settled,
+)
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
@@ -143,7 +148,7 @@ def make_groups(
 def consolidate(
     tree: Hierarchy,
     wanted: Callable[[Group], bool],
-    made: Sequence[tuple[str, Converting]],
+    made: Sequence[tuple[str, ArrayConversion]],
     dst: Any,
     durability: str | None,
 ) -> None:
@@ -247,7 +252,7 @@ Progress = bool | Callable[[GroupReport], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConversionRequest:
     """What a call makes of which arrays."""
 
     options: ConversionOptions  # what an array becomes
@@ -286,11 +291,11 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ConversionCall:
     """What a call asks for, beside its source."""
 
     dst: Any
-    wanted: Wanted
+    wanted: ConversionRequest
     options: PlanOptions
     run: RunOptions
     run_dir: Any
@@ -305,7 +310,7 @@ class Call:
         return self.consume or self.dst is None
 
 
-def call_of(given: ReshardArguments, *, is_store: bool = False) -> Call:
+def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCall:
     """Check the arguments of :func:`shardwrite.reshard`, and make one value of them.
 
     - `is_store`: whether the root tells of the shards.
@@ -328,9 +333,9 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> Call:
             value=given.while_growing,
             remedy="give another place for what is made, and leave out consume",
         )
-    return Call(
+    return ConversionCall(
         dst,
-        Wanted(
+        ConversionRequest(
             taken_from(given, ConversionOptions),
             Patterns.of(given.include, given.exclude),
             min_chunks,
@@ -347,11 +352,11 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class One:
+class NamedConversion:
     """The conversion of one array of a hierarchy."""
 
     name: str  # its path in the hierarchy
-    planned: Converting
+    planned: ArrayConversion
     kept: str = ""  # why its shards stay as they are; empty if they are as asked for
 
     @property
@@ -363,12 +368,14 @@ class One:
     def n_odd(self) -> int:
         """Number of chunks that are re-encoded although all others are copied."""
         passage = self.planned.passage
-        return 0 if passage is None else self.planned.source.told.n_decoded + passage.n_encoded
+        return (
+            0 if passage is None else self.planned.source.copy_limits.n_decoded + passage.n_encoded
+        )
 
     @property
     def why(self) -> tuple[str, ...]:
         """Why chunks are re-encoded, or shards are kept."""
-        passage, told = self.planned.passage, self.planned.source.told
+        passage, told = self.planned.passage, self.planned.source.copy_limits
         odd = []
         if passage is not None and passage.n_encoded:
             odd.append(passage.about_edges)
@@ -378,8 +385,8 @@ class One:
 
 
 def plan_all(
-    tree: Hierarchy, call: Call, engine: Engine, begun: Mapping[str, str] | None = None
-) -> list[One]:
+    tree: Hierarchy, call: ConversionCall, engine: Engine, begun: Mapping[str, str] | None = None
+) -> list[NamedConversion]:
     """Plan the conversion of each array, before anything is written."""
     wanted = call.wanted
     into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
@@ -414,7 +421,9 @@ def plan_all(
             options = call.options
             if call.removes_source:
                 options = keeping_names(source, options, (begun or {}).get(name))
-            made.append(One(name, convert_array(source, engine, what, options, into), kept))
+            made.append(
+                NamedConversion(name, convert_array(source, engine, what, options, into), kept)
+            )
         except ShardwriteError as error:
             if name:
                 error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
@@ -422,7 +431,7 @@ def plan_all(
     return made
 
 
-def planned(one: One, engine: Engine) -> PlannedArray:
+def planned(one: NamedConversion, engine: Engine) -> PlannedArray:
     """Facts about a conversion of one array, after a survey of its objects."""
     planned = one.planned
     array = planned.source.array
@@ -452,7 +461,7 @@ def planned(one: One, engine: Engine) -> PlannedArray:
     )
 
 
-def refuse_loss_of(sources: Sequence[StoredArray], call: Call) -> None:
+def refuse_loss_of(sources: Sequence[StoredArray], call: ConversionCall) -> None:
     """Refuse a call that loses files of another format; see `refuse_loss`."""
     if call.removes_source and not call.drop_hdf5:
         is_sharded = call.wanted.options.shards is not None
@@ -525,7 +534,7 @@ HAS_LAYOUT = "it has this layout already"
 
 
 def convert_all(
-    tree: Hierarchy, made: Sequence[One], dst: Any, call: Call, engine: Engine
+    tree: Hierarchy, made: Sequence[NamedConversion], dst: Any, call: ConversionCall, engine: Engine
 ) -> tuple[ConvertedArray, ...]:
     """Run the conversions one after the other."""
     names = [one.name for one in made]
@@ -562,7 +571,7 @@ def convert_all(
     return tuple(arrays)
 
 
-def _settled(one: One, axis: int | str | None) -> npt.NDArray[np.bool_] | None:
+def _settled(one: NamedConversion, axis: int | str | None) -> npt.NDArray[np.bool_] | None:
     """Which shards of a new array no chunk can come into any more; None if nobody writes."""
     if axis is None:
         return None

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from shardwrite.convert.arrays import (
-    Call,
-    One,
+    ConversionCall,
+    NamedConversion,
     consolidate,
     keeping_names,
     labelled,
@@ -37,7 +37,7 @@ from shardwrite.convert.removal import (
     execute_consuming,
     ranks_there,
 )
-from shardwrite.convert.run import Converting, convert_array
+from shardwrite.convert.run import ArrayConversion, convert_array
 from shardwrite.convert.swap import InPlace, layout_of, work_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
@@ -74,7 +74,7 @@ def refused(why: str, remedy: str) -> SpecError:
     )
 
 
-def consumed_path(place: Place, call: Call) -> Path:
+def consumed_path(place: Place, call: ConversionCall) -> Path:
     """Directory of a source that can be consumed, as far as is known without a look inside."""
     if call.dst is None:
         raise refused(
@@ -106,7 +106,7 @@ def consumed_path(place: Place, call: Call) -> Path:
     return place.path
 
 
-def check_target(target: Target, call: Call) -> None:
+def check_target(target: Target, call: ConversionCall) -> None:
     """Refuse a target on which no source can be consumed."""
     if target.durability(call.run.durability) == "none":
         raise refused(
@@ -121,7 +121,7 @@ def refuse_scale(source: StoredArray) -> None:
         raise refused(why, "leave consume out")
 
 
-def check_copied(one: One) -> None:
+def check_copied(one: NamedConversion) -> None:
     """Refuse a conversion that cannot copy the encoded chunks of an array as they are."""
     if one.planned.passage is None:
         whose, why = one.name and f"the chunks of {one.name!r}", ", ".join(one.planned.reasons)
@@ -147,7 +147,7 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
     return replace(found, place=place, array=array, known_identity=state.identity)
 
 
-def digest_of(made: Converting, call: Call) -> str:
+def digest_of(made: ArrayConversion, call: ConversionCall) -> str:
     """Digest of what the array becomes, and the label of a strategy; see `labelled`."""
     facts = [made.metadata.document, call.wanted.options.drop_empty]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -155,7 +155,7 @@ def digest_of(made: Converting, call: Call) -> str:
 
 
 def consume_one(
-    one: One, call: Call, target: Target, engine: Engine, state: Consumption
+    one: NamedConversion, call: ConversionCall, target: Target, engine: Engine, state: Consumption
 ) -> tuple[ConvertedArray, int]:
     """Write an array, and consume what it is made of; see `convert_and_consume`.
 
@@ -193,17 +193,19 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
 # ---- One array
 
 
-def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[ConvertedArray, int]:
+def convert_and_consume(
+    place: Place, call: ConversionCall, engine: Engine
+) -> tuple[ConvertedArray, int]:
     """Convert an array, and remove its objects as soon as what is made of them is durable.
 
     Errors are those of `consume_into`.
     """
 
-    def plan(source: StoredArray, into: Store) -> Converting:
+    def plan(source: StoredArray, into: Store) -> ArrayConversion:
         begun = layout_of(consumed_path(place, call)).get("")
         options = keeping_names(source, call.options, begun)
         made = convert_array(source, engine, call.wanted.options, options, into)
-        check_copied(One("", made))
+        check_copied(NamedConversion("", made))
         refuse_loss_of([source], call)
         return made
 
@@ -211,7 +213,10 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
 
 
 def consume_into(
-    place: Place, call: Call, engine: Engine, plan: Callable[[StoredArray, Store], Converting]
+    place: Place,
+    call: ConversionCall,
+    engine: Engine,
+    plan: Callable[[StoredArray, Store], ArrayConversion],
 ) -> tuple[ConvertedArray, int]:
     """Make an array of one that is consumed.
 
@@ -243,7 +248,7 @@ def consume_into(
                     key=str(path),
                     errno=errno.ENOENT,
                 )
-            array, n_removed = consume_one(One("", made), call, target, engine, state)
+            array, n_removed = consume_one(NamedConversion("", made), call, target, engine, state)
             work.finish()
         except ShardwriteError as error:
             if work.is_lost:
@@ -283,7 +288,7 @@ def _source_at(place: Place, path: Path) -> StoredArray:
 Consumed = tuple[tuple[ConvertedArray, ...], int]
 
 
-def is_tree(place: Place, call: Call) -> bool:
+def is_tree(place: Place, call: ConversionCall) -> bool:
     """Whether a hierarchy is to be consumed, or was consumed, and not a single array."""
     if not isinstance(place, Directory) or call.dst is None:
         return False  # which is refused as for an array
@@ -295,7 +300,7 @@ def is_tree(place: Place, call: Call) -> bool:
     return bool(_finished(place, call))
 
 
-def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
+def consume_tree(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
     """Convert a hierarchy, and remove its objects as soon as what is made of them is durable.
 
     - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
@@ -356,7 +361,11 @@ def _tree_at(place: Directory) -> Hierarchy:
 
 
 def _check(
-    path: Path, tree: Hierarchy, made: Sequence[One], targets: Mapping[str, Target], call: Call
+    path: Path,
+    tree: Hierarchy,
+    made: Sequence[NamedConversion],
+    targets: Mapping[str, Target],
+    call: ConversionCall,
 ) -> None:
     """Refuse a hierarchy that cannot be consumed."""
     for group in tree.groups:
@@ -378,7 +387,7 @@ def _check(
 
 
 def _list(
-    tree: Hierarchy, made: Sequence[One], states: Mapping[str, Consumption], path: Path
+    tree: Hierarchy, made: Sequence[NamedConversion], states: Mapping[str, Consumption], path: Path
 ) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
     if all(state.is_listed for state in states.values()):
@@ -402,10 +411,10 @@ def _list(
 
 def _consume(
     tree: Hierarchy,
-    made: Sequence[One],
+    made: Sequence[NamedConversion],
     targets: Mapping[str, Target],
     states: Mapping[str, Consumption],
-    call: Call,
+    call: ConversionCall,
     engine: Engine,
 ) -> Consumed:
     """Make the new hierarchy, and remove the old one but for its last directories."""
@@ -429,7 +438,7 @@ def _every(_: Group) -> bool:
     return True
 
 
-def _finished(place: Place, call: Call) -> tuple[ConvertedArray, ...]:
+def _finished(place: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:
     """The results if a conversion has consumed the hierarchy and ended, so that it is gone."""
     new = resolve_place(call.dst, None)
     if new.kind_for_group() != "group":

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.codecs.documents import Document
-from shardwrite.convert.arrays import HAS_LAYOUT, Call, One, convert_all, refuse_loss_of
+from shardwrite.convert.arrays import (
+    HAS_LAYOUT,
+    ConversionCall,
+    NamedConversion,
+    convert_all,
+    refuse_loss_of,
+)
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import consumption_of
 from shardwrite.convert.swap import InPlace, find_in_place
@@ -133,7 +139,11 @@ def give_back(work: InPlace) -> None:
 
 
 def convert_in_place(
-    tree: Hierarchy, made: Sequence[One], call: Call, engine: Engine, is_finished: bool
+    tree: Hierarchy,
+    made: Sequence[NamedConversion],
+    call: ConversionCall,
+    engine: Engine,
+    is_finished: bool,
 ) -> tuple[ConvertedArray, ...]:
     """Convert a hierarchy in its place, unless all of its arrays have the layout already.
 
@@ -191,7 +201,7 @@ def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
 
 
-def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:
+def _left_out(made: Sequence[NamedConversion], why: str) -> tuple[ConvertedArray, ...]:
     """The results for arrays of which nothing is left to do."""
     return tuple(
         ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
@@ -206,7 +216,7 @@ def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
     return replace(array, path=now, result=result)
 
 
-def _layout_of(made: Sequence[One], call: Call) -> Mapping[str, str]:
+def _layout_of(made: Sequence[NamedConversion], call: ConversionCall) -> Mapping[str, str]:
     """Digest of what each array becomes."""
     drops = call.wanted.options.drop_empty
     return {
@@ -217,7 +227,7 @@ def _layout_of(made: Sequence[One], call: Call) -> Mapping[str, str]:
     }
 
 
-def _check(tree: Hierarchy, call: Call) -> Path:
+def _check(tree: Hierarchy, call: ConversionCall) -> Path:
     """Path of a hierarchy that can be converted in its place."""
 
     def refused(why: str, remedy: str = "give another place for what is made of it") -> SpecError:
@@ -324,7 +334,7 @@ def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
                 yield entry
 
 
-def _compare(one: One, new: Path, call: Call) -> None:
+def _compare(one: NamedConversion, new: Path, call: ConversionCall) -> None:
     """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
     source = one.planned.source
     against: Any = source.label

@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from shardwrite.convert.arrays import Call, One, call_of, consolidate, make_groups, plan_all
+from shardwrite.convert.arrays import (
+    ConversionCall,
+    NamedConversion,
+    call_of,
+    consolidate,
+    make_groups,
+    plan_all,
+)
 from shardwrite.convert.keywords import (
     ConvertPartArguments,
     FinalizeConversionArguments,
@@ -64,8 +71,8 @@ class PlannedParts:
     """A conversion that is cut into parts, planned."""
 
     tree: Hierarchy  # the source
-    made: tuple[One, ...]  # the planned conversions of its arrays
-    call: Call
+    made: tuple[NamedConversion, ...]  # the planned conversions of its arrays
+    call: ConversionCall
 
     @property
     def raw_nbytes(self) -> int:
@@ -91,11 +98,11 @@ class PlannedParts:
         """Whether a group of the source is made anew."""
         return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
 
-    def target_of(self, one: One) -> Target:
+    def target_of(self, one: NamedConversion) -> Target:
         """Target of the conversion of one array."""
         return resolve_target(self.call.dst, one.name or None, self.call.run_dir)
 
-    def stretches(self) -> Iterator[tuple[One, Stretch]]:
+    def stretches(self) -> Iterator[tuple[NamedConversion, Stretch]]:
         """Each array, and its place among all of them."""
         before, total = 0, self.raw_nbytes
         for one in self.made:
@@ -112,7 +119,7 @@ class PlannedParts:
         prepare_jobs(jobs, engine)
 
 
-def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
+def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
     """Plan a conversion that is cut into parts. Nothing is written."""
     if call.dst is None:
         raise SpecError(
@@ -266,7 +273,7 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
 
 def _convert_one(
     parts: PlannedParts,
-    one: One,
+    one: NamedConversion,
     among: Stretch,
     which: tuple[int, int],
     engine: Engine,
@@ -293,7 +300,7 @@ def _convert_one(
 
 
 def _finish_one(
-    parts: PlannedParts, one: One, among: Stretch, n_parts: int | None, engine: Engine
+    parts: PlannedParts, one: NamedConversion, among: Stretch, n_parts: int | None, engine: Engine
 ) -> ConvertedArray:
     """Publish one array if it is whole."""
     target = parts.target_of(one)
@@ -313,11 +320,11 @@ def _finish_one(
     return _converted(one, target, result, one.n_odd)
 
 
-def _is_of(one: One, receipt: Receipt) -> bool:
+def _is_of(one: NamedConversion, receipt: Receipt) -> bool:
     return receipt.digest == one.planned.plan.digest
 
 
-def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
+def _plan_of(one: NamedConversion, run: RunDirectory, engine: Engine, call: ConversionCall) -> Plan:
     """The plan of a run that was begun, with the source of this process."""
     planned = one.planned.plan
     if accepts_source():
@@ -336,7 +343,7 @@ def _plan_of(one: One, run: RunDirectory, engine: Engine, call: Call) -> Plan:
     return replace(begun, source=planned.source, source_reruns=planned.source_reruns)
 
 
-def _n_encoded_at_edges(one: One, part: Part) -> int:
+def _n_encoded_at_edges(one: NamedConversion, part: Part) -> int:
     """Most inner chunks of a part that are re-encoded because they reach beyond the array."""
     passage, grid, n = one.planned.passage, part.plan.metadata.grid, 0
     if passage is None or not passage.n_encoded:
@@ -349,7 +356,9 @@ def _n_encoded_at_edges(one: One, part: Part) -> int:
     return n
 
 
-def _converted(one: One, target: Target, result: WriteResult, n_odd: int) -> ConvertedArray:
+def _converted(
+    one: NamedConversion, target: Target, result: WriteResult, n_odd: int
+) -> ConvertedArray:
     return ConvertedArray(
         name=one.name,
         path=target.label,
@@ -361,7 +370,9 @@ def _converted(one: One, target: Target, result: WriteResult, n_odd: int) -> Con
 
 
 def _incomplete(
-    parts: PlannedParts, failed: Sequence[tuple[One, IncompleteError]], n_parts: int | None
+    parts: PlannedParts,
+    failed: Sequence[tuple[NamedConversion, IncompleteError]],
+    n_parts: int | None,
 ) -> IncompleteError:
     """The error that names the missing shards of all arrays."""
     if len(failed) == 1:

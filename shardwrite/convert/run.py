@@ -287,7 +287,7 @@ class ConversionOptions(CodecKeywords, IndexKeywords, CopyKeywords):
 
 
 @dataclass(frozen=True, slots=True)
-class Converting:
+class ArrayConversion:
     """A conversion of one array, planned."""
 
     source: StoredArray  # the array that exists
@@ -315,7 +315,7 @@ def convert_array(
     wanted: ConversionOptions,
     options: PlanOptions,
     into: Store,
-) -> Converting:
+) -> ArrayConversion:
     """Plan the conversion of an array.
 
     - Raises ChangedError if the array has lost objects.
@@ -325,7 +325,7 @@ def convert_array(
     _refuse_scattered(source)
     check_nothing_lost(source)
     old = source.array.metadata
-    told = source.told
+    told = source.copy_limits
     if told.why_decoded and wanted.compressors == "keep":
         wanted = replace(wanted, compressors="auto")
     compressors, at = wanted.compressors, wanted.index_location
@@ -346,7 +346,7 @@ def convert_array(
     decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
     layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
-    return Converting(
+    return ArrayConversion(
         source,
         StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
         replace(made, notes=(*notes, *source.notes, *made.notes)),
@@ -431,10 +431,10 @@ def _encoded_again(
     resources: Resources,
     wanted: ConversionOptions,
     options: PlanOptions,
-) -> Converting:
+) -> ArrayConversion:
     """Plan a conversion that decodes all chunks and encodes them again."""
     old = source.array.metadata
-    told = source.told
+    told = source.copy_limits
     if told.why_decoded:
         x = as_dask(told.values).astype(old.dtype, copy=False)
     else:
@@ -449,7 +449,7 @@ def _encoded_again(
     )
     made = waves_reruns(made, x)
     made.check_fits()
-    return Converting(
+    return ArrayConversion(
         source,
         ReencodedChunks(
             x, None if source.is_foreign else source.array, drop_empty=wanted.drop_empty

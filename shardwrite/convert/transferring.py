@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.codecs.documents import Document
-from shardwrite.convert.arrays import Call, put_document
+from shardwrite.convert.arrays import ConversionCall, put_document
 from shardwrite.convert.consume import consume_into
 from shardwrite.convert.removal import WholeObjects, plan_transfer_of
-from shardwrite.convert.run import Converting
+from shardwrite.convert.run import ArrayConversion
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError, printable
 from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
@@ -627,17 +627,17 @@ def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
         )  # the info that stands there will stay
 
 
-def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
+def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Transfer:
     """Copy an array, and remove each of its objects once the copy is durable and was compared."""
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
 
-    def plan(found: StoredArray, into: Store) -> Converting:
+    def plan(found: StoredArray, into: Store) -> ArrayConversion:
         _check_source(found)
         _check_sizes(found, into, engine)
         chunks = WholeObjects(found.array)
-        return Converting(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+        return ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
 
     array, n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
     result = array.result

@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.convert.arrays import Call, convert_all, plan_all
+from shardwrite.convert.arrays import ConversionCall, convert_all, plan_all
 from shardwrite.convert.consume import consume_tree, convert_and_consume, is_tree
 from shardwrite.convert.in_place import convert_in_place, finish_in_place
 from shardwrite.convert.keywords import AUTO, IN_PLACE
@@ -113,7 +113,7 @@ def _count(given: Any) -> Any:
     return given if isinstance(given, bool) else int(given)
 
 
-def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
+def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
     """Convert an array, or a hierarchy array by array."""
     start = time.perf_counter()
     source = place_of(src)
@@ -169,13 +169,13 @@ def _attributes_of(tree: Hierarchy) -> Document:
     return attributes_of(documents[""])
 
 
-def _noted(attributes: Document, call: Call) -> Document:
+def _noted(attributes: Document, call: ConversionCall) -> Document:
     """Attributes of a root that tell of shards, or no longer do."""
     is_flat = call.wanted.options.shards is None
     return without_note(attributes) if is_flat else with_note(attributes)
 
 
-def _note(place: Place, call: Call) -> None:
+def _note(place: Place, call: ConversionCall) -> None:
     """Add the note on sharding to the root of a tree, or remove it; other changes stay."""
     is_durable = Capability.DURABLE in place.store.capabilities
     level = call.run.durability or ("full" if is_durable else "none")

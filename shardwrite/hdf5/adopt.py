@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.convert.arrays import Progress
-from shardwrite.convert.run import ConversionOptions, Converting, convert_array
+from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
 from shardwrite.engines.choice import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
@@ -271,7 +271,7 @@ class _Files:
 
     def converting(
         self, strategy: Any, memory_limit: int | str | None, target: Target, engine: Engine
-    ) -> Converting:
+    ) -> ArrayConversion:
         """Plan the copies."""
         if strategy is None:
             _check_fits(self.joined.sharded("end"), self.dataset)

@@ -39,7 +39,7 @@ from shardwrite.sources import hdf5
 from shardwrite.sources.base import SourceMetadata
 from shardwrite.sources.common import open_binary, place_text, require
 from shardwrite.sources.inside import Contents, FileInBucket, InsideStore, Member
-from shardwrite.stores.base import Told
+from shardwrite.stores.base import CopyLimits
 from shardwrite.stores.looking import as_store_error
 
 _SHUFFLE = 2  # number of this filter of HDF5
@@ -243,15 +243,15 @@ class DatasetArray:
         return bytes(encoded)
 
     @property
-    def told(self) -> Told:
+    def copy_limits(self) -> CopyLimits:
         """Facts that the document does not tell."""
         if self.codecs.why_not:
-            return Told(why_decoded=self.codecs.why_not, values=self.source)
+            return CopyLimits(why_decoded=self.codecs.why_not, values=self.source)
         foreign = self.codecs.foreign
         note = f"codecs that not every reader of v3 knows: {', '.join(foreign)}"
         n_odd = 0 if self.table is None else int(self.table.is_odd.sum())
         why_some = _WHY_SOME if n_odd else ""
-        return Told((note,) if foreign else (), "", n_odd, why_some, values=self.source)
+        return CopyLimits((note,) if foreign else (), "", n_odd, why_some, values=self.source)
 
 
 def _without_checksum(read: Callable[[], bytes]) -> bytes:
@@ -344,9 +344,9 @@ class _Tree(Contents):
         yield from ((name, "group") for name in self._groups)
         yield from ((name, "array") for name in self._names)
 
-    def told(self, name: str) -> Told:
-        """See :meth:`Contents.told`."""
-        return self._array(name).told if name in self._known else Told()
+    def copy_limits(self, name: str) -> CopyLimits:
+        """See :meth:`Contents.copy_limits`."""
+        return self._array(name).copy_limits if name in self._known else CopyLimits()
 
     def _array(self, name: str) -> DatasetArray:
         """A dataset as an array, which is made when it is first asked for."""
@@ -381,9 +381,9 @@ class _Dataset(Contents):
         """See :meth:`Contents.nodes`."""
         yield "", "array"
 
-    def told(self, name: str) -> Told:  # noqa: ARG002 (there is one)
-        """See :meth:`Contents.told`."""
-        return self._array.told
+    def copy_limits(self, name: str) -> CopyLimits:  # noqa: ARG002 (there is one)
+        """See :meth:`Contents.copy_limits`."""
+        return self._array.copy_limits
 
 
 def _array_of(place: str | FileInBucket, name: str) -> DatasetArray:

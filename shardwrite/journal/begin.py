@@ -29,14 +29,14 @@ from shardwrite.journal.rundir import RunDirectory, held, other_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
+    cancel_begin,
+    discard_run,
+    drop_orphan,
     end_run,
-    forget,
     make_end,
     refuse_consuming,
     remove_orphans,
     settle,
-    take_away,
-    take_back,
 )
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.checks import check_surroundings, check_target, refuse_in_place
@@ -144,7 +144,7 @@ def tidied_run(target: Target) -> RunDirectory | None:
         return None
     if _stands(found):
         if has_lost_array(found) and not live_holders(found.path):
-            forget(found)
+            drop_orphan(found)
         elif is_complete(found):
             end_run(found)
         else:
@@ -295,11 +295,11 @@ def begin_run(
                 return made, True
             if made is not None:
                 # Another run has ended since the target was checked.
-                take_back(made, is_claimed=True)
+                cancel_begin(made, is_claimed=True)
         elif restart and found.makes_array == intent.makes_array:
             refuse_consuming(found)
             _refuse_losing(found, intent)
-            take_away(found)
+            discard_run(found)
             restart = False
         elif found.digest == intent.digest:
             confirm(target)
@@ -339,7 +339,7 @@ def _check_alone(made: RunDirectory) -> None:
         if directory is not None:
             refuse_in_place(directory)
     except JournalError:
-        take_back(made, is_claimed=True)
+        cancel_begin(made, is_claimed=True)
         raise
 
 
@@ -348,7 +348,7 @@ def _confirm_new(made: RunDirectory) -> None:
     try:
         confirm(made.target)
     except BaseException:
-        take_back(made, is_claimed=True)
+        cancel_begin(made, is_claimed=True)
         raise
 
 
@@ -391,7 +391,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         note_failed(draft, made.path)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
-        take_back(made, is_claimed=is_claimed)
+        cancel_begin(made, is_claimed=is_claimed)
         if not isinstance(error, OSError):
             raise
         message = (

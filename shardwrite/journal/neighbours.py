@@ -27,7 +27,7 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.journal.takeover import refuse_consuming, take_away, take_back
+from shardwrite.journal.takeover import cancel_begin, discard_run, refuse_consuming
 from shardwrite.journal.trust import require_trusted
 from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
@@ -110,7 +110,7 @@ def look_beside(target: Target) -> Beside:
         return Beside(warnings=(error.message,), untrusted=error)
 
 
-def make_way(target: Target, intent: Intent, *, restart: bool) -> None:
+def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) -> None:
     """Refuse to go on beside a run that writes some of the same shards.
 
     Streams and salvages whose processes are dead are given up, because nobody can resume them.
@@ -235,11 +235,11 @@ def begin_beside(
         if is_update and planned is None:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         try:
-            make_way(target, directory.record, restart=False)
+            refuse_overlapping_runs(target, directory.record, restart=False)
         except JournalError:
             if not is_new:
                 raise
-            take_back(directory, is_claimed=True)
+            cancel_begin(directory, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
             # The pause is random so that one of the two processes is alone.
@@ -250,7 +250,7 @@ def begin_beside(
         try:
             _check_same(directory, planned)
         except JournalError:
-            take_back(directory, is_claimed=True)
+            cancel_begin(directory, is_claimed=True)
             raise
     return directory, is_new
 
@@ -290,7 +290,7 @@ def give_up(run: RunDirectory) -> None:
     if run.makes_array and not run.can_put_back:
         holders = live_holders(run.path)
         raise held(run, holders[0]) if holders else unfinished(run)
-    take_away(run)
+    discard_run(run)
 
 
 def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:

@@ -382,7 +382,7 @@ def end_run(run: RunDirectory, own_journals: str = "") -> None:
     settle(over, own_journals)
 
 
-def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
+def cancel_begin(run: RunDirectory, *, is_claimed: bool) -> None:
     """End a run that has changed nothing yet.
 
     Errors of the system are ignored, since they would hide the error for which the run is ended.
@@ -395,7 +395,7 @@ def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
             remove_empty(run.target)
 
 
-def take_away(run: RunDirectory) -> None:
+def discard_run(run: RunDirectory) -> None:
     """Give up a run, and remove the array that it was making.
 
     If the run is an update, the array and all of its shards stay; each shard is whole, either old
@@ -421,7 +421,7 @@ def refuse_consuming(run: RunDirectory) -> None:
         )
 
 
-def forget(run: RunDirectory) -> None:
+def drop_orphan(run: RunDirectory) -> None:
     """Remove a run whose array is gone. What stands in its place now is not touched."""
     over = replace(run, state=TAKEN)
     with as_store_error(str(run.path), "cannot remove"):

@@ -37,12 +37,12 @@ from shardwrite.place.directory import Directory, remove_temporaries
 from shardwrite.place.objects import InStore
 from shardwrite.stores.base import (
     Bounded,
+    MayLoseUpdates,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
     Store,
     Transaction,
-    Unguarded,
 )
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.stores.removal import Proof
@@ -155,13 +155,13 @@ class TransformerStore(Store):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`Unguarded`."""
-        return isinstance(self._inner, Unguarded) and self._inner.loses_changes
+        """See :class:`MayLoseUpdates`."""
+        return isinstance(self._inner, MayLoseUpdates) and self._inner.loses_changes
 
     def exclusively(self) -> TransformerStore:
-        """See :class:`Unguarded`."""
+        """See :class:`MayLoseUpdates`."""
         inner = self._inner
-        inner = inner.exclusively() if isinstance(inner, Unguarded) else inner
+        inner = inner.exclusively() if isinstance(inner, MayLoseUpdates) else inner
         return TransformerStore(inner, self._name)
 
     def held_nbytes(self, most_nbytes: int) -> int:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.sources.inside import Contents, InsideStore, Member, Ranges
-from shardwrite.stores.base import Told, check_key
+from shardwrite.stores.base import CopyLimits, check_key
 from shardwrite.stores.looking import open_plain, parse_json, pread_all, read_limit
 
 _BLOCK_NBYTES = 2**18  # read from the file at a time
@@ -448,14 +448,14 @@ class _Archive(Contents):
         """See :meth:`Contents.nodes`."""
         yield from self._nodes
 
-    def told(self, name: str) -> Told:
-        """See :meth:`Contents.told`."""
+    def copy_limits(self, name: str) -> CopyLimits:
+        """See :meth:`Contents.copy_limits`."""
         below = f"{name}/" if name else ""
         found = [again for again in self._directory.again if again.startswith(below)]
         shown = ", ".join(repr(again) for again in found[:_MAX_SHOWN])
         more = f" and {len(found) - _MAX_SHOWN:,} more" if len(found) > _MAX_SHOWN else ""
         note = f"the ZIP file has members of the same name, of which the last counts: {shown}{more}"
-        return Told((note,) if found else ())
+        return CopyLimits((note,) if found else ())
 
     def check_sizes(self, prefix: str, most_of: Callable[[str], int | None]) -> None:
         """See :meth:`Contents.check_sizes`.

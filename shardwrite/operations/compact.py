@@ -19,7 +19,7 @@ from shardwrite.grid import unravel
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.neighbours import look_beside, make_way
+from shardwrite.journal.neighbours import look_beside, refuse_overlapping_runs
 from shardwrite.operations.verify import how_to_mend, refuse_waiting
 from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan.limits import check_whole
@@ -197,7 +197,7 @@ def compact(
     )
     with holding(target):
         # This also restores shards that a crash has left in the middle of a change.
-        make_way(job.target, intent_of(plan, "r+"), restart=restart)
+        refuse_overlapping_runs(job.target, intent_of(plan, "r+"), restart=restart)
         before, wasteful = looked_at(target, array, above)
 
         def look() -> Ledger:

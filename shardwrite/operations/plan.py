@@ -29,7 +29,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.runs.array_plan import plan_array
-from shardwrite.runs.given import take
+from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES
 
@@ -216,7 +216,7 @@ def plan(given: PlanArguments) -> Plan:
     >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
     (4, ['c/0/0', 'c/0/1'])
     """
-    options, source = taken_from(given, PlanOptions), take(given.x)
+    options, source = taken_from(given, PlanOptions), as_source_array(given.x)
     array, engine = source.described(taken_from(given, ArrayOptions)), active_engine()
     if given.store is None:
         return plan_array(source.array, engine, array, options)

@@ -63,11 +63,11 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
 from shardwrite.read.inspection import inspect_shards, of_objects
 from shardwrite.results import Facts, Result, counted
-from shardwrite.runs.given import check_meaning, take, take_written
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -358,8 +358,8 @@ def repair(
         check_whole(array.metadata.grid, target.label)
         given = x
         if x is not None:
-            check_meaning(take(x).known, array.metadata, "x")
-            x = take_written(x, array.metadata, "x")
+            check_meaning(as_source_array(x).known, array.metadata, "x")
+            x = as_written_array(x, array.metadata, "x")
         compares = _compares(compare, run, array.metadata, has_source=x is not None)
         if not is_look:
             is_usual = isinstance(strategy, str) and strategy == "auto"

@@ -47,7 +47,7 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.journal.begin import begin_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_beside, give_up, make_way
+from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
@@ -302,7 +302,7 @@ def _begin(
         shards_from=ShardWindow(first, part.grid.counts),
     )
     own = replace(target, update=f"salvage-{name[:16]}")
-    make_way(own, intent, restart=False)
+    refuse_overlapping_runs(own, intent, restart=False)
     create = partial(
         begin_run, own, intent, metadata.text, restart=False, durability=target.durability()
     )

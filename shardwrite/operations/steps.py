@@ -29,13 +29,13 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import ArrayChunks, identity_of, plan_into, waiting
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.given import take, take_for
 from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.kept import accepts_source
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source import ChunkSource
+from shardwrite.runs.source_array import as_source_array, as_source_for
 from shardwrite.runs.stored_chunks import StoredChunks, behind, check_nothing_lost
 from shardwrite.seams import find
 from shardwrite.write.context import GroupReport
@@ -54,7 +54,7 @@ class PartSource:
     @classmethod
     def of(cls, x: Any, source_id: str | None = None) -> PartSource:
         """Take what a user has given; see `take`."""
-        return cls(x, take(x).array, source_id)
+        return cls(x, as_source_array(x).array, source_id)
 
     def chunks_for(self, plan: Plan) -> ChunkSource:
         """The chunks of a run that begins."""
@@ -75,12 +75,12 @@ class PartSource:
             own = identity_of(self.array, self.source_id)
             identity = None if accepts_source() else own
             plan = plan_begun(run, resources, self.array, identity)
-            take_for(self.array, plan.metadata, "x")
+            as_source_for(self.array, plan.metadata, "x")
             return ArrayChunks(self.array), plan
         stored = self._stored()
         identity = None if accepts_source() else self._identity_of(stored)
         plan = plan_begun(run, resources, identity=identity)
-        take_for(self.array, plan.metadata, "x")
+        as_source_for(self.array, plan.metadata, "x")
         chunks = _copies(stored, plan.metadata)
         check_nothing_lost(stored)
         sizes = plan.metadata.grid.sizes

@@ -42,7 +42,13 @@ from shardwrite.journal.documents import has_consolidated
 from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import Beside, begin_beside, give_up, look_beside, make_way
+from shardwrite.journal.neighbours import (
+    Beside,
+    begin_beside,
+    give_up,
+    look_beside,
+    refuse_overlapping_runs,
+)
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.receipt import Contents, read_receipt
 from shardwrite.journal.replay import replay
@@ -74,10 +80,10 @@ from shardwrite.read.stored_array import (
     other_names,
     stored_at,
 )
-from shardwrite.runs.given import Given, is_in_order, take_written
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.result import updated_receipt
+from shardwrite.runs.source_array import SourceArray, as_written_array, is_in_order
 from shardwrite.seams import all_of, needed
 from shardwrite.stores.looking import as_store_error, is_there, mode_of
 from shardwrite.write.comparing import compare_encoded
@@ -121,7 +127,7 @@ def _begin(target: Target, array: ShardedArray) -> RunDirectory:
         shards_from=ShardWindow((0,) * grid.ndim, grid.counts),
     )
     own = replace(target, update=f"accept-{name[:16]}")
-    make_way(own, intent, restart=False)
+    refuse_overlapping_runs(own, intent, restart=False)
     create = partial(
         begin_run,
         own,
@@ -590,21 +596,21 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         return None, None
     if not isinstance(against, str | os.PathLike):
         check_lossless(metadata, "against", type(against).__name__)
-        return None, take_written(against, metadata, "against")
+        return None, as_written_array(against, metadata, "against")
     found = stored_at(_place_of(against))
     check_names_of(found)
     given = found.array
     known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
-    if found.told.values is not None:
+    if found.copy_limits.values is not None:
         # What is compared must not be read by the places of chunks, by which it was copied.
-        values = as_dask(found.told.values).astype(given.metadata.dtype, copy=False)
+        values = as_dask(found.copy_limits.values).astype(given.metadata.dtype, copy=False)
         check_lossless(metadata, "against", str(against))
-        return None, take_written(Given(values, known), metadata, "against")
+        return None, as_written_array(SourceArray(values, known), metadata, "against")
     passage = passage_between(given.metadata, metadata)
     if passage is not None and passage.n_encoded == 0 and _is_alike(found, metadata):
         return Donor(given, passage, check=False, drop_empty=False), None
     check_lossless(metadata, "against", str(against))
-    return None, take_written(Given(by_inner_chunks(given), known), metadata, "against")
+    return None, as_written_array(SourceArray(by_inner_chunks(given), known), metadata, "against")
 
 
 def _is_alike(found: StoredArray, metadata: ArrayMetadata) -> bool:

@@ -37,10 +37,10 @@ from shardwrite.place.target import Target, is_array, resolve_new, resolve_targe
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.execute import execute
-from shardwrite.runs.given import take
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source_array import as_source_array
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
@@ -224,7 +224,7 @@ def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
 
 def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
     """Refuse a source or keywords that describe another array than the one that exists."""
-    source, shape = take(x).array, found.grid.shape
+    source, shape = as_source_array(x).array, found.grid.shape
     if source.shape != shape:
         remedy = f"give an array of shape {shape}, or the region= that it goes to"
         raise SpecError(
@@ -360,7 +360,11 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
 
         return write_into(taken_from(given, RegionArguments, store=store, name=name, region=region))
     run = taken_from(given, RunOptions, mode="w-" if mode == "a" else mode)
-    options, engine, source = taken_from(given, PlanOptions), active_engine(), take(given.x)
+    options, engine, source = (
+        taken_from(given, PlanOptions),
+        active_engine(),
+        as_source_array(given.x),
+    )
     into = target_via(resolve_new(store, name, given.run_dir, array.format), given.via)
     words.check(source.array)
     made = plan_array(source.array, engine, source.described(array), options, into.store)
@@ -454,7 +458,10 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
     for x, store_, name, region in many.each():
         where_to = (at_url(store_, given.storage_options), words.named(name), given.run_dir)
         if region is None:
-            target, taken = target_via(resolve_new(*where_to, array.format), given.via), take(x)
+            target, taken = (
+                target_via(resolve_new(*where_to, array.format), given.via),
+                as_source_array(x),
+            )
             words.check(taken.array)
             described = taken.described(array)
             made = plan_array(taken.array, engine, described, options, target.store)

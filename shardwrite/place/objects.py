@@ -32,7 +32,7 @@ from shardwrite.place.base import (
     Place,
     names_above,
 )
-from shardwrite.stores.base import Capability, Staged, Store, Transaction
+from shardwrite.stores.base import Capability, CommitsLater, Store, Transaction
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.files import write_file
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
@@ -286,7 +286,7 @@ class InStore(Place):
 
     def _hide(self, run: Owner, leaf: str, durability: str, check: Callable[[], None]) -> None:
         """Put something in the place of a document that is no document of an array."""
-        if isinstance(self.store, Staged):  # where nobody sees what happens before a commit
+        if isinstance(self.store, CommitsLater):  # where nobody sees what happens before a commit
             with self._removing(run, [leaf], check) as transaction:
                 transaction.remove(leaf)
             return

@@ -25,7 +25,7 @@ from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import Survey
 from shardwrite.seams import needed
-from shardwrite.stores.base import Told
+from shardwrite.stores.base import CopyLimits
 from shardwrite.stores.looking import as_store_error, parse_document
 
 # ---- Objects that are named like chunks of another metadata
@@ -133,7 +133,9 @@ class StoredArray:
     document: str = DOCUMENT  # key of the document that describes it
     notes: tuple[str, ...] = ()  # what a user should know of its translation
     has_fill: bool = True  # whether it has a fill value of its own
-    told: Told = field(default_factory=Told)  # which of its chunks cannot be copied, and why
+    copy_limits: CopyLimits = field(
+        default_factory=CopyLimits
+    )  # which of its chunks cannot be copied, and why
     # Its identity, if it is known from before its document was moved; else empty
     known_identity: str = ""
     # Function that returns a `Survey` of its files, if these are no objects of a Zarr array
@@ -186,9 +188,9 @@ def open_stored(source: Any) -> StoredArray:
 
 def stored_at(place: Place) -> StoredArray:
     """Open the array at a place; see `open_stored`."""
-    told = place.store.told()
+    told = place.store.copy_limits()
     if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
-        found = StoredArray(place, open_at(place), notes=told.notes, told=told)
+        found = StoredArray(place, open_at(place), notes=told.notes, copy_limits=told)
     else:
         translated = needed(
             "document", "v2", "an array of Zarr v2", field="store", value=place.label

@@ -28,10 +28,10 @@ from shardwrite.journal.holding import confirm, fence_of
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
-from shardwrite.journal.neighbours import begin_beside, give_up, make_way
+from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import take_back
+from shardwrite.journal.takeover import cancel_begin
 from shardwrite.place.checks import (
     check_surroundings,
     check_target,
@@ -44,7 +44,7 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_read
 from shardwrite.runs.session import Session
-from shardwrite.stores.base import Staged
+from shardwrite.stores.base import CommitsLater
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.spool import no_spool
 
@@ -149,7 +149,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         ):
             session.directory.make_room(session.job.durability, session.driver)
             confirm(session.job.target)
-            if isinstance(session.job.target.store, Staged):
+            if isinstance(session.job.target.store, CommitsLater):
                 session.put_document()
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
@@ -208,7 +208,7 @@ def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> 
     """Take a new run back, unless another process has joined it meanwhile."""
     with contextlib.suppress(StoreError):  # the first error is the one to report
         if all(holder.driver in own_drivers for holder in live_holders(directory.path)):
-            take_back(directory, is_claimed=True)
+            cancel_begin(directory, is_claimed=True)
 
 
 @contextlib.contextmanager
@@ -338,7 +338,7 @@ def _make_way(job: Job) -> None:
         found = tidied_run(job.target)
         if restart and found is not None and not found.makes_array:
             give_up(found)
-        make_way(job.target, intent, restart=restart)
+        refuse_overlapping_runs(job.target, intent, restart=restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
@@ -369,7 +369,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     is_known = not is_new or job.options.restart or _was_left(job)
     if found != before and not (found == planned and is_known):
         if is_new:
-            take_back(directory, is_claimed=True)
+            cancel_begin(directory, is_claimed=True)
         raise JournalError(
             f"the shape of {label} became {found} while an update of {planned} was planned; make "
             "the same call again",
@@ -441,5 +441,5 @@ def _probe_new(job: Job, directory: RunDirectory, engine: Engine) -> None:
     try:
         _probe(job, directory, engine)
     except BaseException:
-        take_back(directory, is_claimed=True)
+        cancel_begin(directory, is_claimed=True)
         raise

@@ -29,7 +29,7 @@ from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_again, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.kept import accepted, kept
+from shardwrite.runs.kept import accepted, check_finished_array
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
@@ -91,8 +91,8 @@ def execute(
 
 def finished_before(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
     """The result of a job that was finished before, after lost objects are written again."""
-    found = kept(job, engine)
-    there = found.there
+    found = check_finished_array(job, engine)
+    there = found.good_shards
     if there is None:
         if found.result is not None:
             tell_found(on_report, found.result.raw_nbytes)

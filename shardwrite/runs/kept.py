@@ -207,14 +207,14 @@ def check_kept(target: Target, engine: Engine) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FinishedArray:
     """What is left of a job that was finished before."""
 
     result: WriteResult | None = None  # its result; None if the job must be run
-    there: Ledger | None = None  # the shards that are there, if others must be written again
+    good_shards: Ledger | None = None  # the shards that are there, if others must be written again
 
 
-def kept(job: Job, engine: Engine) -> Kept:
+def check_finished_array(job: Job, engine: Engine) -> FinishedArray:
     """Look whether a job was finished before, and whether what it wrote is still there.
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
@@ -230,25 +230,29 @@ def kept(job: Job, engine: Engine) -> Kept:
     """
     result = finished(job)
     if result is None:
-        return Kept()
+        return FinishedArray()
     found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
     label = job.target.label
     if job.is_update:
         if not found.are_there:
-            return Kept() if found.is_blind and _lacks_any(job, found, engine) else Kept(result)
+            return (
+                FinishedArray()
+                if found.is_blind and _lacks_any(job, found, engine)
+                else FinishedArray(result)
+            )
         if len(found.changed) or not _covers(job, found):
             raise found.error(label)
-        return Kept()
+        return FinishedArray()
     if job.options.recheck:
         found = _with_bad(found, engine)
     if len(found.changed) or _touches(found):
         if job.options.mode == "w":
-            return Kept()
+            return FinishedArray()
         raise found.error(label)
     # A run that wrote lost shards again may have been interrupted before its end.
     if not len(found.lost) and tidied_run(job.target) is None:
-        return Kept(result)
-    return Kept(result, _there(label, engine, found))
+        return FinishedArray(result)
+    return FinishedArray(result, _there(label, engine, found))
 
 
 def _with_bad(found: _Differences, engine: Engine) -> _Differences:

@@ -29,7 +29,7 @@ from shardwrite.place.target import resolve_place
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.job import Job
 from shardwrite.runs.source import ReadsPlaces
-from shardwrite.stores.base import Staged, Store
+from shardwrite.stores.base import CommitsLater, Store
 from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store
 
@@ -249,7 +249,7 @@ def _location(store: Store) -> tuple[str, str]:
     if root is not None:
         return "", os.path.realpath(os.path.join(root, prefix))
     if not isinstance(store, if_loaded("shardwrite.stores.whole", "WholeStore")) or isinstance(
-        store, Staged
+        store, CommitsLater
     ):
         return "?", store.token.rstrip("/")
     owner: Any = _unwrapped(store.owner)

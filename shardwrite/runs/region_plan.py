@@ -33,9 +33,9 @@ from shardwrite.plan.plan import Plan
 from shardwrite.plan.regions import Region, as_region
 from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
-from shardwrite.runs.given import Given, check_meaning, take
 from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.old_shards import for_update
+from shardwrite.runs.source_array import SourceArray, as_source_array, check_meaning
 
 # ---- Values for a region, as a dask array of its box
 
@@ -159,7 +159,7 @@ def region_plan(
     check_can_update(metadata, options.strategy)
     check_updatable(target.store, options.strategy)
     repeated = scalar(x, metadata.dtype, where.casting)
-    given = take(x) if repeated is None else Given(dask.array.from_array(repeated))
+    given = as_source_array(x) if repeated is None else SourceArray(dask.array.from_array(repeated))
     _check_names(given, metadata)
     check_meaning(given.known, metadata, "x")
     source = _cast(given.array, metadata.dtype, where.casting)
@@ -249,7 +249,7 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
         )
 
 
-def _check_names(given: Given, metadata: ArrayMetadata) -> None:
+def _check_names(given: SourceArray, metadata: ArrayMetadata) -> None:
     """Refuse a source whose axes have the array's names in another order."""
     names, of_array = given.known.dimension_names, metadata.document.get("dimension_names")
     if not names or not of_array or None in names or names == tuple(of_array):

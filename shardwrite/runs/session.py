@@ -54,7 +54,7 @@ from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.result import Effort, WriteResult, make_receipt, result_of
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Staged, take_n_reread
+from shardwrite.stores.base import CommitsLater, take_n_reread
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
@@ -303,7 +303,7 @@ class Session:
     def enter(self, report: GroupReport) -> None:
         """Enter the report of a task, and remove the part files that it does not need any more."""
         store = self.job.target.store
-        if isinstance(store, Staged):
+        if isinstance(store, CommitsLater):
             for changes in report.changes:
                 store.take(changes)
         for path in report.part_files:
@@ -338,7 +338,7 @@ class Session:
 
         A `Staged` store lacks such shards if other processes have written them.
         """
-        if self.has_helpers and isinstance(self.job.target.store, Staged):
+        if self.has_helpers and isinstance(self.job.target.store, CommitsLater):
             return
         found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()

@@ -72,7 +72,7 @@ class Hdf5InBucket(RegionSource):
         if self.dtype.kind not in "biufcmM":
             return None
         store = Hdf5Store(file, part=self.values.dataset)
-        if store.told().why_decoded:
+        if store.copy_limits().why_decoded:
             return None
         view = open_at(InStore(store))
         return lambda key: np.asarray(view[key]).astype(self.dtype, copy=False)

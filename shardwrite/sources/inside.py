@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.base import Capability, ObjectReader, Store, Told, check_key, check_prefix
+from shardwrite.stores.base import (
+    Capability,
+    CopyLimits,
+    ObjectReader,
+    Store,
+    check_key,
+    check_prefix,
+)
 from shardwrite.stores.bucket_url import open_bucket, parent_of
 from shardwrite.stores.looking import PosixReader, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
@@ -295,7 +302,7 @@ class Contents(Protocol):
     def nodes(self) -> Iterator[tuple[str, str]]:
         """Names of all nodes, each with ``"group"`` or ``"array"``; the root's name is empty."""
 
-    def told(self, name: str) -> Told:
+    def copy_limits(self, name: str) -> CopyLimits:
         """Facts about an array."""
 
     def check_sizes(
@@ -383,9 +390,9 @@ class InsideStore(Store):
         """
         return self._found.contents
 
-    def told(self) -> Told:
-        """See :meth:`Store.told`."""
-        told = self.contents.told(self.prefix.rstrip("/"))
+    def copy_limits(self) -> CopyLimits:
+        """See :meth:`Store.copy_limits`."""
+        told = self.contents.copy_limits(self.prefix.rstrip("/"))
         return told if told.values is None else replace(told, values=_Values(self, told.values))
 
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:

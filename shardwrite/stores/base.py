@@ -318,7 +318,7 @@ class Described(Protocol):
 
 
 @runtime_checkable
-class Unguarded(Protocol):
+class MayLoseUpdates(Protocol):
     """A store in which an update may replace, without an error, what others have just written."""
 
     @property
@@ -363,7 +363,7 @@ class Transaction(Protocol):
 
 
 @runtime_checkable
-class Dated(Protocol):
+class HasMtime(Protocol):
     """A store of files, whose file system notes when each of them was changed."""
 
     def change_time(self, key: str) -> int:
@@ -374,7 +374,7 @@ class Dated(Protocol):
 
 
 @runtime_checkable
-class Staged(Protocol):
+class CommitsLater(Protocol):
     """A store whose objects nobody sees before a commit, which is made after the runs.
 
     The document of an array is put before its shards, and other processes hand their changes over.
@@ -390,11 +390,11 @@ class Staged(Protocol):
         """
 
     def take(self, changes: Any) -> None:
-        """Take over what a task in another process has changed; see :class:`Carrying`."""
+        """Take over what a task in another process has changed; see :class:`ReturnsChanges`."""
 
 
 @runtime_checkable
-class Carrying(Protocol):
+class ReturnsChanges(Protocol):
     """A transaction in another process than that of the commit of a `Staged` store."""
 
     def changes(self) -> Any:
@@ -437,7 +437,7 @@ class ObjectEditor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CopyLimits:
     """Facts about an array in a file that its Zarr document does not tell."""
 
     notes: tuple[str, ...] = ()  # what a user should know of it
@@ -626,9 +626,9 @@ class Store(Readable, Writable, Protocol):
         """Directory or file of this machine that holds the objects, if it is known."""
         return self.local_root
 
-    def told(self) -> Told:
+    def copy_limits(self) -> CopyLimits:
         """Facts about the array that the store has, if its document does not tell all."""
-        return Told()
+        return CopyLimits()
 
     def nodes(self) -> Sequence[tuple[str, str]] | None:
         """Paths and kinds (``"group"`` or ``"array"``) of all nodes, each after the one above it.

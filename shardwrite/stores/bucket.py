@@ -531,7 +531,7 @@ class BucketStore(WholeStore):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`Unguarded`; known after :meth:`prepare`."""
+        """See :class:`MayLoseUpdates`; known after :meth:`prepare`."""
         is_safe = Capability.CONDITIONAL in self.capabilities
         return self.is_remote and not is_safe and not self.is_exclusive
 

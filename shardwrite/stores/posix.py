@@ -247,7 +247,7 @@ class PosixStore(Store):
             return version_of(self.root / check_key(key))
 
     def change_time(self, key: str) -> int:
-        """See :class:`Dated`."""
+        """See :class:`HasMtime`."""
         with as_store_error(key, "cannot look at"):
             try:
                 return os.lstat(self.path_of(key)).st_ctime_ns

@@ -291,7 +291,7 @@ class _InFork(WholeTransaction):
     store: SessionStore
 
     def changes(self) -> Any:
-        """See :class:`Carrying`."""
+        """See :class:`ReturnsChanges`."""
         return self.store.state()
 
 

@@ -423,11 +423,11 @@ class WholeStore(Store):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`Unguarded`."""
+        """See :class:`MayLoseUpdates`."""
         return False
 
     def exclusively(self) -> Self:
-        """See :class:`Unguarded`."""
+        """See :class:`MayLoseUpdates`."""
         made = self.at("")
         made.is_exclusive = True
         return made

@@ -34,10 +34,16 @@ from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_beside, make_way
+from shardwrite.journal.neighbours import begin_beside, refuse_overlapping_runs
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import all_listed, end_run, list_before, present_listed, take_back
+from shardwrite.journal.takeover import (
+    all_listed,
+    cancel_begin,
+    end_run,
+    list_before,
+    present_listed,
+)
 from shardwrite.place.base import shape_of
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES
@@ -266,7 +272,7 @@ class Window:
         driver = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(target))
-            make_way(own, intent, restart=False)
+            refuse_overlapping_runs(own, intent, restart=False)
             directory, _ = begin_beside(own, create)
             stack.enter_context(taking_part(directory.path, driver))
             lease = stack.pop_all()
@@ -377,7 +383,7 @@ class Window:
 
     def take_back(self) -> None:
         """End the run and release the lease of a stretch in which nothing was committed."""
-        take_back(self.directory, is_claimed=True)
+        cancel_begin(self.directory, is_claimed=True)
         self.lease.close()
 
     def list_before(self) -> None:

@@ -33,12 +33,12 @@ from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.given import check_meaning, known_of_xarray
 from shardwrite.runs.job import RunOptions
 from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import KeptShards, for_update
 from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast, scalar
+from shardwrite.runs.source_array import check_meaning, known_of_xarray
 from shardwrite.stores.base import Capability, Store
 from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
 from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window

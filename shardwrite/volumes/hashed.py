@@ -47,7 +47,7 @@ from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import take_away
+from shardwrite.journal.takeover import discard_run
 from shardwrite.operations.steps import (
     ArraySteps,
     BadShards,
@@ -87,7 +87,7 @@ from shardwrite.runs.in_parts import (
     run_on,
 )
 from shardwrite.runs.job import Job, intent_of
-from shardwrite.runs.kept import check_kept, kept
+from shardwrite.runs.kept import check_finished_array, check_kept
 from shardwrite.runs.progress import OnReport, reporting, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
@@ -286,7 +286,7 @@ def remove_spool(target: Target) -> bool:
     with holding(target):
         run = tidied_run(target)
         if run is not None and not live_holders(run.path):
-            take_away(run)
+            discard_run(run)
     return run is not None
 
 
@@ -405,15 +405,15 @@ def write_scattered(
     job = Job(NoChunks(), plan, scale, spool.options)
     raw_nbytes = spool.plan.raw_nbytes
     with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
-        found = kept(job, engine)
-        if found.result is not None and found.there is None:
+        found = check_finished_array(job, engine)
+        if found.result is not None and found.good_shards is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)
         # What is in the way is refused before anything is spooled.
         if found.result is None:
             check_place(job)
         if not spool.options.restart:
-            mode = spool.options.mode if found.there is None else "r+"
+            mode = spool.options.mode if found.good_shards is None else "r+"
             refuse_other_run(scale, intent_of(plan, mode))
         with spooled(spool, engine, on_report) as chunks:
             (result,) = execute([replace(job, source=chunks)], engine, on_report)
@@ -449,7 +449,7 @@ def abandon_scale(target: Target, run_dir: Any) -> bool:
         for each in (targets.scale, targets.spool):
             run = tidied_run(each)
             if run is not None:
-                take_away(run)
+                discard_run(run)
     return True
 
 
@@ -498,7 +498,7 @@ _SHARD_NBYTES, _INDEX_NBYTES = parse_nbytes("128 MiB", "shard"), parse_nbytes("1
 
 
 @dataclass(frozen=True, slots=True)
-class _IsOfThese:
+class _InShards:
     """Whether an inner chunk of a spool belongs to some of the shards."""
 
     placed: ScatteredChunks  # all shards
@@ -511,10 +511,10 @@ class _IsOfThese:
         return any(rank in self.ranks for rank, _ in self.placed.chunks_in(inside))
 
 
-class _AllOfThese(ArrayChunks):
+class _KeepEmptyChunksOf(ArrayChunks):
     """Values of a volume, of which a spool also keeps the empty chunks of some shards."""
 
-    def __init__(self, x: dask.array.Array, kept: _IsOfThese) -> None:
+    def __init__(self, x: dask.array.Array, kept: _InShards) -> None:
         super().__init__(x)
         self._kept = kept
 
@@ -557,8 +557,8 @@ def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) ->
     with holding(targets.spool):
         run = tidied_run(targets.spool)
         is_other = run is not None and run.digest != intent_of(plan, "w-").digest
-    kept = _IsOfThese(placed, bad.ranks)
-    values = _AllOfThese(only, kept) if options.stores_empty else ArrayChunks(only)
+    kept = _InShards(placed, bad.ranks)
+    values = _KeepEmptyChunksOf(only, kept) if options.stores_empty else ArrayChunks(only)
     spool = Job(values, plan, targets.spool, replace(options.run, mode="w-", restart=is_other))
     source = replace(plan.source, identity=identity, is_stable=False)
     gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)

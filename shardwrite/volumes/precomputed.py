@@ -34,11 +34,11 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import counted, human
 from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array, resources_of, waiting
 from shardwrite.runs.execute import execute
-from shardwrite.runs.given import take
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
 from shardwrite.runs.source import ChunkSource
+from shardwrite.runs.source_array import as_source_array
 from shardwrite.runs.stored_chunks import Behind, StoredChunks, behind, check_nothing_lost
 from shardwrite.stores.base import Capability, Store
 from shardwrite.volumes.documents import ScaleTargets, change_info, has_spool, read_volume
@@ -232,7 +232,7 @@ def _in_order(x: Any, axes: Any, field: str = "x") -> tuple[dask.array.Array, st
 
     With it come its axes as they were, and the stored array behind it.
     """
-    given = take(x, field)
+    given = as_source_array(x, field)
     array = given.array
     if 0 in array.shape:
         remedy = "give an array with at least one element along each axis"

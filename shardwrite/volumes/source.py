@@ -36,7 +36,7 @@ from shardwrite.read.stored_array import StoredArray
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import FILES, identify, identity_text, merge_chunks
 from shardwrite.sources.opening import place_of
-from shardwrite.stores.base import Store, Told
+from shardwrite.stores.base import CopyLimits, Store
 from shardwrite.stores.opening import open_store
 from shardwrite.volumes.info import INFO, Scale, Volume, parse_info
 from shardwrite.volumes.reading import ScaleReader, check_key_of, read_info, volume_above
@@ -316,7 +316,7 @@ def _scale(volume: Place, place: Place, key: str) -> StoredArray:
         INFO,
         (f"axes: {', '.join(map(str, source.metadata.dimension_names or ()))}",),
         has_fill=False,
-        told=Told(why_decoded=_WHY, values=source),
+        copy_limits=CopyLimits(why_decoded=_WHY, values=source),
         known_identity=source.identity,
         survey=partial(_survey, source, scale, metadata.grid.counts),
     )

@@ -43,7 +43,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.lines import Beginning, Entry
 from shardwrite.journal.replay import shards_of
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.stores.base import Bounded, Carrying, Overlapping, Transaction, take_n_reread
+from shardwrite.stores.base import Bounded, Overlapping, ReturnsChanges, Transaction, take_n_reread
 from shardwrite.stores.removal import Proof
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -253,7 +253,7 @@ def _try_shards(
     except ShardwriteError as error:
         return _committed(spec, written, transaction), error
     finally:
-        if isinstance(transaction, Carrying):
+        if isinstance(transaction, ReturnsChanges):
             progress.changes.append(transaction.changes())
     return written, None
 

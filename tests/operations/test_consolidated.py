@@ -18,7 +18,7 @@ from shardwrite import RunEndedError, ShardWriter
 from shardwrite.convert import in_place, swap
 from shardwrite.journal import lock, rundir
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.takeover import take_away
+from shardwrite.journal.takeover import discard_run
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_target
 
@@ -203,7 +203,7 @@ def test_a_replacement_that_is_given_up(path, publish):
     with pytest.raises(OSError, match="tape"):
         replace(failing(), path, publish=publish)
     assert (seen(path) is None) == (publish == "last")
-    take_away(find_run(resolve_target(path, None)))
+    discard_run(find_run(resolve_target(path, None)))
     check(path, OLD)
 
 
@@ -212,7 +212,7 @@ def test_a_replacement_that_is_given_up_before_it_has_begun(path, monkeypatch):
     with pytest.raises(KillError):
         replace(da.from_array(NEW, chunks=7), path)
     assert seen(path) is None
-    take_away(find_run(resolve_target(path, None)))
+    discard_run(find_run(resolve_target(path, None)))
     check(path, OLD)
 
 

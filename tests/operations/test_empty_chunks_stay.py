@@ -8,7 +8,7 @@ import obstore
 import pytest
 
 import shardwrite
-from shardwrite.volumes.hashed import _IsOfThese
+from shardwrite.volumes.hashed import _InShards
 
 SCATTERED = {
     "preshift_bits": 0,
@@ -121,7 +121,7 @@ def test_only_chunks_of_the_bad_shards_are_spooled(tmp_path, x):
         x, tmp_path / "v", axes="zyx", resolution=(1, 1, 1), chunks=2, sharding=SCATTERED
     )
     placed = shardwrite.open_sharded(tmp_path / "v" / "1_1_1").metadata.placed
-    is_kept = _IsOfThese(placed, frozenset({0, 2}))
+    is_kept = _InShards(placed, frozenset({0, 2}))
     from shardwrite.grid import Box
 
     starts = [(a, b, c) for a in range(0, 8, 2) for b in range(0, 8, 2) for c in range(0, 8, 2)]

@@ -12,7 +12,7 @@ import zarr
 
 import shardwrite
 from shardwrite import SpecError
-from shardwrite.runs.given import take
+from shardwrite.runs.source_array import as_source_array
 from shardwrite.sources import open_source
 
 VALUES = np.arange(20 * 30, dtype="i4").reshape(20, 30)
@@ -165,7 +165,7 @@ def test_what_can_be_sliced_is_read_when_it_is_needed():
     x = Sliced(VALUES)
     assert shardwrite.plan(x, **SIZES).n_shards == 6
     assert x.n_read == 0
-    assert take(x).array[:2].compute().tolist() == VALUES[:2].tolist()
+    assert as_source_array(x).array[:2].compute().tolist() == VALUES[:2].tolist()
     assert x.n_read <= VALUES.size
 
 

@@ -14,7 +14,7 @@ import pytest
 from shardwrite import StoreError
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import Lease, live_holders
-from shardwrite.journal.takeover import take_away
+from shardwrite.journal.takeover import discard_run
 from shardwrite.place.base import kind_of
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import looking
@@ -94,7 +94,7 @@ def test_a_run_whose_leases_cannot_be_listed_is_not_taken_away(tmp_path, number)
             with pytest.raises(StoreError):
                 live_holders(run.path)
             with pytest.raises(StoreError):
-                take_away(run)
+                discard_run(run)
         assert run.path.is_dir()
         assert find_run(run.target).run == run.run
 

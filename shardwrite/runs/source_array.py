@@ -47,7 +47,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SourceArray:
     """An array that a user has given."""
 
     array: dask.array.Array  # its values
@@ -84,11 +84,11 @@ class Given:
         return layout
 
 
-def take(x: Any, field: str = "x") -> Given:
+def as_source_array(x: Any, field: str = "x") -> SourceArray:
     """Make a dask array of what a user has given.
 
     - `x`: A dask array, a numpy array, a `zarr.Array`, an `xarray.DataArray` or a source of
-      :mod:`shardwrite.sources`. It may also be a `Given`, which was taken before. Another
+      :mod:`shardwrite.sources`. It may also be a `SourceArray`, which was taken before. Another
       collection of dask needs a shape and a dtype. Any other object needs ``__array__`` and a
       shape.
     """
@@ -145,13 +145,13 @@ def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) ->
         )
 
 
-def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+def as_source_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     """Make a dask array of what a user has given as the values of an array that exists.
 
     The byte order of the dtypes may differ. If the inner chunks of the array come from everywhere
     in another one, the values are those of the other; see `ScatteredChunks`.
     """
-    source = take(x, field).array
+    source = as_source_array(x, field).array
     shape, dtype = metadata.values_shape, metadata.dtype
     if isinstance(metadata.placed, ScatteredChunks) and source.shape == (1, *shape):
         source = source[0]
@@ -201,13 +201,13 @@ def is_in_order(metadata: ArrayMetadata, names: Sequence[str | None] | None, fie
     return _source_axes(metadata, names, metadata.grid.shape, field) is None
 
 
-def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+def as_written_array(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
     """Make a dask array of what a user has given as the array that was written, or one like it.
 
     The axes of what was written may have had another order; see `SourceAxes`. They are put into
     the order of the array.
     """
-    given = take(x, field)
+    given = as_source_array(x, field)
     source = given.array
     names = given.known.dimension_names or _names_of(x)
     axes = _source_axes(metadata, names, source.shape, field)
@@ -216,7 +216,7 @@ def take_written(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Arra
         source = source.transpose([*left_out, *(axis for axis in axes if axis is not None)])
         source = source[(0,) * len(left_out)]
         source = source[tuple(np.newaxis if axis is None else slice(None) for axis in axes)]
-    return take_for(source, metadata, field)
+    return as_source_for(source, metadata, field)
 
 
 def _names_of(x: Any) -> Sequence[str | None] | None:
@@ -227,11 +227,11 @@ def _names_of(x: Any) -> Sequence[str | None] | None:
     return found
 
 
-def _given(x: Any, field: str) -> Given:
-    if isinstance(x, Given):
+def _given(x: Any, field: str) -> SourceArray:
+    if isinstance(x, SourceArray):
         return x
     if isinstance(x, dask.array.Array):
-        return Given(x)
+        return SourceArray(x)
     packages = {kind.__module__.partition(".")[0] for kind in type(x).__mro__}
     if "xarray" in packages:
         return _of_xarray(x, field)
@@ -240,16 +240,16 @@ def _given(x: Any, field: str) -> Given:
     if isinstance(x, if_loaded("shardwrite.read.array", "ShardedArray")):
         from shardwrite.read.array import as_dask_array  # for arrays that are open
 
-        return Given(as_dask_array(x, x.metadata.grid.shards))
+        return SourceArray(as_dask_array(x, x.metadata.grid.shards))
     if isinstance(getattr(x, "metadata", None), SourceMetadata):
         from shardwrite.read.source import as_dask  # for other arrays than dask's
 
-        return Given(as_dask(x), x.metadata)
+        return SourceArray(as_dask(x), x.metadata)
     if isinstance(x, np.ndarray | np.generic):
         _refuse_masked(x, field)
-        return Given(_in_memory(x))
+        return SourceArray(_in_memory(x))
     if is_dask_collection(x):
-        return Given(_of_collection(x, field))
+        return SourceArray(_of_collection(x, field))
     shape = _shape_of(x)
     if shape is not None and hasattr(type(x), "__array__"):
         _refuse_other_blocks(x, field, is_given=True)
@@ -262,15 +262,15 @@ def _given(x: Any, field: str) -> Given:
     dtype = getattr(dtype, "numpy_dtype", dtype)  # as tensorstore calls it
     # The columns of a table are no axis that can be sliced by numbers.
     if isinstance(dtype, np.dtype) and hasattr(x, "__getitem__") and not hasattr(x, "iloc"):
-        return Given(_by_slices(x, shape, dtype))
+        return SourceArray(_by_slices(x, shape, dtype))
     values = np.asarray(x)
     if values.shape != shape:
         why = f"its shape is {shape}, and numpy makes an array of shape {values.shape} of it"
         raise _refusal(x, field, why, _REMEDY)
-    return Given(_in_memory(values))
+    return SourceArray(_in_memory(values))
 
 
-def _of_xarray(x: Any, field: str) -> Given:
+def _of_xarray(x: Any, field: str) -> SourceArray:
     """A `DataArray` or `Variable`; its dimensions become names of axes."""
     variable = getattr(x, "variable", x)
     if not hasattr(type(variable), "data"):
@@ -287,7 +287,7 @@ def _of_xarray(x: Any, field: str) -> Given:
         variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
-    return Given(
+    return SourceArray(
         variable.data,
         known_of_xarray(variable, field),
         _layout_of(variable),
@@ -339,7 +339,7 @@ def _not_applied(variable: Any) -> tuple[str, ...]:
     return (*names, *(["filters"] if encoding.get("filters") else []))
 
 
-def _of_zarr(x: Any, field: str) -> Given:
+def _of_zarr(x: Any, field: str) -> SourceArray:
     """A `zarr.Array`, read by chunks of whole shards."""
     import zarr
 
@@ -359,7 +359,7 @@ def _of_zarr(x: Any, field: str) -> Given:
         meta=np.empty((0,) * x.ndim, dtype),
         inline_array=True,
     )
-    return Given(array, metadata_of(x))
+    return SourceArray(array, metadata_of(x))
 
 
 def _in_memory(x: Any) -> dask.array.Array:
