@@ -47,6 +47,7 @@ def copied(to: Path, bug: str) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "node_modules")
     for part in ("shardwrite", "tests/crash", "tests/faults", "tests/buckets", "tests/forks"):
         shutil.copytree(ROOT / part, to / part, ignore=ignored)
+    shutil.copy(ROOT / "tests/__init__.py", to / "tests")  # other packages are called "tests", too
     for place in PLACES if bug else ():
         if (place / f"{bug}.patch").exists():
             with (place / f"{bug}.patch").open() as patch:
