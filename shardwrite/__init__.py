@@ -17,43 +17,37 @@ from shardwrite.config.table import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.seams import register as _register
 
-_register(
-    "view",
-    [
-        ("card", "shardwrite.show.html:card_html"),
-        ("bar", "shardwrite.show.bar:in_notebook"),
-        ("census", "shardwrite.show.page:fragment"),
-    ],
-)
-_register("report", [("run", "shardwrite.show.make_report:report_file")])
-_register("format", [("transformer-2022", "shardwrite.legacy.transformer:FORMAT_OF_2022")])
-_register("hierarchy", [("transformer-2022", "shardwrite.legacy.place:place_in")])
-_register("document", [("v2", "shardwrite.legacy.v2:translated")])
-_register("place", [("file", "shardwrite.sources.opening:place_of")])
-_register("abandon", [("in place", "shardwrite.convert.in_place:abandon_in_place")])
-_register("job", [("slurm", "shardwrite.slurm.notes:note_job")])
-_register("strategy", [("hdf5", "shardwrite.hdf5.strategy:Hdf5")])
-_register("framing", [("hdf5", "shardwrite.hdf5.shards:Hdf5Framing")])
-_register("old shard", [("hdf5", "shardwrite.hdf5.shards:strategy_of")])
-_register("deep check", [("hdf5", "shardwrite.hdf5.shards:why_unreadable")])
-_register("file as a store", [("hdf5", "shardwrite.hdf5.reading:Hdf5Store")])
-_register("new index", [("hdf5", "shardwrite.hdf5.salvage:index_again")])
-
 _SCALE = "neuroglancer_uint64_sharded_v1"
-_register("shard-format", [(_SCALE, "shardwrite.volumes.scale:PrecomputedShards")])
-_register(
-    "serializer",
-    [
-        (f"neuroglancer_{encoding}", "shardwrite.volumes.codecs:VolumeSerializer")
-        for encoding in ("compressed_segmentation", "jpeg", "png")
-    ],
-)
-_register("source axes", [(_SCALE, "shardwrite.volumes.new:source_axes")])
-_register("steps", [(_SCALE, "shardwrite.volumes.hashed:ScaleSteps")])
-_register("foreign", [("volume", "shardwrite.volumes.reading:refuse_volume")])
-_register("not whole", [("scale", "shardwrite.volumes.hashed:refuse_waiting")])
-_register("unfinished", [("scale", "shardwrite.volumes.hashed:is_abandonable")])
-_register("give up", [("scale", "shardwrite.volumes.hashed:abandon_scale")])
+# What the wings bring: of which kind, by which name, and where it lies in this package.
+for _kind, _name, _place in (
+    ("abandon", "in place", "convert.in_place:abandon_in_place"),
+    ("place", "file", "sources.opening:place_of"),
+    ("document", "v2", "legacy.v2:translated"),
+    ("format", "transformer-2022", "legacy.transformer:FORMAT_OF_2022"),
+    ("hierarchy", "transformer-2022", "legacy.place:place_in"),
+    ("deep check", "hdf5", "hdf5.shards:why_unreadable"),
+    ("file as a store", "hdf5", "hdf5.reading:Hdf5Store"),
+    ("framing", "hdf5", "hdf5.shards:Hdf5Framing"),
+    ("new index", "hdf5", "hdf5.salvage:index_again"),
+    ("old shard", "hdf5", "hdf5.shards:strategy_of"),
+    ("strategy", "hdf5", "hdf5.strategy:Hdf5"),
+    ("foreign", "volume", "volumes.reading:refuse_volume"),
+    ("give up", "scale", "volumes.hashed:abandon_scale"),
+    ("not whole", "scale", "volumes.hashed:refuse_waiting"),
+    ("serializer", "neuroglancer_compressed_segmentation", "volumes.codecs:VolumeSerializer"),
+    ("serializer", "neuroglancer_jpeg", "volumes.codecs:VolumeSerializer"),
+    ("serializer", "neuroglancer_png", "volumes.codecs:VolumeSerializer"),
+    ("shard-format", _SCALE, "volumes.scale:PrecomputedShards"),
+    ("source axes", _SCALE, "volumes.new:source_axes"),
+    ("steps", _SCALE, "volumes.hashed:ScaleSteps"),
+    ("unfinished", "scale", "volumes.hashed:is_abandonable"),
+    ("report", "run", "show.make_report:report_file"),
+    ("view", "bar", "show.bar:in_notebook"),
+    ("view", "card", "show.html:card_html"),
+    ("view", "census", "show.page:fragment"),
+    ("job", "slurm", "slurm.notes:note_job"),
+):
+    _register(_kind, _name, f"{__name__}.{_place}")
 
 if TYPE_CHECKING:
     from shardwrite.convert.convert import (

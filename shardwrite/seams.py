@@ -19,7 +19,7 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -32,9 +32,9 @@ WINGS = "shardwrite.wings"
 _known: dict[tuple[str, str], str] = {}
 
 
-def register(kind: str, entries: Iterable[tuple[str, str]]) -> None:
-    """Add things of one kind: the name of each, and where it lies, as ``module:attribute``."""
-    _known.update({(kind, name): where for name, where in entries})
+def register(kind: str, name: str, place: str) -> None:
+    """Make known where a thing of some kind and name lies, as ``module:attribute``."""
+    _known[kind, name] = place
 
 
 def registered(kind: str) -> list[str]:

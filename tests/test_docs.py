@@ -131,9 +131,13 @@ def test_the_committed_picture_is_the_one_that_is_drawn():
 
 
 def test_every_page_is_in_the_menu():
+    """The list of decisions leads to their pages."""
     menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     made = {"reference/commands.md", "changelog.md", "architecture.md"}
-    assert menu == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    decisions = {*(DOCS / "design").glob("0*.md")}
+    assert menu == made | {str(p.relative_to(DOCS)) for p in {*DOCS.rglob("*.md")} - decisions}
+    listed = (DOCS / "design" / "README.md").read_text()
+    assert all(f"({page.name})" in listed for page in decisions)
 
 
 def test_dead_links_and_foreign_resources_are_found(tmp_path):

@@ -200,7 +200,7 @@ def test_no_name_is_lost_to_a_module_of_that_name():
 import importlib, pkgutil, sys, types, shardwrite
 for found in pkgutil.walk_packages(shardwrite.__path__, "shardwrite."):
     importlib.import_module(found.name)
-for name in ("shardwrite", "shardwrite.codecs", "shardwrite.picture", "shardwrite.plan"):
+for name in ("shardwrite", "shardwrite.engines", "shardwrite.sources", "shardwrite.stores"):
     package = sys.modules[name]
     assert not [one for one in package.__all__ if isinstance(getattr(package, one), types.ModuleType)], name
 """)

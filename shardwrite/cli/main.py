@@ -30,7 +30,7 @@ class LateCommand(click.Command):
 
     def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name)
         super().__init__(name, help=help)
-        register("command", [(name, f"shardwrite.cli.{path}")])
+        register("command", name, f"shardwrite.cli.{path}")
 
 
 class LateProgram(Program):

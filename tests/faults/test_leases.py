@@ -219,7 +219,7 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
 
 
 def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
-    x, real = oracle.source(SHAPE, (8, 8)), execute.kept
+    x, real = oracle.source(SHAPE, (8, 8)), execute.check_finished_array
 
     def kept(job, engine):
         found = real(job, engine)
@@ -228,7 +228,7 @@ def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
         write(x, tmp_path / "x", source_id="a")
         return found
 
-    monkeypatch.setattr(execute, "kept", kept)
+    monkeypatch.setattr(execute, "check_finished_array", kept)
     result = write(x, tmp_path / "x", source_id="a")
     assert result.n_resumed_shards == result.n_shards
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
