@@ -15,7 +15,7 @@ pytest.importorskip("ipykernel")
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "build" / "site-report"
-STYLE = ROOT / "shardwrite" / "notebook" / "templates" / "style.css.j2"
+STYLE = ROOT / "shardwrite" / "show" / "templates" / "style.css.j2"
 CELLS = {
     "setup": "import dask.array as da, shardwrite, sys\nx = da.ones((256, 256), chunks=64)",
     "plan": "shardwrite.plan(x, shards=64, chunks=16, dimension_names=['lat', 'lon'])",
