@@ -1,4 +1,4 @@
-"""What the start of a process costs: ``python -m benchmarks.start_up``.
+"""Measure what the start of a process costs: ``python -m benchmarks.start_up``.
 
 Each measurement is a fresh process, cases in turn, everything in the page cache, and the best of nine counts. Seconds are those of
 processors, user and system together. Ratios are to dask with zarr-python, which write the same small array. ``--without-bytecode``

@@ -42,7 +42,6 @@ volume_options = combined(
     options_of(ScaleKeywords, without=_OF_SOURCE),
     option_of(VolumeKeywords, "write_empty_chunks", help="Also store chunks that hold only zeros."),
 )
-
 """Options that describe a scale."""
 
 
@@ -110,7 +109,6 @@ conversion_options = combined(
     options_of(TreeKeywords),
     option_of(MemoryKeywords, "memory_limit"),
 )
-
 """What a conversion makes of which arrays."""
 
 _OF_PARTS = {"shards", "chunks", "compressors", "index_location"} | {
@@ -126,7 +124,6 @@ begin_options = combined(
     accept_source_option,
     durability_option,
 )
-
 """How a conversion begins."""
 
 

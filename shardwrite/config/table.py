@@ -510,7 +510,6 @@ def as_tree() -> dict[str, Any]:
 
 
 Look = Callable[[Setting[Any]], Any]
-
 """Function that gives the value of a setting in the configuration, not parsed."""
 
 _TRAVELLING = tuple(setting for setting in SETTINGS if setting.travels)

@@ -143,11 +143,9 @@ class _Where(Enum):
 
 
 AUTO: Final = _Default("auto")
-
 """Default of `shards`."""
 
 IN_PLACE: Final = _Where.IN_PLACE
-
 """Default of `dst`."""
 
 SRC = described(

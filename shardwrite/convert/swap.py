@@ -164,7 +164,6 @@ _ADOPTS = "adopts"  # key in the layout of what an older version did with files 
 _MAX_TRIES = 8
 
 _STATE_NBYTES = 512
-
 """More than the longest path of run state has, beside the path of its array."""
 
 

@@ -38,7 +38,6 @@ NOTE = (
     "Arrays of this store are sharded: a reader needs the codec sharding_indexed of Zarr v3 to "
     "open them."
 )
-
 """The note."""
 
 

@@ -141,7 +141,6 @@ _ONLY_TEXT = np.dtypes.StringDType(coerce=False)
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
 
 MOST_IN_BATCH = 2**13
-
 """Inner chunks that are encoded at a time, at most: each is an object of about 100 bytes."""
 
 
@@ -312,7 +311,6 @@ class EncodedBatch:
 
 
 Background = Callable[[Array, Box], None]
-
 """Function that fills a batch of inner chunks with stored elements, given the box they cover."""
 
 

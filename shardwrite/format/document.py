@@ -41,7 +41,6 @@ from shardwrite.seams import needed, registered
 
 
 VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
-
 """Data types by the codecs of elements of variable length."""
 
 

@@ -69,15 +69,12 @@ Coords = npt.NDArray[np.int64]
 
 
 LIST = "nonempty_chunks"
-
 """Name of the attribute with the keys."""
 
 RUNS = "nonempty_chunks_runs"
-
 """Name of the attribute with the compact form."""
 
 COMPACT_FROM = 100_000
-
 """Number of keys from which on the compact form is written."""
 
 

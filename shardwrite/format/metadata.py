@@ -42,7 +42,6 @@ from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 
 
 MOST = 2**63 - 1
-
 """The longest that an axis can be in numpy, and the most bytes that an inner chunk can have."""
 
 
@@ -730,7 +729,6 @@ def _is_shard_format(codec: Codec) -> bool:
 _ENTRY_NBYTES = 16  # of an inner chunk in the index
 
 _MAKE_NO_BYTES = frozenset({"transpose", "blosc", "crc32c", "gzip", "zstd"})
-
 """Usual codecs that turn arrays into arrays, or bytes into bytes."""
 
 

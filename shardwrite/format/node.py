@@ -22,7 +22,6 @@ _OF_VALUES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
     *("units", "calendar", "flag_values", "flag_masks", "flag_meanings"),
 )
-
 """Attributes by which programs compute what a stored value means."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -33,7 +32,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "_FillValue": ("AAAAAAAA+H8=",),  # NaN, as xarray writes it
     "missing_value": ("NaN",),
 }
-
 """Values of these attributes that say what programs assume without them."""
 
 
@@ -51,11 +49,9 @@ def changed_meaning(kept: Mapping[str, object], own: Mapping[str, object]) -> st
 
 
 DATA, META = "data/root", "meta/root"
-
 """Beginnings of the keys of the objects, and of the documents, of all nodes of a hierarchy."""
 
 FORMAT = "transformer-2022"
-
 """Name of the format among the keywords."""
 
 CORE = "https://purl.org/zarr/spec/protocol/core/3.0"
@@ -87,19 +83,15 @@ def documents_of(key: str) -> list[str]:
 
 
 DOCUMENT = "zarr.json"
-
 """Key of a node's document, below the path of the node."""
 
 DOCUMENTS_OF_V2 = (".zarray", ".zgroup")
-
 """Keys of the documents of Zarr v2, which is read and never written."""
 
 ATTRIBUTES_OF_V2 = ".zattrs"
-
 """Key of the document of Zarr v2 that holds the attributes of a node."""
 
 CONSOLIDATED_OF_V2 = ".zmetadata"
-
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
 
 

@@ -30,7 +30,6 @@ __all__ = ["KEEP", "Placement", "Ranks", "Revision", "Shared", "Stored", "own_ra
 
 
 BY_CHUNK_ID = "chunk-id"
-
 """Morton order whose lowest axis is the last one. It has no name for users."""
 
 ORDER_ALIASES = {
@@ -43,7 +42,6 @@ ORDER_ALIASES = {
 }
 
 ORDERS = (*dict.fromkeys(ORDER_ALIASES.values()), BY_CHUNK_ID)
-
 """Names of all orders that this module knows."""
 
 
@@ -150,7 +148,6 @@ def _morton_boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
 Ranks = npt.NDArray[np.int64]
 
 KEEP = -2
-
 """Encoded size that marks an inner chunk which an update does not touch; -1 marks an empty one."""
 
 

@@ -150,7 +150,6 @@ class Strategy(Protocol):
 
 
 ENTRY_POINTS = "shardwrite.strategies"
-
 """Group of the entry points by which installed packages make strategies known."""
 
 _DECLARED = {name: value for name, value in vars(Strategy).items() if not name.startswith("_")}

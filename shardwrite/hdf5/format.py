@@ -255,7 +255,6 @@ def _unknown(name: str, why: str = "", remedy: str = "") -> SpecError:
 
 
 END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
-
 """By version of the superblock, the place in it of the end-of-file address, of 8 bytes.
 
 A program that opens the file for writing cuts it off at that address. Versions from 2 on have a

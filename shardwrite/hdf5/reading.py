@@ -535,7 +535,6 @@ DECODE = "write the values with shardwrite write, which decodes and encodes"
 NO_FILE = "it is no regular file"
 
 GIVE_FILES = "give files by their names, also those of a directory"
-
 """Remedy where the chunks of a dataset cannot be those of an array."""
 
 _OF_NETCDF3 = b"CDF"  # first bytes of a file

@@ -30,7 +30,6 @@ from shardwrite.read.signatures import magic_at
 from shardwrite.read.stored_shard import ExistingShard
 
 _DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-
 """What h5py raises where a file is damaged."""
 
 _SMALL_NBYTES = 65536  # files that are read at once

@@ -121,15 +121,12 @@ def has_ended(thread: threading.Thread) -> bool:
 
 
 RUNS = logging.getLogger("shardwrite.runs")
-
 """Runs that begin, are joined, go on, end or fail, and their waves."""
 
 SHARDS = logging.getLogger("shardwrite.shards")
-
 """Commits that are tried again; at the level DEBUG, each shard."""
 
 TAKEOVERS = logging.getLogger("shardwrite.takeovers")
-
 """What is done about processes that have died: their claims, changes and runs."""
 
 logging.getLogger("shardwrite").addHandler(logging.NullHandler())
@@ -161,7 +158,6 @@ def tell(
 
 
 SMALL_NBYTES = 64 * 2**10
-
 """Largest decoded size of a small shard, in bytes.
 
 Copying the bytes of a small shard takes less time than opening and renaming its file.

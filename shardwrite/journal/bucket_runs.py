@@ -281,7 +281,6 @@ class Share(Protocol):
 
 
 shares: dict[Path, Share] = {}
-
 """Work that this process does with others, by its directory of run state."""
 
 

@@ -31,7 +31,6 @@ from shardwrite.stores.looking import parse_json, read_limit
 
 
 MAX_SIZES = 2**20
-
 """Number of objects up to which sizes are kept; an update writes all of them anew."""
 
 

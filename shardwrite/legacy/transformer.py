@@ -206,7 +206,6 @@ class ChunkKeys:
 
 
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
-
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
 
 _URIS = re.compile(
@@ -228,7 +227,6 @@ _OF_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 _OWN = ("filters", _DIMENSIONS)
-
 """Attributes that are fields of a document of today."""
 
 

@@ -91,15 +91,12 @@ def _identity(store: Store, key: str) -> tuple[object, str]:
 _INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
 _LARGE_NBYTES = 2**26
-
 """A chunk of more bytes is read only after the shard was seen to be that long."""
 
 _READS_AT_ONCE = 64
-
 """Values that are asked for one by one at a time."""
 
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-
 """Errors that zarr-python's own stores turn into None where one value is asked for."""
 
 Asked = tuple[str, ChunkPlace | None, ByteRequest | None]
@@ -304,7 +301,6 @@ def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
 
 
 _AT_ONCE = 64
-
 """Indexes that a listing asks for at a time."""
 
 

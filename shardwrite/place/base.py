@@ -50,11 +50,9 @@ REPORT_NAME = "shardwrite-report.json"
 MARK_NAME = "shardwrite-run.json"
 
 STATE_PREFIX = "shardwrite-run/"
-
 """Prefix of the objects that hold the state of a run in a bucket, inside the array."""
 
 QUARANTINE_PREFIX = "shardwrite-quarantine/"
-
 """Prefix of copies of bad shards in a bucket, inside the array."""
 
 

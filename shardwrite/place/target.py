@@ -46,13 +46,11 @@ __all__ = [
 UPDATES = "updates"
 
 COMPACTION = "compaction"
-
 """Name of the directory of a compaction among those of the updates."""
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 # File systems allow 255 bytes, and directories beside the array have this suffix in addition.
 _OF_XARRAY = "__xarray_dataarray_variable__"
-
 """Name that xarray gives to a DataArray without a name, although Zarr reserves such names."""
 
 _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)

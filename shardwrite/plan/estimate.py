@@ -65,11 +65,9 @@ class Traffic:
 
 
 BATCH_NBYTES = 2 * 2**20
-
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
 
 HELD_NBYTES = 64 * 2**20
-
 """Encoded bytes of a shard that a task keeps in memory before it places them."""
 
 

@@ -30,7 +30,6 @@ from shardwrite.stores.files import copy_bytes
 
 
 Open = Callable[[str], ObjectReader | None]
-
 """Opens an object: `Store.open`, or `Store.open_again`."""
 
 T = TypeVar("T")

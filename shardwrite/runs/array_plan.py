@@ -204,7 +204,6 @@ _OF_ARRAYS: dict[str, Setting[Any]] = {
 }
 
 BY_CHUNKS = "chunks:"
-
 """Beginning of the identity of a source that has no lasting name."""
 
 

@@ -202,7 +202,6 @@ def _commit(
 
 
 _N_LOOKED_AT = 16
-
 """About so many shards of a new array are looked at when its run ends."""
 
 

@@ -78,7 +78,6 @@ def check_nothing_lost(source: StoredArray) -> None:
 
 
 Behind = StoredArray | str | None
-
 """A stored array whose chunks may pass, or why they do not; None if there is none."""
 
 

@@ -26,7 +26,6 @@ __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 
 
 _OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
-
 """What libraries raise about a damaged file. None of these is only for damage."""
 
 

@@ -100,7 +100,6 @@ UNITS = {
     for unit, name in (("m", "meter"), ("s", "second"))
     for short, prefix in _PREFIXES.items()
 } | _OTHERS
-
 """Symbols of units of length and time, and their names in UDUNITS and in OME-Zarr."""
 
 _NAMES = {name: name for name in UNITS.values()}

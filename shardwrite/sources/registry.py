@@ -104,7 +104,6 @@ def add_installed() -> None:
 
 
 FILES_IN_BUCKETS = ("hdf5", "npy", "raw", "tiff")
-
 """Names of the formats whose files are read from buckets, besides arrays of many objects."""
 
 _INFO = "info"  # of a volume of Neuroglancer

@@ -179,7 +179,6 @@ def check_prefix(prefix: str) -> str:
 
 
 DURABILITIES = ("full", "batch", "none")
-
 """Levels of durability; the first two need `Capability.DURABLE`."""
 
 

@@ -26,7 +26,6 @@ from shardwrite.stores.looking import as_store_error, is_there, mode_of, opened
 
 
 NARROW = 0o600
-
 """Mode of a file that will replace an object, until the file is complete."""
 
 _ACCESS, _DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
@@ -172,11 +171,9 @@ def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
 
 
 CONVERSION_SUFFIX = ".conversion.shardwrite"
-
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
 
 WORK_PREFIX = "work-"
-
 """How the name of a directory in it begins that one process has to itself. Another process that
 takes the work over renames it, so `make_directories` does not make it again."""
 

@@ -25,7 +25,6 @@ from shardwrite.stores.looking import as_store_error, open_plain, pwrite_all, ve
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
 """Error numbers that mean that a file cannot grow."""
 
 _KEPT_NBYTES = 5 * 2**16  # xfs makes no file or directory where fewer than some 60 blocks are free

@@ -37,7 +37,6 @@ BUCKET_KINDS = {
     "abfs": "AzureStore",
     "abfss": "AzureStore",
 }
-
 """Classes of obstore by the schemes of URLs of buckets."""
 
 BUCKET_URL = re.compile(
@@ -399,7 +398,6 @@ def _path_of_url(url: str, field: str) -> str:
 
 
 PATH_MAX = 4096
-
 """Bytes of a path that the system takes, with a zero at its end."""
 
 

@@ -27,7 +27,6 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
 SET_ASIDE = ("replaced", "array-", "removed-")
-
 """Prefixes of the names of data that a run has moved into its directory."""
 
 
@@ -220,7 +219,6 @@ def discard_open_temporaries() -> None:
 
 
 EXCLUSIVE_SCOPE = "new"
-
 """Scope of the temporaries of objects that are made only if nothing is there."""
 
 

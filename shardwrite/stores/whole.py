@@ -80,7 +80,6 @@ class InFlight:
 
 
 COPIED_AT_ONCE_NBYTES = 16 * 2**20
-
 """Bytes of an old object that are in memory at a time while they are copied."""
 
 

@@ -205,7 +205,6 @@ class Layers:
 
 
 _SHARDS = 4096
-
 """Approximate number of shards in a stretch."""
 
 

@@ -495,7 +495,6 @@ class CompressedSegmentation:
 _PREFIX = "neuroglancer_"
 
 IMAGE_SIDES = {"png": 1_000_000, "jpeg": 65_500}
-
 """Largest height and width that libpng and libjpeg take."""
 
 _MOST_IN_BLOCK = 2**32  # voxels

@@ -294,7 +294,6 @@ def remove_spool(target: Target) -> bool:
 
 
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
-
 """Attributes of a spool."""
 
 _NAMES = {"c": "channel"}

@@ -21,11 +21,9 @@ from shardwrite.volumes.sharding import MortonCode, ShardingParameters
 
 
 BLOCK_SIZE = "compressed_segmentation_block_size"
-
 """Field of the shape of a block."""
 
 QUALITY = "jpeg_quality"
-
 """Field of the quality."""
 
 DEFAULT_BLOCK = (8, 8, 8)
@@ -216,11 +214,9 @@ def _checked_quality(found: Any, least: int) -> int:
 
 
 INFO = "info"
-
 """Key of the document."""
 
 VOLUME_TYPE = "neuroglancer_multiscale_volume"
-
 """Member ``@type`` of the document."""
 
 

@@ -25,7 +25,6 @@ from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chu
 from shardwrite.volumes.sharding import TYPE, MortonCode, ShardingParameters, check_volume_index
 
 ROW_MAJOR = "czyx"
-
 """Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
 
 _COMPRESSED = ("png", "jpeg")

@@ -109,7 +109,6 @@ class ByChunkId:
 
 
 COLUMN_NBYTES = 24
-
 """Bytes that the index of a minishard has for each chunk, before it is compressed."""
 
 # Memory for each chunk while the indexes of minishards are made, as it was measured. The first
@@ -237,7 +236,6 @@ def _sizes_only(given: object) -> TypeError:
 
 
 MOST_CHUNKS = 2**27
-
 """Most chunks of a volume. Each process that writes its shards holds all ids in memory."""
 
 Ids = npt.NDArray[np.uint64]
