@@ -1,9 +1,11 @@
-"""Child processes in which a wing is missing, as if its files were not installed."""
+"""Child processes in which wings are missing, as if their files were not installed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
@@ -12,26 +14,33 @@ import sys
 sys.path.insert(0, {tests!r})
 import shape
 
+def is_blocked(name):
+    file = name.removeprefix("shardwrite.").replace(".", "/")
+    homes = {{shape.home(file + end)[0] for end in (".py", "/__init__.py")}}
+    return name in {packages!r} or (name.startswith("shardwrite.") and bool(homes & {wings!r}))
+
 class Missing:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.startswith("shardwrite."):
-            file = name.removeprefix("shardwrite.").replace(".", "/")
-            if {wing!r} in (shape.home(file + ".py")[0], shape.home(file + "/__init__.py")[0]):
-                raise ModuleNotFoundError(f"{{name}} is missing in this test", name=name)
+        if is_blocked(name):
+            raise ModuleNotFoundError(f"{{name}} is missing in this test", name=name)
 
 sys.meta_path.insert(0, Missing)
 """
 
 
-def run_without(wing: str, program: str, *words: object) -> str:
-    """What a program prints that runs without a wing."""
+def run_without(
+    wings: Collection[str], program: str, *words: object, packages: Collection[str] = ()
+) -> str:
+    """What a program prints that runs without some wings, and without packages of others."""
+    block = _BLOCK.format(tests=str(TESTS), wings={*wings}, packages={*packages})
     done = subprocess.run(
-        [sys.executable, "-c", _BLOCK.format(tests=str(TESTS), wing=wing) + program]
-        + [str(word) for word in words],
+        [sys.executable, "-c", block + program, *map(str, words)],
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -82,6 +82,6 @@ def volumes(tmp_path):
 
 def test_nothing_of_a_volume_is_overwritten(tmp_path, volumes):
     before = files(tmp_path)
-    told = run_without("volumes", PROGRAM.format(calls=CALLS), *volumes).splitlines()
+    told = run_without(["volumes"], PROGRAM.format(calls=CALLS), *volumes).splitlines()
     assert files(tmp_path) == before
     assert told == [f"refused {name}" for _ in volumes for name in CALLS]

@@ -4,7 +4,6 @@ changes, reads, checks and repairs arrays, and leaves alone what a wing has not 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,41 +11,21 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from blocked import TESTS, run_without
 
 import shardwrite
 from shardwrite.convert.removal import Consumption
 from shardwrite.convert.swap import InPlace
 
-sys.path.insert(0, str(Path(__file__).parent))
-from shape import WINGS, home, leaks_of, texts_of
+sys.path.insert(0, str(TESTS))
+from shape import WINGS
 
-ROOT = Path(__file__).parent.parent
-FILES = [name for name in texts_of(ROOT) if home(name)[0] not in ("core", "front")]
-LEAKING = {wing for wing, _ in leaks_of(texts_of(ROOT))}
-BLOCKED = [wing for wing in WINGS if wing != "front" and wing not in LEAKING]
-
-BLOCK = """
-import importlib.abc, json, sys
+BLOCKED = [wing for wing in WINGS if wing != "front"]
+HEAD = """
+import json, sys
 import numpy as np
 
-names, others = map(set, json.loads(sys.argv[1]))
-
-class Blocked(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        frame = sys._getframe(1)
-        while "importlib" in frame.f_code.co_filename:
-            frame = frame.f_back
-        if name in names and frame.f_globals.get("__name__") not in others:
-            raise ImportError(f"{name} is blocked")
-
-sys.meta_path.insert(0, Blocked())
-path = sys.argv[2]
-if others:  # a module that such a wing has imported would be found
-    from shardwrite import seams
-
-    for entry, where in list(seams._known.items()):
-        if where.partition(":")[0] in names:
-            del seams._known[entry]
+path = sys.argv[1]
 """
 
 WORK = """
@@ -87,8 +66,8 @@ shardwrite.store([d], [path + "-stored"])
 d.to_sharded_zarr(other, shards=(8, 8), chunks=(4, 4), mode="w")
 assert shardwrite.verify(parts, against=d).is_good
 assert str(shardwrite.census(other)) and str(plan)
-loaded = sorted(names & set(sys.modules))
-assert others or not loaded, loaded
+loaded = sorted(filter(is_blocked, sys.modules))
+assert not loaded, loaded
 """
 
 REFUSED = """
@@ -121,30 +100,9 @@ print(json.dumps(said))
 """
 
 
-def files_of(*wings: str) -> list[str]:
-    """Names of the modules of some wings."""
-    return [
-        f"shardwrite/{name}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in FILES
-        if home(name)[0] in wings
-    ]
-
-
 def run(program: str, path: Path, *wings: str) -> str:
-    """Run a program in a process that cannot import some wings.
-
-    As long as the core imports some wing, wings may import others.
-    """
-    blocked = json.dumps([files_of(*wings), files_of(*WINGS) if LEAKING else []])
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCK + program, blocked, str(path), *wings],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run a program in a process that cannot import some wings."""
+    return run_without(wings, HEAD + program, path, *wings)
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -215,7 +173,7 @@ calls = {
     "sources": lambda: shardwrite.verify(path, against=path + ".npy"),
 }
 try:
-    calls[sys.argv[3]]()
+    calls[sys.argv[2]]()
 except shardwrite.SpecError as error:
     print(json.dumps(str(error)))
 """
