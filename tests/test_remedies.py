@@ -73,7 +73,7 @@ _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 COVERED: dict[str, str] = {
     "Nothing is given up; {}, and make this call again": (
-        "tests/test_wings.py::test_what_is_converted_in_its_place_is_left_alone"
+        "tests/wings/test_wings.py::test_what_is_converted_in_its_place_is_left_alone"
     ),
     "since its conversion began": "tests/operations/test_in_place.py::test_a_tree_that_another_call_replaces_as_it_begins",
     ". If only the name or the time of the source has changed, and its data are the same": (
