@@ -83,9 +83,8 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
-from shardwrite.stores.base import Capability, ObjectReader, Transaction, require
+from shardwrite.stores.base import COPIED_NBYTES, Capability, ObjectReader, Transaction, require
 from shardwrite.stores.directories import fsync_directory, make_directories, walk
-from shardwrite.stores.files import COPIED_NBYTES, write_file
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -96,6 +95,7 @@ from shardwrite.stores.looking import (
     read_file,
     write_all,
 )
+from shardwrite.stores.posix import write_file
 from shardwrite.stores.removal import Proof, remove_data
 from shardwrite.write.commit import commit_shards, in_turns
 from shardwrite.write.comparing import differing

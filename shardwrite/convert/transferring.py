@@ -57,8 +57,7 @@ from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt, told_of_rereads
 from shardwrite.sources.opening import place_of
-from shardwrite.stores.base import Store
-from shardwrite.stores.files import COPIED_NBYTES
+from shardwrite.stores.base import COPIED_NBYTES, Store
 from shardwrite.stores.looking import parse_json
 from shardwrite.volumes.documents import around, replace_info
 from shardwrite.volumes.info import INFO, Scale, parse_info

@@ -55,7 +55,7 @@ _MOST_LISTS = 4  # of all objects, when a run is resumed
 
 LISTED_AT_ONCE = 1000
 
-TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
+TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket`
 
 
 def with_traffic(plan: Plan, target: Target) -> Plan:

@@ -213,7 +213,7 @@ class Repair(Result):
 def object_versions(
     engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Digests of the versions of some objects, by :meth:`Readable.version`.
+    """Digests of the versions of some objects, by :meth:`Store.version`.
 
     - `ranks`: int64, shape (n,). Row-major ranks of the shards.
     """

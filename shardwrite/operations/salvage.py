@@ -25,7 +25,6 @@ array: the directory of this process would be removed at its exit.
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,9 +60,15 @@ from shardwrite.read.signatures import signature_of
 from shardwrite.runs.old_shards import OldShards
 from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import resolve
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Protectable, Store, Transaction
+from shardwrite.stores.base import (
+    ObjectReader,
+    Store,
+    Transaction,
+    changed_meanwhile,
+    copy_bytes,
+    open_there,
+)
 from shardwrite.stores.directories import make_directories
-from shardwrite.stores.files import COPIED_NBYTES, copy_bytes
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
@@ -89,10 +94,7 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
 
 
 def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:
-    reader = target.store.open(key)
-    if reader is None:
-        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
-    with reader:
+    with open_there(target.store, key) as reader:
         data = reader.read(0, reader.nbytes)
     target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
     return f"{target.label}/{leaf}"
@@ -136,11 +138,6 @@ class NewIndex:
             if first < last:
                 found[first - offset : last - offset] = data[first - at : last - at]
         return found
-
-    def write(self, writer: ObjectWriter) -> None:
-        """Append the whole of it to a new object."""
-        for start in range(0, self.nbytes, COPIED_NBYTES):
-            writer.write([self.read(start, min(COPIED_NBYTES, self.nbytes - start))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,10 +394,7 @@ class _Salvage:
         """Commit the whole part of a shard; a shard that has no torn tail stays as it is."""
         metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
-        reader = store.open(key)
-        if reader is None:
-            raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
-        with reader:
+        with open_there(store, key) as reader:
             state = _whole_state(metadata, store, reader, index, (self.known, self.kinds))
             if state is None:
                 return self._whole(index, key, reader)
@@ -409,9 +403,8 @@ class _Salvage:
             copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
             if isinstance(state, NewIndex):
-                state.write(writer)
-                if isinstance(writer, Protectable):
-                    writer.protect(True)
+                copy_bytes(state, writer, state.nbytes)
+                writer.protect(True)
                 facts = _facts_of(metadata, key, state, state.nbytes)
                 how = f"a new index was made from the dataset {state.dataset!r}, {_BY_DATASET}"
                 text = f"{key}: {how}; the file before is {copy}"
@@ -423,7 +416,7 @@ class _Salvage:
 
             def check() -> None:
                 if store.version(key) != reader.version:
-                    raise _changed(key)
+                    raise changed_meanwhile(key)
 
             writer.finish(check)
             told[index] = text
@@ -441,11 +434,7 @@ class _Salvage:
                 self.known.nbytes[rank],
                 self.known.index_crcs[rank],
             ):
-                raise _changed(key)  # the journal may only list shards that the run has written
+                raise changed_meanwhile(
+                    key
+                )  # the journal may only list shards that the run has written
         return facts
-
-
-def _changed(key: str) -> StoreError:
-    return StoreError(
-        f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE
-    )

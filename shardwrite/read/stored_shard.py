@@ -6,7 +6,6 @@ in its cache. What is read again is told in the log and counted, so that a fault
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import math
@@ -18,13 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.encode.reader import ShardReader
-from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.errors import CorruptShardError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.host.stopping import SHARDS, tell
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, count_reread
-from shardwrite.stores.files import copy_bytes
+from shardwrite.stores.base import (
+    ObjectReader,
+    ObjectWriter,
+    Store,
+    changed_meanwhile,
+    copy_bytes,
+    count_reread,
+)
 
 # ---- Chunks that are read once more
 
@@ -116,7 +121,7 @@ class ExistingShard(ShardReader):
             read_again(self._store, self.key, error)
         again = _opened(self.metadata, self._store, self.key, self._store.open_again)
         if again is None or again.reader.version != self.reader.version:
-            raise self._changed()
+            raise changed_meanwhile(self.key)
         with again:
             return ShardReader.chunk(again, rank)
 
@@ -127,14 +132,7 @@ class ExistingShard(ShardReader):
           current shard.
         """
         if self._store.version(self.key) != self.reader.version:
-            raise self._changed()
-
-    def _changed(self) -> StoreError:
-        return StoreError(
-            f"{self.key!r} was changed by another writer meanwhile",
-            key=self.key,
-            errno=errno.ESTALE,
-        )
+            raise changed_meanwhile(self.key)
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:

@@ -35,7 +35,6 @@ from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
-from shardwrite.stores.base import HasMtime
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.write.context import GroupReport
 
@@ -126,7 +125,7 @@ class SourceWatch:
     def __init__(self, session: Session, source: ShardedArray) -> None:
         self.session, self._source = session, source
         is_listed = source.metadata.grid.n_shards <= MAX_SHARDS
-        self._is_watched = is_listed and isinstance(source.store, HasMtime)
+        self._is_watched = is_listed and source.store.has_mtime
         self._since: int | None = None
 
     def look_again(self, engine: Engine) -> int:
@@ -206,8 +205,6 @@ def _times_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[
 
 def _times(array: ShardedArray, ranks: Sequence[int]) -> Iterator[int]:
     metadata, store = array.metadata, array.store
-    if not isinstance(store, HasMtime):
-        raise TypeError("only files have times of changes")
     for rank in ranks:
         yield store.change_time(metadata.shard_key(unravel(rank, metadata.grid.counts)))
 

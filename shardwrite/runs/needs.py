@@ -13,7 +13,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.place.target import Target
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores.base import Capability, CommitsLater, MayLoseUpdates, Store, require
+from shardwrite.stores.base import Capability, Store, require
 
 
 def check_needs(job: Job, engine: Engine) -> None:
@@ -22,8 +22,8 @@ def check_needs(job: Job, engine: Engine) -> None:
     store.prepare()
     _check_size(job)
     grid = job.plan.metadata.grid
-    if isinstance(store, CommitsLater) and grid.n_shards:
-        store.check_key(job.plan.metadata.shard_key((0,) * grid.ndim))
+    if grid.n_shards:
+        store.check_new_key(job.plan.metadata.shard_key((0,) * grid.ndim))
     if not engine.shares_memory:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
@@ -67,7 +67,7 @@ def check_unshared(target: Target) -> None:
     """
     store = target.store
     store.prepare()
-    if isinstance(store, MayLoseUpdates) and store.loses_changes:
+    if store.loses_changes:
         raise SpecError(
             f"{target.label} is in a bucket that cannot refuse a request if an object has changed "
             "meanwhile (CONDITIONAL), so an update could replace what another program has written, "

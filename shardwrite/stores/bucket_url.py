@@ -1,4 +1,4 @@
-"""Opening of a bucket by its URL, with options of obstore.
+"""Kinds of buckets, and opening of one by its URL, with options of obstore.
 
 What the options leave out, obstore reads from the environment of each process: for S3
 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on. The options travel with the tasks of a run.
@@ -16,21 +16,118 @@ import errno
 import importlib
 import inspect
 import operator
+import os
 import re
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.base import Capability
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
+
+# ---- Kinds of stores of obstore, and what each of them can do
+
+
+CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
+"""What a service can do that knows conditions on requests."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""No metadata."""
+_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of store of obstore."""
+
+    scheme: str  # scheme of its URLs, and the option that names the bucket
+    container: str
+    can: frozenset[Capability]  # what it can do
+    # Whether the last bytes of an object can be read without knowing its size
+    has_suffixes: bool = True
+    most_nbytes: int = 2**63  # bytes that one request can put
+    address: str = ""  # option that names another address of the service; empty if there is none
+    # Environment variables for the address; the first one that is set counts
+    variables: tuple[str, ...] = ()
+    joint: str = "-"  # what joins the words in names of metadata; empty if objects have none
+
+    def metadata(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Metadata in names that the service takes, or none if objects have none.
+
+        Examples
+        --------
+        >>> KINDS["S3Store"].metadata({"run": "abc"}), KINDS["LocalStore"].metadata({"run": "abc"})
+        ({'shardwrite-run': 'abc'}, {})
+        """
+        names = {f"shardwrite-{name}".replace("-", self.joint): given[name] for name in given}
+        return names if self.joint else {}
+
+
+KINDS = {
+    "S3Store": Kind(
+        "s3",
+        "bucket",
+        _BUCKET,
+        most_nbytes=5 * 2**30,
+        address="endpoint",
+        variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    ),
+    "GCSStore": Kind(
+        "gs",
+        "bucket",
+        _BUCKET | CONDITIONS,
+        most_nbytes=5 * 2**40,
+        address="base_url",
+        variables=("GOOGLE_BASE_URL",),
+    ),
+    "AzureStore": Kind(
+        "az",
+        "container_name",
+        _BUCKET | CONDITIONS,
+        has_suffixes=False,
+        most_nbytes=5000 * 2**20,
+        address="endpoint",
+        variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        joint="_",
+    ),
+    "LocalStore": Kind(
+        "file",
+        "",
+        frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
+        joint="",
+    ),
+    "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
+}
+
+
+@dataclass(slots=True)
+class Probed:
+    """What was found out about a service by trying it; the same for all parts of a store."""
+
+    can: frozenset[Capability] = frozenset()  # what the service can do
+    is_done: bool = False  # whether it was tried
+
+
+def is_bucket(given: object) -> bool:
+    """Whether a value is a store of obstore that `BucketStore` knows."""
+    kind = type(given)
+    return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in KINDS
+
+
+def given_address(kind: str, options: Mapping[str, Any]) -> str:
+    """Address of a service, from an option or the environment; empty if neither names it."""
+    known = KINDS[kind]
+    named = (os.environ.get(name, "") for name in known.variables)
+    return str(options.get(known.address) or next(filter(None, named), ""))
 
 
 # ---- Credentials by a function of the user
@@ -248,7 +345,7 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
       ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
       last one may also be the name of a function. The words of fsspec are known, too.
     """
-    from shardwrite.stores.bucket import BucketStore  # not for `is_bucket_url`
+    from shardwrite.stores.bucket import BucketStore  # which imports this module
 
     address = _parsed(url)
     given = _translated(options)
@@ -329,8 +426,6 @@ def _client(
     client: Mapping[str, Any],
 ) -> Any:
     """A store of obstore."""
-    from shardwrite.stores.bucket_kinds import given_address  # not for `is_bucket_url`
-
     try:
         import obstore.store
         from obstore.exceptions import BaseError
@@ -349,14 +444,13 @@ def _client(
         "client_options": {**client, **_mapping(config, "client_options")},
     }
     if (provider := config.pop("credential_provider", None)) is not None:
-        # not for `is_bucket_url`
-
         credentials = credentials_from(provider, address.kind)
         _ = credentials.function  # which is refused here, if it cannot be imported
         rest["credential_provider"] = credentials
     if given_address(address.kind, config).lower().startswith("http://"):
         rest["client_options"].setdefault("allow_http", True)
-    config = {name: _as_text(value) for name, value in config.items()}
+    flags = {name: value for name, value in config.items() if isinstance(value, bool)}
+    config |= {name: str(value).lower() for name, value in flags.items()}
     try:
         make = getattr(obstore.store, address.kind)
         return make(address.bucket, prefix=address.prefix or None, config=config, **rest)
@@ -380,10 +474,6 @@ def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _refused(f"{name} is no mapping", [name])
     return dict(value)
-
-
-def _as_text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _refused(why: str, names: list[str]) -> SpecError:

@@ -8,6 +8,7 @@ cannot be listed for a moment would seem to have no journals and no active proce
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -56,6 +57,15 @@ def is_bucket_url(text: str) -> bool:
 
 
 # ---- Reads and writes of file descriptors
+
+
+def c_function(names: Sequence[str], *argument_types: Any) -> Any:
+    """The first of some functions that the C library has; None if it has none (not on Linux)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    function = next(filter(None, (getattr(library, name, None) for name in names)), None)
+    if function is not None:
+        function.argtypes = argument_types
+    return function
 
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -232,18 +242,14 @@ def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_res
     fd = opened(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
-        _check_plain(os.fspath(path), found.st_mode)
+        if not stat.S_ISREG(found.st_mode):
+            raise no_file(os.fspath(path), found.st_mode)  # noqa: TRY301
         # On a descriptor that does not block, some file systems give up early.
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
         raise
     return fd, found
-
-
-def _check_plain(name: str, mode: int) -> None:
-    if stat.S_IFMT(mode) != stat.S_IFREG:
-        raise no_file(name, mode)
 
 
 def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> StoreError:
@@ -290,7 +296,7 @@ class PosixReader:
                 os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def has_other_names(self) -> bool:
-        """See :meth:`Linkable.has_other_names`."""
+        """See :meth:`ObjectReader.has_other_names`."""
         with as_store_error(self._key, "cannot look at"):
             return os.fstat(self.fd).st_nlink > 1
 

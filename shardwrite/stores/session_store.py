@@ -1,8 +1,8 @@
 """Sessions of Icechunk as stores: a commit shows all that was written, and nothing is seen before.
 
 Icechunk takes the chunks of an array only when the array exists. So the document of an array is put
-first (`Staged`). Other objects than documents and chunks are refused. So the mark and the receipt
-of a run are kept aside, in the memory of this process, and are never committed.
+first (`commits_later`). Other objects than documents and chunks are refused. So the mark and the
+receipt of a run are kept aside, in the memory of this process, and are never committed.
 
 Threads of one process write into the session itself. In other processes, each task writes into a
 fork of its own. What it has changed comes back with its report, and is merged. These forks are
@@ -95,6 +95,8 @@ class SessionStore(ZarrStore):
     - `session`: the session. A call that writes uses `to_write` instead.
     """
 
+    commits_later = True
+
     def __init__(self, session: Any, given: Any = None, base: Any = None) -> None:
         known = {Capability.ATOMIC, Capability.DURABLE}
         if session.read_only or _is_fork(session):
@@ -155,8 +157,8 @@ class SessionStore(ZarrStore):
         """See :meth:`Store.prepare`."""
         self._has_node("")
 
-    def check_key(self, key: str) -> None:
-        """See :meth:`Staged.check_key`."""
+    def check_new_key(self, key: str) -> None:
+        """See :meth:`Store.check_new_key`."""
         if not _TAKEN.fullmatch(key):
             raise SpecError(
                 "makes other keys than Icechunk takes, which are such as c/0/1",
@@ -166,7 +168,7 @@ class SessionStore(ZarrStore):
             )
 
     def take(self, changes: Any) -> None:
-        """See :meth:`Staged.take`."""
+        """See :meth:`Store.take`."""
         with self._shared.changing(self.prefix), _told(self, "merge what a task has changed in"):
             self._shared.session.merge(_fork_in(changes))
 
@@ -211,7 +213,7 @@ class SessionStore(ZarrStore):
         proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> WholeTransaction:
-        """See :meth:`Writable.transaction`."""
+        """See :meth:`Store.transaction`."""
         if not self._is_helper:
             return super().transaction(durability, attempt, guard, proof=proof, is_fresh=is_fresh)
         own = _helper(self._shared.base, self.prefix)
@@ -291,7 +293,7 @@ class _InFork(WholeTransaction):
     store: SessionStore
 
     def changes(self) -> Any:
-        """See :class:`ReturnsChanges`."""
+        """See :meth:`Transaction.changes`."""
         return self.store.state()
 
 

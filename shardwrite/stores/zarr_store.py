@@ -353,7 +353,7 @@ class ZarrStore(WholeStore):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`MayLoseUpdates`; objects of buckets have tags."""
+        """See :attr:`Store.loses_changes`; objects of buckets have tags."""
         is_safe = Capability.CONDITIONAL in self.capabilities or self.is_exclusive
         return self._kind.has_tags and not is_safe
 

@@ -18,7 +18,7 @@ from shardwrite.journal.lock import Claim
 from shardwrite.journal.undo import Change, OldBytes, change_in_place
 from shardwrite.read.signatures import refuse_change
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores.base import Linkable, ObjectWriter, Transaction
+from shardwrite.stores.base import ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
@@ -245,7 +245,7 @@ def _change(
         writes = itertools.chain(writes, [(at, data)])
     nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
     written = Written(nbytes, seal.index.checksum, seal.index.n_present)
-    if isinstance(old.reader, Linkable) and old.reader.has_other_names():
+    if old.reader.has_other_names():
         return emitter.changed(old.reader, writes, written)
     # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
     saved = OldBytes(old.reader, [(a, min(b, old_nbytes)) for a, b in spans if a < old_nbytes])

@@ -43,7 +43,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.lines import Beginning, Entry
 from shardwrite.journal.replay import shards_of
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.stores.base import Bounded, Overlapping, ReturnsChanges, Transaction, take_n_reread
+from shardwrite.stores.base import Transaction, take_n_reread
 from shardwrite.stores.removal import Proof
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -226,10 +226,9 @@ def _try_shards(
     )
     n_before = 0
     n_together = n_at_once(_shard_nbytes(spec.metadata) + sealing_nbytes_of(spec.metadata))
-    if n_together > 1 and isinstance(transaction, Overlapping):
+    if n_together > 1:
         transaction.overlap(n_together)
-    if isinstance(transaction, Bounded):
-        transaction.expect_nbytes(most_nbytes_of(spec.metadata))
+    transaction.expect_nbytes(most_nbytes_of(spec.metadata))
     try:
         with transaction:
             for number, index in enumerate(shards):
@@ -253,8 +252,8 @@ def _try_shards(
     except ShardwriteError as error:
         return _committed(spec, written, transaction), error
     finally:
-        if isinstance(transaction, ReturnsChanges):
-            progress.changes.append(transaction.changes())
+        if (changes := transaction.changes()) is not None:
+            progress.changes.append(changes)
     return written, None
 
 

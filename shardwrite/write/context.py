@@ -252,7 +252,7 @@ class GroupReport:
     # Process that ran the task, if it could not enter the shards into the journal. The driver does
     # so in its place.
     author: Process | None = None
-    # What the task has changed in forks of a `Staged` store, which the driver merges
+    # What the task has changed in forks of a store that `commits_later`, which the driver merges
     changes: tuple[Any, ...] = ()
     # Number of reads of stored chunks that this process has made again since its last report
     n_reread: int = 0

@@ -37,7 +37,7 @@ from shardwrite.host.stopping import Turn
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard, read_again
 from shardwrite.stores.base import ObjectWriter, Store, Transaction
-from shardwrite.stores.files import can_copy_between
+from shardwrite.stores.posix import can_copy_between
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
