@@ -434,7 +434,6 @@ class _Salvage:
                 self.known.nbytes[rank],
                 self.known.index_crcs[rank],
             ):
-                raise changed_meanwhile(
-                    key
-                )  # the journal may only list shards that the run has written
+                # The journal may only list shards that the run has written.
+                raise changed_meanwhile(key)
         return facts
