@@ -77,6 +77,17 @@ _LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 
 Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
 
 
+class Ranges(Protocol):
+    """An object whose bytes can be read in ranges."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object."""
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """Read exactly `nbytes` bytes from `offset`."""
+
+
 class BytesStage(Protocol):
     """A bytes-to-bytes codec."""
 

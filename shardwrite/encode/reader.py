@@ -9,29 +9,17 @@ A search for the last whole state of a torn shard needs an index at the end that
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.encode.unit import decode_tile
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
-
-
-class Ranges(Protocol):
-    """An object whose bytes can be read in ranges."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the object."""
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """Read exactly `nbytes` bytes from `offset`."""
 
 
 class Loaded:
@@ -60,7 +48,7 @@ class ShardReader:
         self.metadata, self.key, self.source = metadata, key, source
         size = source.nbytes if nbytes is None else nbytes
         codec = metadata.format_of(key)
-        load = loader_of(codec)
+        load = getattr(codec, "load", None)
         try:
             if size > source.nbytes:
                 raise CorruptShardError(  # noqa: TRY301

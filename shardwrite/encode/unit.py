@@ -342,8 +342,7 @@ class EncodeOptions:
                 a + i * c
                 for a, i, c in zip(region.start, unravel(tile, counts), chunks, strict=True)
             )
-            stop = tuple(a + c for a, c in zip(start, chunks, strict=True))
-            is_empty[tile] = not self.is_kept(Box(start, stop))
+            is_empty[tile] = not self.is_kept(Box.from_shape(start, chunks))
         return is_empty
 
 
@@ -364,15 +363,14 @@ def encode_unit(
     - Raises CodecError if the codecs cannot encode an inner chunk.
     """
     grid, pipeline = metadata.grid, metadata.pipeline
-    chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
+    chunk_nbytes = max(1, metadata.chunk_nbytes)
     per_batch = max(1, min(options.batch_nbytes // chunk_nbytes, MOST_IN_BATCH))
     for step in _steps(grid.chunk_counts_in(unit), options.order, per_batch):
         start = tuple(
             u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True)
         )
-        region = Box(
-            start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True))
-        )
+        extent = [n * c for n, c in zip(step.shape, grid.chunks, strict=True)]
+        region = Box.from_shape(start, extent)
         tiles = tiles_of(metadata, len(step.ranks))
         # Inner chunks may reach beyond the array's edge, or beyond the source.
         if not (covered or unit).contains(region):

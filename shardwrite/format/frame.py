@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Ranks
 from shardwrite.format.strategies import Strategy
@@ -151,17 +151,6 @@ class Frame(Protocol):
         """
 
 
-class OldShard(Protocol):
-    """An object whose bytes can be read in ranges."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """Read exactly `nbytes` bytes from `offset`."""
-
-
 class OldShards(Protocol):
     """Shards of an array that exists, and what its receipt notes of them."""
 
@@ -176,7 +165,7 @@ class OldShards(Protocol):
     def label_at(self, index: Shape) -> str | None:
         """Label of the strategy that has written a shard; None if the receipt does not tell."""
 
-    def look(self, index: Shape, what: Callable[[OldShard], _Found]) -> _Found | None:
+    def look(self, index: Shape, what: Callable[[Ranges], _Found]) -> _Found | None:
         """What a look at a shard gives; None if it is not there, or cannot be read."""
 
     def beside(self, index: Shape) -> Iterator[Shape]:
@@ -214,7 +203,7 @@ class Framing(Protocol):
     def frame(self, metadata: ArrayMetadata, index: Shape) -> Frame:
         """Frame of the shard at a position of the shard grid."""
 
-    def may_replace(self, metadata: ArrayMetadata, key: str, old: OldShard) -> None:
+    def may_replace(self, metadata: ArrayMetadata, key: str, old: Ranges) -> None:
         """Refuse to replace a shard that has such a frame, if what is in it would be lost."""
 
 

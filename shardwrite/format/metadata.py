@@ -28,15 +28,16 @@ from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, Seal, ShardIndex
 from shardwrite.format.manifest import emptied
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
 from shardwrite.format.sharding import (
     ObjectFormat,
+    PlacedShards,
+    ScatteredChunks,
     ShardFormat,
     ShardingIndexed,
     register_shard_format,
     shard_format_named,
 )
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
 # ---- Limits of lengths and sizes, which must fit into 64 bits
 
@@ -347,6 +348,12 @@ class NoIndex:
 # ---- The metadata of an array
 
 
+# What may stand around an inner chunk: a checksum, the frame of a compressor, a key in a file of
+# HDF5. What compressors add to data that they cannot compress is at most an eighth.
+_AROUND_NBYTES = 128
+_REST_NBYTES = 2**16
+
+
 @dataclass(frozen=True)
 class ArrayMetadata:
     """The metadata document of an array, and the values derived from it.
@@ -487,9 +494,8 @@ class ArrayMetadata:
         if isinstance(self.placed, ScatteredChunks):
             return self.placed.is_cut
         grid = self.grid
-        return cuts_edges(self.shard_format) and any(
-            n % c for n, c in zip(grid.shape, grid.chunks, strict=True)
-        )
+        cuts_edges = bool(getattr(self.shard_format, "cuts_edges", False))
+        return cuts_edges and any(n % c for n, c in zip(grid.shape, grid.chunks, strict=True))
 
     @cached_property
     def index_codec(self) -> ObjectFormat:
@@ -501,10 +507,11 @@ class ArrayMetadata:
     @cached_property
     def placed(self) -> PlacedShards | None:
         """Shards by their positions in the whole array, if their format looks at positions."""
-        found = self.shard_format
         if self.window is not None:
             return ArrayMetadata(self.text).placed
-        return placed_shards(found, self.grid)
+        within = getattr(self.shard_format, "within", None)
+        placed: PlacedShards | None = None if within is None else within(self.grid)
+        return placed
 
     @property
     def values_shape(self) -> Shape:
@@ -529,15 +536,11 @@ class ArrayMetadata:
         index = None if self.placed is None else self.placed.index_of(key)
         if index is None:
             raise KeyError(key)
-        cell = unravel(rank, grid.chunks_per_shard)
-        start = tuple(
-            i * s + k * c for i, s, k, c in zip(index, grid.shards, cell, grid.chunks, strict=True)
-        )
+        box = grid.chunk_box(index, unravel(rank, grid.chunks_per_shard))
         if isinstance(self.placed, ScatteredChunks):
-            stored = self.placed.chunk_shape(index, rank)
-            return Box(start, tuple(a + n for a, n in zip(start, stored, strict=True)))
-        sizes = zip(start, grid.chunks, self.document["shape"], strict=True)
-        return Box(start, tuple(max(a, min(a + c, n)) for a, c, n in sizes))
+            return Box.from_shape(box.start, self.placed.chunk_shape(index, rank))
+        sizes = zip(box.start, box.stop, self.document["shape"], strict=True)
+        return Box(box.start, tuple(max(a, min(b, n)) for a, b, n in sizes))
 
     @property
     def first_shard(self) -> Shape:
@@ -615,13 +618,10 @@ class ArrayMetadata:
         Call it on the metadata of a whole array: the origin of a window is not added.
         """
         grid = self.grid
-        first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
-        origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
-        stop = tuple(
-            min(ceil_div(b, s) * s, n)
-            for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True)
-        )
-        return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
+        box = grid.rounded_to_shards(region)
+        stop = tuple(map(min, box.stop, grid.shape))
+        window = grid.shard_range(region).start, Box(box.start, stop).shape
+        return ArrayMetadata(self.text, window), region.shift(box.start)
 
     def with_shape(self, shape: Shape) -> ArrayMetadata:
         """Metadata of the whole array with another shape."""
@@ -631,6 +631,41 @@ class ArrayMetadata:
     def raw_nbytes(self) -> int:
         """Decoded size of the array in bytes; see `itemsize` for elements of variable length."""
         return math.prod(self.grid.shape) * self.itemsize
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded size of an inner chunk, in bytes."""
+        return math.prod(self.grid.chunks) * self.itemsize
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Decoded size of a shard, in bytes."""
+        return math.prod(self.grid.shards) * self.itemsize
+
+    @property
+    def plain_nbytes(self) -> int:
+        """Size of a shard whose inner chunks are not compressed, with its index, in bytes.
+
+        Elements of variable length count as references, so that such a shard may be larger.
+        """
+        return self.shard_nbytes + self.index_codec.encoded_nbytes
+
+    @property
+    def most_nbytes(self) -> int:
+        """Upper bound of the size of a shard, in bytes, unless elements have a variable length."""
+        plain = self.plain_nbytes
+        added = 0 if self.pipeline.encoded_nbytes is not None else plain // 8
+        rest = min(_REST_NBYTES, plain)
+        return plain + added + _AROUND_NBYTES * self.grid.n_chunks_per_shard + rest
+
+    @property
+    def sealing_nbytes(self) -> int:
+        """Memory that the index of a shard takes while it is made, in bytes.
+
+        It is 0 for most formats, whose index is counted with what is known of the inner chunks.
+        """
+        nbytes: int = getattr(self.index_codec, "sealing_nbytes", 0)
+        return nbytes
 
     @property
     def itemsize(self) -> int:

@@ -229,7 +229,7 @@ def compact(
         if wasteful.any() or tidied_run(job.target) is not None:
             with reporting(
                 progress,
-                int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
+                int(wasteful.sum()) * metadata.shard_nbytes,
             ) as on_report:
                 seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful

@@ -12,7 +12,6 @@ import numpy as np
 
 from shardwrite.engines.choice import active_engine
 from shardwrite.entry.public import taking
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.document import ArrayOptions
 from shardwrite.grid import ceil_div
 from shardwrite.journal.begin import find_run
@@ -71,7 +70,7 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     requests = _fixed(target, plan, run) + _for_shards(store, plan, run)
     ratio = plan.compression_ratio or 1.0
     per_index = plan.metadata.index_codec.encoded_nbytes
-    read = 0 if plan.region is None else len(plan.shared_shards) * plain_nbytes_of(plan.metadata)
+    read = 0 if plan.region is None else len(plan.shared_shards) * plan.metadata.plain_nbytes
     traffic = Traffic(
         requests=requests,
         hourly=_hourly() if target.in_store else Requests(),
@@ -119,7 +118,7 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
     """Requests that look at shards of an update, and read what it keeps of them."""
     grid, n_get = plan.metadata.grid, 0
     sequence = plan.strategy.sequence(grid.chunks_per_shard, [])
-    has_small = plain_nbytes_of(plan.metadata) <= TAIL_NBYTES
+    has_small = plan.metadata.plain_nbytes <= TAIL_NBYTES
     for spans, n_shards in _spans(plan):
         if all(span.is_whole for span in spans):
             n_get += n_shards  # what stands there is looked at right before the put
@@ -135,7 +134,7 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
             has_large_index = plan.metadata.index_codec.encoded_nbytes > TAIL_NBYTES
             per_shard += n_stretches + n_cut + has_large_index
             # Long stretches are copied piece by piece.
-            per_shard += plain_nbytes_of(plan.metadata) // COPIED_AT_ONCE_NBYTES
+            per_shard += plan.metadata.plain_nbytes // COPIED_AT_ONCE_NBYTES
         n_get += n_shards * per_shard
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
         n_get += plan.partition.n_blocks * n_opens

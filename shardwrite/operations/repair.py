@@ -36,7 +36,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.frame import signatures_in
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import Strategy, as_strategy
 from shardwrite.grid import Shape, ravel, unravel
 from shardwrite.journal.holding import holding

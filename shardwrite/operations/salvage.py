@@ -30,8 +30,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges, ShardReader, scan_for_end, shard_up_to
+from shardwrite.codecs.stages import Buffer, Ranges
+from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
@@ -310,7 +310,7 @@ def _box_of(part: ArrayMetadata) -> Box:
     """Box of a part of an array, in coordinates of the array."""
     grid = part.grid
     start = tuple(a * s for a, s in zip(part.first_shard, grid.shards, strict=True))
-    return Box(start, tuple(a + n for a, n in zip(start, grid.shape, strict=True)))
+    return Box.from_shape(start, grid.shape)
 
 
 def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:

@@ -33,7 +33,7 @@ from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document
 from shardwrite.format.passage import passage_between
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal.begin import begin_run

@@ -31,13 +31,12 @@ def index_text(metadata: ArrayMetadata) -> str:
 def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
     """Rows of a plan as a table: pairs of a name and a cell."""
     grid = plan.metadata.grid
-    per_shard = math.prod(grid.shards) * plan.metadata.itemsize
     rows = [
         ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
         (
             "shards",
             (
-                f"{grid.shards}, {human(per_shard)} decoded; "
+                f"{grid.shards}, {human(plan.metadata.shard_nbytes)} decoded; "
                 f"up to {counted(plan.n_shards, 'file')}, grid {grid.counts}"
             ),
         ),
@@ -221,7 +220,7 @@ def array_facts(metadata: ArrayMetadata) -> Facts:
         headline=[
             (f"{grid.n_shards:,}", f"{noun}, each a file unless it is empty"),
             (human(metadata.raw_nbytes), "decoded"),
-            (human(math.prod(grid.chunks) * metadata.itemsize), "per inner chunk"),
+            (human(metadata.chunk_nbytes), "per inner chunk"),
         ],
         axes=axes_of(metadata),
         rows=[

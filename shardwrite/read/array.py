@@ -23,7 +23,6 @@ from shardwrite.config.table import SOURCE_CHUNKS, decide, value_of
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
@@ -363,7 +362,7 @@ class ShardedArray:
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
-        shard_nbytes = plain_nbytes_of(self.metadata)
+        shard_nbytes = self.metadata.plain_nbytes
         return shard_nbytes if region_nbytes >= _WHOLE_SHARE * shard_nbytes else 0
 
     @property
@@ -372,9 +371,7 @@ class ShardedArray:
 
         From a larger one only the index and the inner chunks that it lists are read.
         """
-        grid, metadata = self.metadata.grid, self.metadata
-        decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
-        return 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
+        return 2 * self.metadata.plain_nbytes + _SMALL_NBYTES
 
     def _place(
         self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]

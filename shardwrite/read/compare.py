@@ -16,7 +16,7 @@ import shardwrite._dask as dask
 from shardwrite.encode.unit import check_block
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, boundaries, ravel, unravel
 from shardwrite.read.array import ShardedArray
 

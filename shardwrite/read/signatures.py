@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.frame import Signature, framing_of, places_of, signatures_in
 from shardwrite.format.metadata import ArrayMetadata

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -88,7 +87,7 @@ class ExistingShard(ShardReader):
             np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1)
         )
         fixed_nbytes = self.metadata.pipeline.encoded_nbytes
-        is_checked = fixed_nbytes != math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
+        is_checked = fixed_nbytes != self.metadata.chunk_nbytes
         return Stored(
             offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes
         )
@@ -186,7 +185,7 @@ class Backdrop:
         grid = self._grid
         for tile, at in enumerate(np.ndindex(grid.chunk_counts_in(region))):
             start = tuple(a + i * c for a, i, c in zip(region.start, at, grid.chunks, strict=True))
-            box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+            box = Box.from_shape(start, grid.chunks)
             if self._covered.contains(box.intersect(grid.whole)):
                 continue
             place = tuple(

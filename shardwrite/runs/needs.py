@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
@@ -43,7 +42,7 @@ def _check_size(job: Job) -> None:
     if job.source.is_encoded:
         return
     plan, store = job.plan, job.target.store
-    nbytes = int(plain_nbytes_of(plan.metadata) / (plan.compression_ratio or 1))
+    nbytes = int(plan.metadata.plain_nbytes / (plan.compression_ratio or 1))
     store.check_nbytes(nbytes, exists=not job.makes_array)
     held = waiting(plan.resources, store, plan.metadata)
     if held != plan.resources:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from shardwrite.codecs.stages import Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 
@@ -665,7 +666,7 @@ def open_there(store: Store, key: str) -> ObjectReader:
 
 
 def copy_bytes(
-    reader: ObjectReader,
+    reader: Ranges,
     writer: ObjectWriter,
     nbytes: int,
     offset: int = 0,

@@ -367,9 +367,7 @@ class ShardWriter:
                     remedy=remedy,
                 )
             start = tuple(n if i == self._axis else 0 for i, n in enumerate(self._shape))
-            self._take(
-                Box(start, tuple(a + n for a, n in zip(start, array.shape, strict=True))), array
-            )
+            self._take(Box.from_shape(start, array.shape), array)
 
     def __setitem__(self, region: Any, block: Any) -> None:
         """Write a block into a region.

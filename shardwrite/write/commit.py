@@ -34,7 +34,6 @@ from typing import Any, TypeVar
 
 from shardwrite.config.table import RETRY_PAUSES, value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
-from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.resources import peak_memory_nbytes
@@ -173,7 +172,7 @@ def has_small_shards(metadata: ArrayMetadata) -> bool:
 
 def _shard_nbytes(metadata: ArrayMetadata) -> int:
     """Decoded size of a shard, in bytes, at least 1."""
-    return max(1, math.prod(metadata.grid.shards) * metadata.itemsize)
+    return max(1, metadata.shard_nbytes)
 
 
 @contextlib.contextmanager
@@ -225,10 +224,10 @@ def _try_shards(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
-    n_together = n_at_once(_shard_nbytes(spec.metadata) + sealing_nbytes_of(spec.metadata))
+    n_together = n_at_once(_shard_nbytes(spec.metadata) + spec.metadata.sealing_nbytes)
     if n_together > 1:
         transaction.overlap(n_together)
-    transaction.expect_nbytes(most_nbytes_of(spec.metadata))
+    transaction.expect_nbytes(spec.metadata.most_nbytes)
     try:
         with transaction:
             for number, index in enumerate(shards):
@@ -271,10 +270,8 @@ def _committed(
 
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     """Journal line for the beginning of an attempt at the shards of a group."""
-    shards = spec.metadata.grid.shards
-    start = tuple(a // s for a, s in zip(group.start, shards, strict=True))
-    stop = tuple(ceil_div(b, s) for b, s in zip(group.stop, shards, strict=True))
-    return Beginning(attempt, start, stop)
+    shards = spec.metadata.grid.shard_range(group)
+    return Beginning(attempt, shards.start, shards.stop)
 
 
 def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:

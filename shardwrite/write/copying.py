@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Ranks, permutation
 from shardwrite.format.passage import Passage, check_size, has_checksum
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import Turn
 from shardwrite.read.array import ShardedArray
@@ -96,7 +95,7 @@ class Donor:
             return False
         if self.into is not None and not self._is_inside(shard.intersect(metadata.grid.whole)):
             return False
-        is_large = math.prod(metadata.grid.chunks) * metadata.itemsize >= _LARGE_NBYTES
+        is_large = metadata.chunk_nbytes >= _LARGE_NBYTES
         return metadata.is_sharded or (is_large and can_copy_between(self.array.store, store))
 
     def passed(self, data: Buffer, index: Shape, place: Shape) -> Buffer | None:
@@ -109,7 +108,7 @@ class Donor:
         metadata = self.array.metadata
         try:
             check_size(metadata, len(memoryview(data)))
-            region = self._box_of(index, place)
+            region = metadata.grid.chunk_box(index, place)
             into = None if self._is_inside(region) else self.into
             if self.check or self.drop_empty or into is not None:
                 rank = ravel(place, metadata.grid.chunks_per_shard)
@@ -130,18 +129,10 @@ class Donor:
             for stop, n, c in zip(region.stop, grid.shape, grid.chunks, strict=True)
         )
 
-    def _box_of(self, index: Shape, place: Shape) -> Box:
-        """Box of an inner chunk, which may reach beyond the array."""
-        grid = self.array.metadata.grid
-        start = tuple(
-            i * s + p * c for i, s, p, c in zip(index, grid.shards, place, grid.chunks, strict=True)
-        )
-        return Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
-
     def is_empty(self, chunk: npt.NDArray[Any], index: Shape, place: Shape) -> bool:
         """Whether the elements of a chunk that lie in the array hold only the fill value."""
         metadata = self.array.metadata
-        starts = self._box_of(index, place).start
+        starts = metadata.grid.chunk_box(index, place).start
         inside: Any = tuple(
             slice(0, max(0, n - a)) for n, a in zip(metadata.grid.shape, starts, strict=True)
         )
@@ -197,7 +188,7 @@ def gathered_nbytes(metadata: ArrayMetadata, n_shards: int) -> int:
     """Encoded bytes of a shard that a task holds while it gathers the inner chunks, at most."""
     if n_shards <= _MAX_OPEN:
         return 0  # ranges are copied from one file to the other
-    return min(math.prod(metadata.grid.shards) * metadata.itemsize, _PAYLOAD_NBYTES)
+    return min(metadata.shard_nbytes, _PAYLOAD_NBYTES)
 
 
 class Shards:
