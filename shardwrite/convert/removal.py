@@ -567,7 +567,7 @@ class Consumer:
         """A message for each shard that is not what it should be."""
         if self._donor is None:
             return differing_objects(self._target, self._source, ranks)
-        return differing(self._target, self._donor, ranks)
+        return differing(self._target, ranks, self._donor)
 
     def _remove(self, numbers: Ranks) -> None:
         """Remove those of some objects of which all shards were compared."""

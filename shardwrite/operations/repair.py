@@ -31,14 +31,13 @@ import numpy.typing as npt
 import shardwrite._dask as dask
 from shardwrite.config.table import STRATEGY, value_of
 from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.frame import signatures_in
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import Strategy, as_strategy
-from shardwrite.grid import Shape, ravel, unravel
+from shardwrite.grid import Shape, ravel
 from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
@@ -68,6 +67,7 @@ from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
+from shardwrite.stores.base import Store
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -210,28 +210,18 @@ class Repair(Result):
 # ---- Versions of objects, to tell later which of them were replaced or changed
 
 
-def object_versions(
-    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Digests of the versions of some objects, by :meth:`Store.version`.
-
-    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
-    """
-    return of_objects(engine, array, ranks, _versions_of)
+def _versions(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Digests of the versions of some objects, by :meth:`Store.version`."""
+    return of_objects(active_engine(), array, ranks, _version_of)
 
 
-def _versions_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    metadata, store = array.metadata, array.store
-    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
-    return np.array([_digest(store.version(key)) for key in keys], dtype=np.int64)
-
-
-def _digest(version: object) -> int:
-    """A number for a version, the same one in every process."""
+def _version_of(store: Store, key: str) -> int:
+    """A number for the version of an object, the same one in every process."""
+    version = store.version(key)
     if version is None:
         return 0
-    found = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
-    return int.from_bytes(found, "little", signed=True) or 1
+    digest = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True) or 1
 
 
 # ---- The repair
@@ -375,7 +365,8 @@ def repair(
         def look() -> _Seen:
             if is_look:
                 return _Seen(verify_opened(opened, deep=deep))
-            versions = _versions(array) if compares else None
+            ranks = np.arange(array.metadata.grid.n_shards)
+            versions = _versions(array, ranks) if compares else None
             against = given if compares else None
             found = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
             return _Seen(found, versions)
@@ -525,12 +516,6 @@ def _prefix(seen: _Seen) -> str:
     return "" if seen.versions is None else _COMPARED
 
 
-def _versions(array: ShardedArray) -> npt.NDArray[np.int64]:
-    """Versions of the objects of all shards."""
-    ranks = np.arange(array.metadata.grid.n_shards)
-    return object_versions(active_engine(), array, ranks)
-
-
 def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int]:
     """Ranks of shards that were bad or missing, and that another process wrote or emptied since.
 
@@ -542,7 +527,7 @@ def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int
     table = inspect_shards(active_engine(), array, ranks, deep=True)
     is_other = table.is_present | (states[ranks] == ShardState.BAD)
     if seen.versions is not None:
-        now = object_versions(active_engine(), array, ranks)
+        now = _versions(array, ranks)
         is_other &= now != seen.versions[ranks]
     receipt = read_receipt(target)
     if receipt is not None:
@@ -551,7 +536,7 @@ def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int
             if noted is not None:
                 is_missing = states[ranks] == ShardState.MISSING
                 is_other |= is_missing & (noted.ravel()[ranks] == 0)
-    return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
+    return set(ranks[is_other].tolist()).difference(table.bad)
 
 
 def _ledger_of(

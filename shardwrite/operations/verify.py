@@ -376,7 +376,7 @@ def _changed(table: ShardTable, expected: _Expected) -> dict[int, str]:
     if sizes is None:
         return {}
     other = table.is_present & (sizes >= 0) & (table.stored_nbytes != sizes)
-    other[[rank for rank, _ in table.problems]] = False
+    other[table.bad] = False
     return {
         rank: f"{int(table.stored_nbytes[rank])} bytes, and the receipt says "
         + (f"{int(sizes[rank])}" if sizes[rank] else "that it is empty")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines.local import Engine
 from shardwrite.grid import Shape, ceil_div, unravel
 from shardwrite.host.resources import n_cores
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import look_in_batches
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.stores.base import Capability, require
 
 _BATCH_SHARDS = 1024
-_N_BATCHES_AIMED_AT = 64
 
 Coords = npt.NDArray[np.int64]
 
@@ -32,26 +30,20 @@ def stored_coords(
       outside of the array are left out.
     - Raises CorruptShardError if an index is not valid.
     """
-    metadata = array.metadata
-    if not engine.shares_memory:
-        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
-    n_shards = metadata.grid.n_shards
-    step = max(1, min(_BATCH_SHARDS, n_shards // _N_BATCHES_AIMED_AT))
-    parts: dict[int, Coords] = {}
-    name = f"shardwrite-chunks-{id(parts)}"
-    layer: dict[Any, Any] = {
-        (name, first): (_coords_in, array, first, min(first + step, n_shards))
-        for first in range(0, n_shards, step)
-    }
+    ranks = range(array.metadata.grid.n_shards)
+    parts: list[Coords] = []
 
-    def collect(key: Any, part: Coords) -> None:
-        parts[key[1]] = part
+    def collect(_: int, part: tuple[int, Coords]) -> None:
+        parts.append(part[1])
         if on_shards is not None:
-            on_shards(min(step, n_shards - key[1]))
+            on_shards(part[0])
 
-    if layer:
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
-    return _together(parts.values(), metadata.grid.ndim)
+    look_in_batches(engine, array, _chunks, ranks, _BATCH_SHARDS, collect)
+    return _together(parts, array.metadata.grid.ndim)
+
+
+def _chunks(array: ShardedArray, ranks: Sequence[int]) -> tuple[int, Coords]:
+    return len(ranks), _coords_in(array, ranks)
 
 
 def stored_coords_here(array: ShardedArray) -> Coords:
@@ -62,15 +54,11 @@ def stored_coords_here(array: ShardedArray) -> Coords:
 
     - Raises CorruptShardError if an index is not valid.
     """
-    n_shards, n_threads = array.metadata.grid.n_shards, n_cores()
-    step = max(1, min(_BATCH_SHARDS, ceil_div(n_shards, n_threads)))
-    firsts = range(0, n_shards, step)
-
-    def read(first: int) -> Coords:
-        return _coords_in(array, first, min(first + step, n_shards))
-
+    ranks, n_threads = range(array.metadata.grid.n_shards), n_cores()
+    step = max(1, min(_BATCH_SHARDS, ceil_div(len(ranks), n_threads)))
+    batches = [ranks[first : first + step] for first in ranks[::step]]
     with ThreadPoolExecutor(n_threads) as pool:
-        return _together(pool.map(read, firsts), array.metadata.grid.ndim)
+        return _together(pool.map(partial(_coords_in, array), batches), array.metadata.grid.ndim)
 
 
 def _together(parts: Iterable[Coords], ndim: int) -> Coords:
@@ -79,13 +67,13 @@ def _together(parts: Iterable[Coords], ndim: int) -> Coords:
     return found[np.lexsort(found.T[::-1])] if ndim else found
 
 
-def _coords_in(array: ShardedArray, first: int, last: int) -> Coords:
+def _coords_in(array: ShardedArray, ranks: Sequence[int]) -> Coords:
     """Positions of the inner chunks in the shards of some ranks, inside the array."""
     grid = array.metadata.grid
     per_shard = np.array(grid.chunks_per_shard, dtype=np.int64)
     counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
     found = [np.empty((0, grid.ndim), dtype=np.int64)]
-    for rank in range(first, last):
+    for rank in ranks:
         index = unravel(rank, grid.counts)
         places = np.argwhere(_is_stored(array, index).reshape(grid.chunks_per_shard))
         coords = places + per_shard * np.array(index, dtype=np.int64)

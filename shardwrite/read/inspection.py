@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Capability, require
+from shardwrite.stores.base import Capability, Store, require
 
 ORDERS = ("any", "C", "F", "morton", "other")
 
@@ -34,35 +34,62 @@ _N_BATCHES_AIMED_AT = 64
 _BATCH_OBJECTS = 4096
 
 
+# ---- Tasks that look at shards in batches
+
+
+_Part = TypeVar("_Part")
+
+
+def look_in_batches(
+    engine: Engine,
+    array: ShardedArray,
+    look: Callable[..., _Part],
+    ranks: Sequence[int] | npt.NDArray[np.int64],
+    most: int,
+    collect: Callable[[int, _Part], None],
+    *arguments: object,
+) -> None:
+    """Look at shards of an array in tasks of at most `most` shards, and collect what they find.
+
+    - `look`: function of the array, some of the ranks, and the `arguments`.
+    - `collect`: is called with the position of the first of these ranks, and what `look` returns.
+    """
+    if not engine.shares_memory:
+        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
+    step = max(1, min(most, len(ranks) // _N_BATCHES_AIMED_AT))
+    name = f"shardwrite-{look.__name__.strip('_')}-{id(collect)}"
+    layer: dict[Any, Any] = {
+        (name, first): (_look, look, array, ranks[first : first + step], *arguments)
+        for first in range(0, len(ranks), step)
+    }
+    if layer:
+        graph = HighLevelGraph({name: layer}, {name: set()})
+        engine.run(graph, list(layer), lambda key, part: collect(key[1], part))
+
+
+def _look(look: Callable[..., _Part], array: ShardedArray, *arguments: object) -> _Part:
+    with array.decided.holds():
+        return look(array, *arguments)
+
+
 # ---- Shards by their indexes
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFacts:
-    """Facts about a shard, from its index."""
-
-    stored_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
-    used_nbytes: int
-    index_nbytes: int
-    n_chunks: int  # number of inner chunks that hold data
-    index_crc: int  # crc32c of the index table, as in a journal
-    n_shared: int  # number of inner chunks that have the same bytes as another one
-    # Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else ``other``;
-    # ``any`` if fewer than two of them hold data
-    order: str
 
 
 @dataclass(slots=True)
 class ShardTable:
-    """Facts about many shards, as columns of one length.
+    """Facts about many shards from their indexes, as columns of one length.
 
-    - `stored_nbytes`, `used_nbytes`, `index_nbytes`, `n_chunks`, `index_crcs`, `n_shared`,
-      `orders`: the fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has
-      no object or a bad one.
+    - `stored_nbytes`, `used_nbytes`, `index_nbytes`: size in bytes of the object, of its inner
+      chunks, and of its index.
+    - `n_chunks`: number of inner chunks that hold data.
+    - `index_crcs`: crc32c of the index table, as in a journal.
+    - `n_shared`: number of inner chunks that have the same bytes as another one.
+    - `orders`: order of the inner chunks, as its position in `ORDERS`: the first of ``C``, ``F``
+      and ``morton`` that fits, else ``other``; ``any`` if fewer than two of them hold data.
     """
 
     ranks: npt.NDArray[np.int64]  # row-major ranks of the shards in the shard grid
-    columns: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]  # 0 where a shard has no object or a bad one
     is_present: npt.NDArray[np.bool_]  # whether the shard has an object, be it good or bad
     problems: list[tuple[int, str]]  # rank and error message of each bad shard
     # Rank of each of these shards that the storage refused to read, and the system's number of the
@@ -81,6 +108,11 @@ class ShardTable:
     index_crcs = property(lambda self: self.columns[4])
     n_shared = property(lambda self: self.columns[5])
     orders = property(lambda self: self.columns[6])
+
+    @property
+    def bad(self) -> list[int]:
+        """Ranks of the bad shards."""
+        return [rank for rank, _ in self.problems]
 
     def forget(self, is_other: npt.NDArray[np.bool_]) -> None:
         """Take some of all shards for absent."""
@@ -118,12 +150,9 @@ def _order_of(
     return "other"
 
 
-def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
-    """Check one shard, and return facts about it.
+def _inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> tuple[int, ...] | None:
+    """Check one shard, and return its row of a `ShardTable`; None if it has no object.
 
-    - `deep`: decode every inner chunk as well. Of a shard that is a file of another format, also
-      look whether programs of that format can open it.
-    - Returns: the facts; None if the shard has no object.
     - Raises CorruptShardError if the shard is damaged.
     """
     metadata = array.metadata
@@ -144,44 +173,31 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
                     raise CorruptShardError(why).located(key=key)
         table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
-        return ShardFacts(
+        return (
             reader.nbytes,
             table.used_nbytes,
             shard.index_nbytes,
             table.n_present,
             table.checksum,
             table.n_shared,
-            order,
+            ORDERS.index(order),
         )
 
 
-def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
-    with array.decided.holds():
-        return _inspected(array, ranks, deep)
-
-
-def _inspected(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
+def _inspect(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
     found = ShardTable.empty(ranks)
-    for at, rank in enumerate(ranks.tolist()):
+    for row, rank in enumerate(ranks.tolist()):
         try:
-            facts = inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
+            facts = _inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
         except ShardwriteError as error:
-            found.is_present[at] = True
+            found.is_present[row] = True
             found.problems.append((rank, str(error)))
             if isinstance(error, StoreError) and error.errno is not None:
                 found.errnos[rank] = error.errno
             continue
         if facts is not None:
-            found.is_present[at] = True
-            numbers = (
-                facts.stored_nbytes,
-                facts.used_nbytes,
-                facts.index_nbytes,
-                facts.n_chunks,
-                facts.index_crc,
-                facts.n_shared,
-            )
-            found.columns[:, at] = (*numbers, ORDERS.index(facts.order))
+            found.is_present[row] = True
+            found.columns[:, row] = facts
     return found
 
 
@@ -195,26 +211,18 @@ def inspect_shards(
 ) -> ShardTable:
     """Check shards in parallel, and return a table of facts about them.
 
+    - `deep`: decode every inner chunk as well. Of a shard that is a file of another format, also
+      look whether programs of that format can open it.
     - Returns: one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
-    if not engine.shares_memory:
-        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     found = ShardTable.empty(ranks)
-    step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))
-    name = f"shardwrite-inspect-{id(found)}"
-    layer: dict[Any, Any] = {
-        (name, first): (_inspect_batch, array, ranks[first : first + step], deep)
-        for first in range(0, len(ranks), step)
-    }
 
-    def collect(key: Any, part: ShardTable) -> None:
-        found.fill(key[1], part)
+    def collect(first: int, part: ShardTable) -> None:
+        found.fill(first, part)
         if on_shards is not None:
             on_shards(len(part.ranks))
 
-    if layer:
-        keys: Sequence[Any] = list(layer)
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), keys, collect)
+    look_in_batches(engine, array, _inspect, ranks, _BATCH_SHARDS, collect, deep)
     found.problems.sort()
     return found
 
@@ -222,43 +230,37 @@ def inspect_shards(
 def stored_sizes(
     engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Sizes of the objects of some shards, without reading them.
+    """Sizes of the objects of some shards, without reading them; -1 where there is none."""
+    return of_objects(engine, array, ranks, _size_of)
 
-    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
-    """
-    return of_objects(engine, array, ranks, _sizes_of)
+
+def _size_of(store: Store, key: str) -> int:
+    size = store.size(key)
+    return -1 if size is None else size
 
 
 def of_objects(
     engine: Engine,
     array: ShardedArray,
     ranks: npt.NDArray[np.int64],
-    look: Callable[[ShardedArray, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    number_of: Callable[[Store, str], int],
 ) -> npt.NDArray[np.int64]:
     """One number for the object of each shard, which tasks find out in batches."""
-    if not engine.shares_memory:
-        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     found = np.zeros(len(ranks), dtype=np.int64)
-    step = max(1, min(_BATCH_OBJECTS, len(ranks) // _N_BATCHES_AIMED_AT))
-    name = f"shardwrite-{look.__name__}-{id(found)}"
-    layer: dict[Any, Any] = {
-        (name, first): (look, array, ranks[first : first + step])
-        for first in range(0, len(ranks), step)
-    }
 
-    def collect(key: Any, part: npt.NDArray[np.int64]) -> None:
-        found[key[1] : key[1] + len(part)] = part
+    def collect(first: int, part: npt.NDArray[np.int64]) -> None:
+        found[first : first + len(part)] = part
 
-    if layer:
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
+    look_in_batches(engine, array, _numbers, ranks, _BATCH_OBJECTS, collect, number_of)
     return found
 
 
-def _sizes_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _numbers(
+    array: ShardedArray, ranks: npt.NDArray[np.int64], number_of: Callable[[Store, str], int]
+) -> npt.NDArray[np.int64]:
     metadata, store = array.metadata, array.store
     keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
-    sizes = (store.size(key) for key in keys)
-    return np.array([-1 if size is None else size for size in sizes], dtype=np.int64)
+    return np.fromiter((number_of(store, key) for key in keys), np.int64, len(ranks))
 
 
 # ---- Survey of an array before its conversion

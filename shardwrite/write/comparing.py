@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import look_in_batches
 from shardwrite.read.stored_shard import read_again
 from shardwrite.stores.base import Capability, require
 from shardwrite.write.copying import Donor, Shards, origins
@@ -34,21 +33,16 @@ def compare_encoded(
     if not engine.shares_memory:
         require(donor.array.store, Capability.SHARED, field="against", value=repr(donor.array))
     ranks = np.setdiff1d(np.arange(array.metadata.grid.n_shards), np.array(sorted(skip), np.int64))
-    name = f"shardwrite-compare-{id(ranks)}"
-    layer: dict[Any, Any] = {
-        (name, first): (differing, array, donor, ranks[first : first + _BATCH_SHARDS])
-        for first in range(0, len(ranks), _BATCH_SHARDS)
-    }
     found: dict[int, str] = {}
-    if layer:
-        keys: Sequence[Any] = list(layer)
-        engine.run(
-            HighLevelGraph({name: layer}, {name: set()}), keys, lambda _, part: found.update(part)
-        )
+
+    def collect(_: int, part: dict[int, str]) -> None:
+        found.update(part)
+
+    look_in_batches(engine, array, differing, ranks, _BATCH_SHARDS, collect, donor)
     return found
 
 
-def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
+def differing(array: ShardedArray, ranks: npt.NDArray[np.int64], donor: Donor) -> dict[int, str]:
     """Compare some shards of an array with those of another; see `compare_encoded`."""
     found = _compared(array, donor, ranks.tolist())
     for rank, message in found.items():
