@@ -94,8 +94,8 @@ class PartCuts:
             found[is_late] -= 1
         while (is_early := (found < last) & (self._start(found + 1, count) <= self.middles)).any():
             found[is_early] += 1
-        made: npt.NDArray[np.int64] = found.astype(np.int64)
-        return made
+        parts: npt.NDArray[np.int64] = found.astype(np.int64)
+        return parts
 
     def _start(self, parts: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
         """Elements before some parts."""
@@ -206,15 +206,11 @@ class Plan(PlanFacts):
         SpecError
             Unless they are whole numbers with ``0 <= index < count``.
         """
-        # for parts
-
         index, count = check_part(index, count)
         return Part(self, index, count, self._cuts(among).groups(index, count))
 
     def _cuts(self, among: Stretch | None) -> PartCuts:
         """Where the groups are cut into parts."""
-        # for parts
-
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))

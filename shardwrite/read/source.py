@@ -233,13 +233,9 @@ def metadata_of(array: Any) -> SourceMetadata:
         # that of format 3 for none.
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
-            # of elements that are missing
-
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
     typed = {}
     if "_FillValue" in attributes:
-        # of elements that are missing
-
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
     return SourceMetadata(

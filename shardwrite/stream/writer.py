@@ -96,30 +96,22 @@ class StreamReport(Result):
         return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
 
     def _rows(self) -> list[tuple[str, str]]:
-        waited = duration(self.waited_seconds)
-        return [
+        taken, waited = "no blocks yet", duration(self.waited_seconds)
+        if self.n_blocks:
+            speed = f"{human(int(self.nbytes_per_second))}/s"
+            taken = f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, {speed}"
+        rows = [
             ("array", f"{self.path}, {self.shape}"),
-            (
-                "taken",
-                (
-                    f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, "
-                    f"{human(int(self.nbytes_per_second))}/s"
-                    if self.n_blocks
-                    else "no blocks yet"
-                ),
-            ),
+            ("taken", taken),
             ("committed", f"{human(self.committed_nbytes)} in {counted(self.n_commits, 'commit')}"),
             ("memory", f"at most {human(self.peak_nbytes)} held"),
-            *(
-                [("time", f"{duration(self.seconds)}, of which callers waited {waited}")]
-                if self.n_blocks
-                else []
-            ),
-        ] + (
-            [("early", f"{counted(self.n_early, 'layer')} written incomplete to free memory")]
-            if self.n_early
-            else []
-        )
+        ]
+        if self.n_blocks:
+            rows.append(("time", f"{duration(self.seconds)}, of which callers waited {waited}"))
+        if self.n_early:
+            early = f"{counted(self.n_early, 'layer')} written incomplete to free memory"
+            rows.append(("early", early))
+        return rows
 
     def __repr__(self) -> str:
         return (
