@@ -549,7 +549,7 @@ def test_nobody_asks_an_engine_what_it_is_called():
         tree = parsed(path)
         names = kinds_compared(tree)
         if unit(path) != "engines":
-            is_user = any(name.startswith("shardwrite.engines.choice") for name in imports(path))
+            is_user = any(name.startswith("shardwrite.engines.local") for name in imports(path))
             assert not [name for name in names if is_user or "engine" in name], path
 
 

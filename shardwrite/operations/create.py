@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata

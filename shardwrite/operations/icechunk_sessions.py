@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from shardwrite._version import __version__
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult

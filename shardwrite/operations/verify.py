@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
+from shardwrite.engines.local import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.manifest import without_keys

@@ -12,7 +12,6 @@ chunks of one shard come from many. There are three ways to write a shard:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 from collections import OrderedDict
@@ -38,11 +37,11 @@ from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard,
 from shardwrite.stores.base import ObjectWriter, Store, Transaction
 from shardwrite.stores.posix import can_copy_between
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
-from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
+from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise_from
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
-from shardwrite.write.spool import PartFile, Payload, Payloads
+from shardwrite.write.spool import Payload
 
 # ---- Donors: arrays that give their encoded inner chunks to another
 
@@ -227,7 +226,7 @@ class Shards:
         opener = open_afresh if self.array.is_afresh else open_shard
         shard = opener(self.metadata, self.store, index)
         if shard is None:
-            self._check_missing(number, index)
+            check_missing(self._listed, self.metadata, index, number)
         version = None if shard is None else shard.reader.version
         if self._versions.setdefault(number, version) != version:
             if shard is not None:
@@ -264,7 +263,7 @@ class Shards:
         if not self.metadata.is_sharded:
             data = self._object(index)
             if data is None:
-                self._check_missing(number, index)
+                check_missing(self._listed, self.metadata, index, number)
             return data
         shard = self.get(number)
         if shard is None or shard.index.is_empty[rank]:
@@ -312,9 +311,6 @@ class Shards:
             return None
         with reader:
             return reader.read(0, min(reader.nbytes, most_nbytes + 1))
-
-    def _check_missing(self, number: int, index: Shape) -> None:
-        check_missing(self._listed, self.metadata, index, number)
 
     def _check_size(self, nbytes: int, key: str) -> None:
         try:
@@ -479,20 +475,14 @@ def _assemble(
     sizes, starts = np.full(n_chunks, -1, dtype=np.int64), np.zeros(n_chunks, np.int64)
     n_collected = 0
     path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-    with contextlib.ExitStack() as stack:
-        payload = stack.enter_context(Payload(path, _PAYLOAD_NBYTES))
+    with Payload(path, _PAYLOAD_NBYTES) as payload:
         for batch in batches:
             ends = n_collected + np.cumsum(batch.nbytes)
             sizes[batch.ranks], starts[batch.ranks] = batch.nbytes, ends - batch.nbytes
             n_collected = int(ends[-1])
             payload.extend(batch.buffers)
         encoded = EncodedUnit(np.arange(n_chunks, dtype=np.int64), sizes, starts, 0)
-        result = payload.result()
-        payloads = stack.enter_context(Payloads([result]))
-        written = revise(spec, transaction, index, [encoded], payloads, OpenedShard(None, None))
-        if isinstance(result, PartFile):
-            Path(result.path).unlink(missing_ok=True)
-        return written
+        return revise_from(spec, transaction, index, encoded, payload, OpenedShard(None, None))
 
 
 def origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:

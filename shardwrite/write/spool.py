@@ -156,11 +156,8 @@ class Payloads:
         lasts = np.concatenate([breaks, [len(block)]]) - 1
         buffers: list[Buffer] = []
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            number, start, stop = (
-                int(block[first]),
-                int(starts[first]),
-                int(starts[last] + sizes[last]),
-            )
+            number, start = int(block[first]), int(starts[first])
+            stop = int(starts[last] + sizes[last])
             payload = self._payloads[number]
             if isinstance(payload, PartFile):
                 if buffers:
