@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from shardwrite.codecs.stages import Buffer, Ranges
@@ -43,11 +43,9 @@ from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.journal.begin import begin_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
-from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.neighbours import begin_passing, give_up
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
@@ -290,20 +288,10 @@ def _begin(
         for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
     )
     part, _ = metadata.part(Box(start, stop))
-    first = part.first_shard
-    name = uuid.uuid4().hex
-    intent = Intent(
-        digest=name,
-        mode="r+",
-        identity=Identity(mode="r+", salvage=True, region=Box(start, stop).bounds),
-        shards_from=ShardWindow(first, part.grid.counts),
-    )
-    own = replace(target, update=f"salvage-{name[:16]}")
-    refuse_overlapping_runs(own, intent, restart=False)
-    create = partial(
-        begin_run, own, intent, metadata.text, restart=False, durability=target.durability()
-    )
-    return begin_beside(own, create)[0], part, first
+    identity = Identity(mode="r+", salvage=True, region=Box(start, stop).bounds)
+    window = ShardWindow(part.first_shard, part.grid.counts)
+    directory = begin_passing(target, "salvage", metadata.text, identity, window)
+    return directory, part, part.first_shard
 
 
 def _box_of(part: ArrayMetadata) -> Box:

@@ -16,7 +16,6 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -35,7 +34,6 @@ from shardwrite.format.passage import passage_between
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal.begin import begin_run
 from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
 from shardwrite.journal.holding import holding
@@ -43,12 +41,10 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
     Beside,
-    begin_beside,
+    begin_passing,
     give_up,
     look_beside,
-    refuse_overlapping_runs,
 )
-from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.receipt import Contents, read_receipt
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory
@@ -105,7 +101,10 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
         )
     check_updatable(target.store, FixedOrder())
     require_trusted(target)
-    directory = _begin(target, array)
+    grid = array.metadata.grid
+    identity = Identity(mode="r+", salvage=True, region=grid.whole.bounds)
+    window = ShardWindow((0,) * grid.ndim, grid.counts)
+    directory = begin_passing(target, "accept", array.metadata.text, identity, window)
     try:
         with taking_part(directory.path, driver := uuid.uuid4().hex[:12]):
             _accept(directory, array, driver)
@@ -114,28 +113,6 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
             give_up(directory)
         raise
-
-
-def _begin(target: Target, array: ShardedArray) -> RunDirectory:
-    """Begin a run that no other run on the array goes along with."""
-    grid, name = array.metadata.grid, uuid.uuid4().hex
-    intent = Intent(
-        digest=name,
-        mode="r+",
-        identity=Identity(mode="r+", salvage=True, region=grid.whole.bounds),
-        shards_from=ShardWindow((0,) * grid.ndim, grid.counts),
-    )
-    own = replace(target, update=f"accept-{name[:16]}")
-    refuse_overlapping_runs(own, intent, restart=False)
-    create = partial(
-        begin_run,
-        own,
-        intent,
-        array.metadata.text,
-        restart=False,
-        durability=target.durability(),
-    )
-    return begin_beside(own, create)[0]
 
 
 def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:

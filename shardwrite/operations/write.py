@@ -284,9 +284,6 @@ if TYPE_CHECKING:
     @dataclass(frozen=True)
     class _WriteStored(Stored, WriteArguments): ...
 
-
-if TYPE_CHECKING:
-
     @overload
     @taking(_WriteNow)
     def to_sharded_zarr(given: _WriteNow) -> WriteResult: ...
@@ -360,21 +357,18 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
 
         return write_into(taken_from(given, RegionArguments, store=store, name=name, region=region))
     run = taken_from(given, RunOptions, mode="w-" if mode == "a" else mode)
-    options, engine, source = (
-        taken_from(given, PlanOptions),
-        active_engine(),
-        as_source_array(given.x),
-    )
+    options, engine = taken_from(given, PlanOptions), active_engine()
+    source = as_source_array(given.x)
     into = target_via(resolve_new(store, name, given.run_dir, array.format), given.via)
     words.check(source.array)
-    made = plan_array(source.array, engine, source.described(array), options, into.store)
-    job = Job(ArrayChunks(source.array), made, into, for_new_array(run))
+    plan = plan_array(source.array, engine, source.described(array), options, into.store)
+    job = Job(ArrayChunks(source.array), plan, into, for_new_array(run))
     if not given.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed([job], engine)
         return next(_stored([job], [source.array], rest)) if given.return_stored else rest
-    with reporting(given.progress, made.raw_nbytes) as on_report:
+    with reporting(given.progress, plan.raw_nbytes) as on_report:
         (result,) = execute([job], engine, on_report)
     return next(_stored([job], [source.array], None)) if given.return_stored else result
 
@@ -389,9 +383,6 @@ if TYPE_CHECKING:
 
     @dataclass(frozen=True)
     class _StoreStored(Stored, StoreArguments): ...
-
-
-if TYPE_CHECKING:
 
     @overload
     @taking(_StoreNow)
@@ -449,23 +440,22 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
     arrays, stores = given.arrays, given.stores
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
-    engine, many = active_engine(), _Many.of(arrays, stores, given.names, given.regions)
+    engine = active_engine()
+    each = _check_counts(arrays, stores, given.names, given.regions)
     words = ZarrWords.of(given.zarr_array_kwargs)
     mode = mode_of(given.mode, words.overwriting(given.overwrite))
     run = for_new_array(taken_from(given, RunOptions, mode=mode))
     array, options = words.over(taken_from(given, ArrayOptions)), taken_from(given, PlanOptions)
     jobs, sources = [], []
-    for x, store_, name, region in many.each():
+    for x, store_, name, region in each:
         where_to = (at_url(store_, given.storage_options), words.named(name), given.run_dir)
         if region is None:
-            target, taken = (
-                target_via(resolve_new(*where_to, array.format), given.via),
-                as_source_array(x),
-            )
-            words.check(taken.array)
-            described = taken.described(array)
-            made = plan_array(taken.array, engine, described, options, target.store)
-            source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
+            target = target_via(resolve_new(*where_to, array.format), given.via)
+            given_source = as_source_array(x)
+            source, described = given_source.array, given_source.described(array)
+            words.check(source)
+            plan = plan_array(source, engine, described, options, target.store)
+            job = Job(ArrayChunks(source), plan, target, run)
         else:
             from shardwrite.operations.region import region_job  # updates only
             from shardwrite.runs.region_plan import Where  # updates only
@@ -496,39 +486,27 @@ def _stored(
         yield stored_array(job, source, rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Many:
-    """Arrays that are written together, and for each its store, its name and its region."""
-
-    arrays: Sequence[Any]
-    stores: Sequence[Any]
-    names: Sequence[str | None]
-    regions: Sequence[Any]
-
-    @classmethod
-    def of(cls, arrays: Any, stores: Any, names: Any, regions: Any) -> _Many:
-        """Check that there are as many of each."""
-        if not isinstance(arrays, list | tuple):
+def _check_counts(
+    arrays: Any, stores: Any, names: Any, regions: Any
+) -> Iterator[tuple[Any, Any, str | None, Any]]:
+    """Array, store, name and region of each, after a check that there are as many of each."""
+    if not isinstance(arrays, list | tuple):
+        raise SpecError(
+            "not a sequence of arrays",
+            field="arrays",
+            value=type(arrays).__name__,
+            remedy="give a list of them",
+        )
+    n = len(arrays)
+    names = names or [None] * n
+    if regions is None or isinstance(regions, tuple | slice | str | type(...)):
+        regions = [regions] * n
+    for field, found in (("stores", stores), ("names", names), ("regions", regions)):
+        if isinstance(found, str | Path) or not isinstance(found, HasLength) or len(found) != n:
             raise SpecError(
-                "not a sequence of arrays",
-                field="arrays",
-                value=type(arrays).__name__,
-                remedy="give a list of them",
+                f"as many {field} as arrays are needed",
+                field=field,
+                value=list(map(str, found)) if isinstance(found, list | tuple) else str(found),
+                remedy=f"give {n}",
             )
-        n = len(arrays)
-        names = names or [None] * n
-        if regions is None or isinstance(regions, tuple | slice | str | type(...)):
-            regions = [regions] * n
-        for field, found in (("stores", stores), ("names", names), ("regions", regions)):
-            if isinstance(found, str | Path) or not isinstance(found, HasLength) or len(found) != n:
-                raise SpecError(
-                    f"as many {field} as arrays are needed",
-                    field=field,
-                    value=list(map(str, found)) if isinstance(found, list | tuple) else str(found),
-                    remedy=f"give {n}",
-                )
-        return cls(arrays, stores, names, regions)
-
-    def each(self) -> Iterator[tuple[Any, Any, str | None, Any]]:
-        """Array, store, name and region of each."""
-        return zip(self.arrays, self.stores, self.names, self.regions, strict=True)
+    return zip(arrays, stores, names, regions, strict=True)

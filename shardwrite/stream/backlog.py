@@ -158,11 +158,10 @@ class Backlog:
         with self._jobs.changed:
             shard.n_encoding -= 1
             last = shard.pending.get(depth)
-            if encoded.number > max(
-                shard.committed.get(depth, 0), 0 if last is None else last.number
-            ):
+            latest, known_nbytes = (0, 0) if last is None else (last.number, last.payload.nbytes)
+            if encoded.number > max(shard.committed.get(depth, 0), latest):
                 shard.pending[depth] = encoded
-                nbytes = encoded.payload.nbytes - (0 if last is None else last.payload.nbytes)
+                nbytes = encoded.payload.nbytes - known_nbytes
                 self._nbytes += nbytes
                 self._jobs.hold(nbytes)
 
@@ -173,16 +172,12 @@ class Backlog:
         exceeds its limit.
         """
         with self._jobs.changed:
-            if (
-                sum(encoded.is_whole for encoded in shard.pending.values())
-                == self._layers_per_shard
-            ):
+            n_whole = sum(encoded.is_whole for encoded in shard.pending.values())
+            if n_whole == self._layers_per_shard:
                 return shard
-            return (
-                max(self._shards.values(), key=lambda other: other.nbytes)
-                if self._nbytes > self._limit
-                else None
-            )
+            if self._nbytes <= self._limit:
+                return None
+            return max(self._shards.values(), key=lambda other: other.nbytes)
 
     def pending(self) -> list[OpenShard]:
         """Shards with layers that are not committed."""
@@ -194,9 +189,7 @@ class Backlog:
         with shard.lock:
             with self._jobs.changed:
                 pending, shard.pending = shard.pending, {}
-                shard.committed.update(
-                    {depth: encoded.number for depth, encoded in pending.items()}
-                )
+                shard.committed |= {depth: encoded.number for depth, encoded in pending.items()}
                 nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
                 self._nbytes -= nbytes
             if pending:
@@ -205,10 +198,8 @@ class Backlog:
             if encoded.memory is not None:
                 self._buffers.give(encoded.memory)
         with self._jobs.changed:
-            self.n_commits, self.committed_nbytes = (
-                self.n_commits + bool(pending),
-                self.committed_nbytes + nbytes,
-            )
+            self.n_commits += bool(pending)
+            self.committed_nbytes += nbytes
             self._jobs.hold(-nbytes)
             if not shard.pending and not shard.n_encoding:
                 self._shards.pop(shard.index, None)  # nothing is pending or being encoded

@@ -12,11 +12,11 @@ cover all of it, its inner chunks can be encoded and need not be changed again.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,11 @@ from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
-from shardwrite.journal.begin import begin_run
 from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_beside, refuse_overlapping_runs
-from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.neighbours import begin_passing
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import (
     all_listed,
@@ -258,21 +256,12 @@ class Window:
         reach = tuple(max(n, box.stop[axis]) if i == axis else n for i, n in enumerate(grid.shape))
         whole = metadata.with_shape(reach)
         part, _ = whole.part(box)
-        first = part.first_shard
-        name = uuid.uuid4().hex
-        intent = Intent(
-            digest=name,
-            mode="r+",
-            identity=Identity(mode="r+", stream=True, region=box.bounds, strategy=strategy.label),
-            shards_from=ShardWindow(first, part.grid.counts),
-        )
-        own = replace(target, update=f"stream-{name[:16]}")
-        create = partial(begin_run, own, intent, whole.text, restart=False, durability=durability)
+        identity = Identity(mode="r+", stream=True, region=box.bounds, strategy=strategy.label)
+        window = ShardWindow(part.first_shard, part.grid.counts)
         driver = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(target))
-            refuse_overlapping_runs(own, intent, restart=False)
-            directory, _ = begin_beside(own, create)
+            directory = begin_passing(target, "stream", whole.text, identity, window, durability)
             stack.enter_context(taking_part(directory.path, driver))
             lease = stack.pop_all()
         spec = WriteSpec(
@@ -302,11 +291,8 @@ class Window:
 
         - `is_whole`: whether the blocks cover the whole layer; the stored shard is then not read.
         """
-        metadata, grid, local = (
-            self.spec.metadata,
-            self.spec.metadata.grid,
-            self._local(layer.shard),
-        )
+        metadata, local = self.spec.metadata, self._local(layer.shard)
+        grid = metadata.grid
         box = (layer.box if is_whole else layer.touched(grid.chunks)).shift(self.box.start)
         pieces = Pieces(
             [block.box.shift(self.box.start).start for block in layer.blocks],
@@ -317,11 +303,8 @@ class Window:
             background = None
             if not is_whole:
                 old = open_shard(metadata, self.spec.store, local)
-                background = (
-                    None
-                    if old is None
-                    else Backdrop(metadata, local, stack.enter_context(old), nothing)
-                )
+                if old is not None:
+                    background = Backdrop(metadata, local, stack.enter_context(old), nothing)
             n_chunks = int(np.prod(grid.chunk_counts_in(box)))
             sizes = np.full(n_chunks, -1, dtype=np.int64)
             payload = _Payload(self.buffers, n_chunks * (metadata.pipeline.encoded_nbytes or 0))
@@ -335,14 +318,8 @@ class Window:
             ):
                 sizes[batch.ranks] = batch.nbytes
                 payload.extend(batch.buffers)
-            return Encoded(
-                number,
-                is_whole,
-                ranks_in_shard(grid, local, box),
-                sizes,
-                payload.result(),
-                payload.memory,
-            )
+            ranks = ranks_in_shard(grid, local, box)
+            return Encoded(number, is_whole, ranks, sizes, payload.result(), payload.memory)
 
     def commit(self, shard: Shape, layers: Sequence[Encoded]) -> None:
         """Commit encoded layers of a shard.
@@ -464,9 +441,7 @@ def _stretch(metadata: ArrayMetadata, axis: int, around: Box) -> Box:
     It is so long along the axis that a stream seldom needs another stretch.
     """
     grid = metadata.grid
-    others = 1
-    for i, n in enumerate(grid.counts):
-        others *= max(1, n) if i != axis else 1
+    others = math.prod(max(1, n) for i, n in enumerate(grid.counts) if i != axis)
     step = max(1, _SHARDS // others) * grid.shards[axis]
     start, stop = around.start[axis] // step * step, ceil_div(around.stop[axis], step) * step
     return Box(
