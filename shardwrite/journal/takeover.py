@@ -341,7 +341,7 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     if not has_manifest(part.document):
         return _same
     from shardwrite.read.array import ShardedArray  # for arrays with a manifest
-    from shardwrite.read.chunk_table import stored_coords_here
+    from shardwrite.read.inspection import stored_coords_here
 
     grid = part.grid
     per_shard = grid.chunks_per_shard
