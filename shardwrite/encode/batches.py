@@ -129,8 +129,8 @@ class ShardBatches:
             which, shard, rank = which[wanted], shard[wanted], rank[wanted]
         is_dropped = self._options.dropped(metadata, tiles, region)
         if is_dropped.any():
-            kept = ~is_dropped[which]
-            which, shard, rank = which[kept], shard[kept], rank[kept]
+            is_stored = ~is_dropped[which]
+            which, shard, rank = which[is_stored], shard[is_stored], rank[is_stored]
         buffers = encode_tiles(metadata, tiles, which, region)
         return self._split(batch, buffers, shard, rank)
 

@@ -137,8 +137,8 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
     while stop > least:
         start = max(least, stop - _WINDOW_NBYTES)
         window = source.read(start, stop - start + _ENTRY_NBYTES - 1)
-        for at in _candidates(window, source.nbytes).tolist():
-            end = int(start + at + codec.encoded_nbytes)
+        for size in _candidates(window, source.nbytes).tolist():
+            end = int(start + size + codec.encoded_nbytes)
             shard = shard_up_to(metadata, source, end)
             if shard is not None and decodes(shard):
                 return end
@@ -171,7 +171,7 @@ def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
 
     The first entry of an index is empty, or has an offset and a size that fit into the file.
     """
-    found = []
+    candidates = []
     limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
     for first in range(min(8, len(window))):
         words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
@@ -179,5 +179,5 @@ def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
         fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | (
             (offset == empty) & (nbytes == empty)
         )
-        found.append(np.flatnonzero(fits) * 8 + first)
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]
+        candidates.append(np.flatnonzero(fits) * 8 + first)
+    return np.sort(np.concatenate([np.empty(0, np.int64), *candidates]))[::-1]

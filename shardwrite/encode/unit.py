@@ -86,7 +86,7 @@ def _encoded(
     if not metadata.is_cut or metadata.grid.whole.contains(region):
         return metadata.pipeline.encode(tiles, rows)
     rows = np.arange(len(tiles)) if rows is None else rows
-    found: list[Buffer] = [b""] * len(rows)
+    buffers: list[Buffer] = [b""] * len(rows)
     for shape, members in _by_shape(metadata, region, rows).items():
         if shape == metadata.grid.chunks:
             encoded = metadata.pipeline.encode(tiles, rows[members])
@@ -95,8 +95,8 @@ def _encoded(
             cut = np.ascontiguousarray(tiles[rows[members]][inside])
             encoded = metadata.pipeline_of(shape).encode(cut)
         for member, buffer in zip(members.tolist(), encoded, strict=True):
-            found[member] = buffer
-    return found
+            buffers[member] = buffer
+    return buffers
 
 
 def _by_shape(
@@ -382,8 +382,8 @@ def encode_unit(
         is_dropped = options.dropped(metadata, tiles, region)
         if is_dropped.any():
             rows = np.arange(len(tiles)) if rows is None else rows
-            kept = ~is_dropped[rows]
-            ranks, rows = ranks[kept], rows[kept]
+            is_stored = ~is_dropped[rows]
+            ranks, rows = ranks[is_stored], rows[is_stored]
         if not len(ranks):
             continue
         if rows is None and pipeline.is_identity:

@@ -205,21 +205,21 @@ def _n_workers() -> int:
 
     - Raises SpecError if the configuration holds no such number.
     """
-    given = dask.config.get("num_workers", None)
-    if not given:
+    configured = dask.config.get("num_workers", None)
+    if not configured:
         return n_cores()
     try:
-        found = operator.index(int(given) if isinstance(given, str) else given)
+        number = operator.index(int(configured) if isinstance(configured, str) else configured)
     except (TypeError, ValueError):
-        found = 0
-    if found < 1:
+        number = 0
+    if number < 1:
         raise SpecError(
             "is no number of threads or processes, in the configuration of dask",
             field="num_workers",
-            value=given,
+            value=configured,
             remedy="give 1 or more, or None for one for each core",
         )
-    return found
+    return number
 
 
 # ---- The choice

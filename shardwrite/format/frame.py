@@ -71,12 +71,12 @@ def signatures_in(metadata: ArrayMetadata) -> tuple[Signature, ...]:
     if not metadata.is_sharded or metadata.document["codecs"][0]["name"] != "sharding_indexed":
         return ()
     names = {str(codec["name"]) for codec in metadata.inner_codecs}
-    return tuple(one for one in SIGNATURES if names <= one.codecs)
+    return tuple(signature for signature in SIGNATURES if names <= signature.codecs)
 
 
 def labelled(label: str | None) -> Signature | None:
     """Signature of the shards that the strategy of a label writes; None if they are plain ones."""
-    return next((one for one in SIGNATURES if one.label.fullmatch(label or "")), None)
+    return next((each for each in SIGNATURES if each.label.fullmatch(label or "")), None)
 
 
 def places_of(signature: Signature, metadata: ArrayMetadata) -> list[int]:
@@ -88,8 +88,8 @@ def places_of(signature: Signature, metadata: ArrayMetadata) -> list[int]:
     if metadata.is_sharded and index.location == "start":
         limit = max(limit, 2 * block_for(signature, index.encoded_nbytes))
     places = [0]
-    while (at := max(signature.least_block, 2 * places[-1])) <= limit:
-        places.append(at)
+    while (place := max(signature.least_block, 2 * places[-1])) <= limit:
+        places.append(place)
     return places
 
 

@@ -211,16 +211,17 @@ def build_with_sharding(
     serializer = serializer_named(str(codecs[0]["name"])) if codecs else None
     if serializer is not None:
         return serializer.build(codecs, shape, dtype)
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
-    if at is None:
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if position is None:
         return build_pipeline(codecs, shape, dtype, document)
-    axes = _transposed_axes(codecs[:at], len(shape))
+    axes = _transposed_axes(codecs[:position], len(shape))
     stages = [
-        build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
+        build_stage(codec["name"], codec.get("configuration", {}), 1)
+        for codec in codecs[position + 1 :]
     ]
     if axes is None or None in stages:
         return build_pipeline(codecs, shape, dtype, document)
-    configuration = codecs[at]["configuration"]
+    configuration = codecs[position]["configuration"]
     chunks, stored = configuration.get("chunk_shape"), tuple(shape[a] for a in axes)
     if not _divides(chunks, stored):
         raise CodecError(f"shards of {stored} cannot be cut into chunks of {chunks}", codec=_NAME)
@@ -255,15 +256,15 @@ def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
 
     - `shape`: shape of a shard, as the codecs before the sharding leave it.
     """
-    found = sharding.get("configuration", {}).get("chunk_shape")
-    if not _divides(found, shape):
+    chunks = sharding.get("configuration", {}).get("chunk_shape")
+    if not _divides(chunks, shape):
         raise SpecError(
             f"shards of {shape} cannot be cut into such chunks",
             field="chunk_shape",
-            value=found,
+            value=chunks,
             remedy="give one number for each axis, which divides the shard there",
         )
-    return tuple(found)
+    return tuple(chunks)
 
 
 def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
@@ -272,13 +273,13 @@ def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
     The document gives it as the transpositions before the sharding leave it. The result is None
     without a sharding, and where something else than transpositions stands before it.
     """
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
-    if at is None:
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if position is None:
         return None
-    axes = _transposed_axes(codecs[:at], len(shape))
+    axes = _transposed_axes(codecs[:position], len(shape))
     if axes is None:
         return None
-    stored = check_chunks_of(codecs[at], tuple(shape[a] for a in axes))
+    stored = check_chunks_of(codecs[position], tuple(shape[a] for a in axes))
     return tuple(stored[axes.index(a)] for a in range(len(shape)))
 
 
@@ -288,10 +289,10 @@ def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequen
     These are the codecs of each sharding, down to the innermost, and all codecs for a shard of one
     inner chunk. Without a sharding, they are the codecs for the whole shape.
     """
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     chunks = chunks_of_sharding(codecs, shape)
-    if at is not None:
-        inner = codecs[at]["configuration"]
+    if position is not None:
+        inner = codecs[position]["configuration"]
         yield from trial_shapes(inner["codecs"], tuple(inner["chunk_shape"]))
     yield codecs, shape if chunks is None else chunks
 
@@ -466,22 +467,22 @@ class ArrayMetadata:
 
         - Raises CodecError if a codec cannot be used here.
         """
-        made = self.pipeline_of(self.grid.chunks)
+        pipeline = self.pipeline_of(self.grid.chunks)
         if self.is_cut:  # chunks at the edges have other sizes
-            made.encoded_nbytes, made.is_identity = None, False
-        return made
+            pipeline.encoded_nbytes, pipeline.is_identity = None, False
+        return pipeline
 
     def pipeline_of(self, shape: Shape) -> Pipeline:
         """Pipeline of inner chunks of a shape, such as those that are cut at an edge.
 
         - Raises CodecError if a codec cannot be used here.
         """
-        made = self._pipelines.get(shape)
-        if made is None:
-            made = self._pipelines[shape] = build_with_sharding(
+        pipeline = self._pipelines.get(shape)
+        if pipeline is None:
+            pipeline = self._pipelines[shape] = build_with_sharding(
                 self.inner_codecs, shape, self.dtype, self.document, self.fill_value
             )
-        return made
+        return pipeline
 
     @cached_property
     def _pipelines(self) -> dict[Shape, Pipeline]:
@@ -567,8 +568,8 @@ class ArrayMetadata:
     @cached_property
     def shard_format(self) -> ShardFormat | None:
         """Format of the shards; None for an array without shards."""
-        found = shard_format_named(self.format_name)
-        return None if found is None else found.from_dict(self.sharding)
+        cls = shard_format_named(self.format_name)
+        return None if cls is None else cls.from_dict(self.sharding)
 
     @cached_property
     def fill_pattern(self) -> FillPattern:
@@ -596,8 +597,8 @@ class ArrayMetadata:
     def shard_index(self, key: str) -> Shape | None:
         """Position of the shard with a storage key; None if the key is that of no shard."""
         if self.placed is not None:
-            found = self.placed.index_of(key)
-            return None if found is None else self._in_part(found)
+            position = self.placed.index_of(key)
+            return None if position is None else self._in_part(position)
         prefix, separator = self._key_encoding
         parts = key.split(separator)
         if tuple(parts[: len(prefix)]) != prefix:
@@ -876,10 +877,10 @@ def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape)
         try:
             pipeline = build_with_sharding(codecs, shape, dtype, metadata.document, fill_value)
             (encoded,) = pipeline.encode(batch)
-            found = pipeline.decode(bytes(encoded))
-            if found.shape != shape or not is_same_type(found.dtype, dtype):
+            decoded = pipeline.decode(bytes(encoded))
+            if decoded.shape != shape or not is_same_type(decoded.dtype, dtype):
                 raise TypeError(  # noqa: TRY301
-                    f"{dtype} of {shape} comes back as {found.dtype} of {found.shape}"
+                    f"{dtype} of {shape} comes back as {decoded.dtype} of {decoded.shape}"
                 )
         # Each codec and library raises errors of its own, ImportError among them.
         except Exception as error:

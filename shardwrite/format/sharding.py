@@ -257,12 +257,12 @@ def why_kept(document: Document) -> str:
     for codec in codecs if isinstance(codecs, list) else []:
         name: object = codec.get("name") if isinstance(codec, dict) else None
         try:
-            found = shard_format_named(name) if isinstance(name, str) else None
+            shard_format = shard_format_named(name) if isinstance(name, str) else None
         except SpecError as error:
             return error.message
-        why: str = getattr(found, "why_kept", "")
-        if why:
-            return why
+        reason: str = getattr(shard_format, "why_kept", "")
+        if reason:
+            return reason
     return ""
 
 

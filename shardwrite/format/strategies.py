@@ -389,9 +389,9 @@ class FixedOrder(WritesAnew):
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
         object.__setattr__(self, "in_place", _flag(self.in_place))
-        given: Any = self.max_unused
-        is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-        if not is_number or not 0 <= given <= 1:
+        share: Any = self.max_unused
+        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
+        if not is_number or not 0 <= share <= 1:
             raise SpecError(
                 "not a share",
                 field="max_unused",
@@ -466,8 +466,8 @@ def _room(old: Stored, end: int) -> Ranks:
     """
     is_solid = old.nbytes > 0
     begins = np.append(np.sort(old.offsets[is_solid]), end)
-    behind = np.minimum(np.searchsorted(begins, old.offsets, side="right"), len(begins) - 1)
-    return np.where(is_solid, begins[behind] - old.offsets, old.nbytes)
+    following = np.minimum(np.searchsorted(begins, old.offsets, side="right"), len(begins) - 1)
+    return np.where(is_solid, begins[following] - old.offsets, old.nbytes)
 
 
 def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:
@@ -485,10 +485,10 @@ def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
     if old.fixed_nbytes is None:
         return np.full(len(old.nbytes), -1, dtype=np.int64)
     homes, size = _homes(sequence, base, old.fixed_nbytes), old.fixed_nbytes
-    taken = np.sort(old.offsets[old.nbytes >= 0])
-    at = np.searchsorted(taken, homes)
+    occupied = np.sort(old.offsets[old.nbytes >= 0])
+    position = np.searchsorted(occupied, homes)
     edge = np.iinfo(np.int64).max // 2
-    after, before = np.append(taken, edge)[at], np.append(-edge, taken)[at]
+    after, before = np.append(occupied, edge)[position], np.append(-edge, occupied)[position]
     end = old.index_span[0] or old.total_nbytes
     is_free = (after >= homes + size) & (before + size <= homes) & (homes + size <= end)
     return np.where(is_free, homes, -1)
@@ -507,11 +507,11 @@ def _in_place(
     - `end_of_old`: end of the inner chunks if nothing goes after the end of the object.
     """
     new = sequence[nbytes[sequence] >= 0]
-    behind = new[spots[new] < 0]
-    ends = old.total_nbytes + np.cumsum(nbytes[behind])
+    appended = new[spots[new] < 0]
+    ends = old.total_nbytes + np.cumsum(nbytes[appended])
     offsets = np.where(nbytes >= 0, spots, old.offsets)
-    offsets[behind] = ends - nbytes[behind]
-    end = int(ends[-1]) if len(behind) else end_of_old
+    offsets[appended] = ends - nbytes[appended]
+    end = int(ends[-1]) if len(appended) else end_of_old
     return Revision("in place", offsets, merged, new, old.total_nbytes, end)
 
 
@@ -568,11 +568,13 @@ class AppendOnly(WritesAnew):
             return _in_place(old, nbytes, merged, sequence, no_spots, old.total_nbytes)
         new = sequence[nbytes[sequence] >= 0]
         # The clone does not need the old index at its end.
-        kept = old.total_nbytes if base else old.index_span[0]
-        ends = kept + np.cumsum(nbytes[new])
+        kept_nbytes = old.total_nbytes if base else old.index_span[0]
+        ends = kept_nbytes + np.cumsum(nbytes[new])
         offsets = old.offsets.copy()
         offsets[new] = ends - nbytes[new]
-        return Revision("append", offsets, merged, new, kept, int(ends[-1]) if len(new) else kept)
+        return Revision(
+            "append", offsets, merged, new, kept_nbytes, int(ends[-1]) if len(new) else kept_nbytes
+        )
 
 
 def _flag(in_place: object) -> bool:
@@ -596,11 +598,11 @@ def labelled(label: str) -> Strategy:
     """
     orders = sorted(set(ORDER_ALIASES.values()))
     for in_place in (False, True):
-        known: list[Strategy] = [
+        strategies: list[Strategy] = [
             AppendOnly(in_place=in_place),
             *(FixedOrder(order, in_place=in_place) for order in orders),
         ]
-        for strategy in known:
+        for strategy in strategies:
             if strategy.label == label:
                 return strategy
     raise ValueError(f"no strategy has the label {label!r}")
@@ -624,7 +626,7 @@ def as_strategy(value: object) -> Strategy:
             return FixedOrder(value)
         name, colon, text = value.partition(":")
         try:
-            found = registered(value)
+            cls = registered(value)
             from_text: Any = getattr(registered(name), "from_text", None) if colon else None
         except (AttributeError, ImportError, LookupError) as error:
             raise SpecError(
@@ -633,8 +635,8 @@ def as_strategy(value: object) -> Strategy:
                 value=value,
                 remedy="mend the installation of the package that has it",
             ) from error
-        if found is not None:
-            return check_strategy(found())
+        if cls is not None:
+            return check_strategy(cls())
         if from_text is not None:
             return check_strategy(from_text(text))
     elif not isinstance(value, type) and hasattr(value, "lay_out"):

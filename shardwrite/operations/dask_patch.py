@@ -173,10 +173,10 @@ def writes_shards(url: Any, keywords: Mapping[str, Any]) -> bool:
 
 def write_to_zarr(x: Any, url: Any, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
     """Make a call by `to_sharded_zarr`."""
-    known = inspect.signature(to_sharded_zarr).parameters
+    parameters = inspect.signature(to_sharded_zarr).parameters
     of_array = {field.name for field in fields(ArrayOptions)}
-    ours = {name: keywords[name] for name in keywords if name in known}
-    others = {name: keywords[name] for name in keywords if name not in known}
+    ours = {name: keywords[name] for name in keywords if name in parameters}
+    others = {name: keywords[name] for name in keywords if name not in parameters}
     if _is_array(url):
         region = given.get("region")
         ours = {"casting": "same_kind", **ours, "region": ... if region is None else region}

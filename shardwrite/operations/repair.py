@@ -346,7 +346,7 @@ def repair(
         target, array, run = opened.target, opened.array, opened.beside.run
         target = target.exclusively(when=exclusive)
         check_whole(array.metadata.grid, target.label)
-        given = x
+        source = x
         if x is not None:
             check_meaning(as_source_array(x).known, array.metadata, "x")
             x = as_written_array(x, array.metadata, "x")
@@ -367,9 +367,9 @@ def repair(
                 return _Seen(verify_opened(opened, deep=deep))
             ranks = np.arange(array.metadata.grid.n_shards)
             versions = _versions(array, ranks) if compares else None
-            against = given if compares else None
-            found = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
-            return _Seen(found, versions)
+            against = source if compares else None
+            report = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
+            return _Seen(report, versions)
 
         seen = look()
         before = seen.report
@@ -390,7 +390,7 @@ def repair(
                 seen = look()
         report = seen.report
         tasks = _tasks(array, report, with_changed=x is not None)
-        found = Repair(
+        done = Repair(
             path=target.label,
             tasks=tasks,
             n_temporaries=n_temporaries,
@@ -403,19 +403,19 @@ def repair(
         )
         is_open = run is not None and not run.makes_array
         if x is None:
-            return replace(found, is_interrupted=is_open)
+            return replace(done, is_interrupted=is_open)
         if not tasks:
             if run is not None and is_open:
                 give_up(run)  # all of its shards are good by now
             steps_of(array.metadata).end_repair(target, array.metadata, run_dir)
-            return found
+            return done
         receipt = read_receipt(target)
         stores_empty = receipt is not None and receipt.stores_empty_chunks
         how = RepairOptions(
             usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty
         )
         written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
-        return replace(found, tasks=written, result=result)
+        return replace(done, tasks=written, result=result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,16 +445,16 @@ def _keeping_kinds(
     metadata = array.metadata
     if not bad or not signatures_in(metadata):
         return asked
-    known = OldShards.of(target, metadata)
+    old_shards = OldShards.of(target, metadata)
     looked_at = [*bad, *shards_at_ends(metadata.grid)]
     if asked is None:
-        kinds = () if drops else filter(None, map(known.kind_of, looked_at))
+        kinds = () if drops else filter(None, map(old_shards.kind_of, looked_at))
         kind = next(iter(kinds), None)
         if kind is None:
             return None
         asked = as_strategy(kind.strategy)
         check_updatable(target.store, asked)
-    return keeping(known, asked, looked_at, drops=drops)
+    return keeping(old_shards, asked, looked_at, drops=drops)
 
 
 def _write_again(

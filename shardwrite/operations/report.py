@@ -216,9 +216,9 @@ class Report(Result):
         ]
 
     def __repr__(self) -> str:
-        found = counted(len(self.problems), "problem") if self.problems else "no problems"
-        told = " ".join(self._headline[0])
-        return f"<Report of {printable(self.path)}: {told}, {found}>"
+        problems = counted(len(self.problems), "problem") if self.problems else "no problems"
+        headline = " ".join(self._headline[0])
+        return f"<Report of {printable(self.path)}: {headline}, {problems}>"
 
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""

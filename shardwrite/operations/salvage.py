@@ -127,15 +127,15 @@ class NewIndex:
     def read(self, offset: int, nbytes: int) -> Buffer:
         """See :meth:`shardwrite.encode.reader.Ranges.read`."""
         end = offset + nbytes
-        found = bytearray(nbytes)
+        out = bytearray(nbytes)
         old = max(0, min(end, self.source.nbytes) - offset)
         if old:
-            found[:old] = self.source.read(offset, old)
+            out[:old] = self.source.read(offset, old)
         for at, data in self.changes:
             first, last = max(at, offset), min(at + len(data), end)
             if first < last:
-                found[first - offset : last - offset] = data[first - at : last - at]
-        return found
+                out[first - offset : last - offset] = data[first - at : last - at]
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +162,15 @@ def find_torn(
     """
     if ledger is None and not scan:
         return Torn()
-    known = OldShards.of(target, array.metadata)
+    old_shards = OldShards.of(target, array.metadata)
     shards, left = list[Shape](), list[str]()
     for index in bad:
         key = array.metadata.shard_key(index)
-        found = _mended(array, target, index, ledger, known)
-        if isinstance(found, str):
+        state = _mended(array, target, index, ledger, old_shards)
+        if isinstance(state, str):
             how = _FROM_SOURCE if ledger is None else _BY_THE_RUN
-            left.append(f"{key} {found}. {how}")
-        elif found is not None:
+            left.append(f"{key} {state}. {how}")
+        elif state is not None:
             shards.append(index)
     return Torn(tuple(shards), tuple(left))
 
@@ -204,8 +204,8 @@ def _whole_state(
     signature = signature_of(metadata, reader)
     if signature is not None and ledger is None:
         index_again = resolve("new index", signature.strategy)
-        made: NewIndex | str | None = index_again(metadata, store, index, reader, known)
-        return _left(signature, made) if isinstance(made, str) else made
+        new_index: NewIndex | str | None = index_again(metadata, store, index, reader, known)
+        return _left(signature, new_index) if isinstance(new_index, str) else new_index
     size = _whole_size(metadata, reader, index, ledger)
     # The file is another one than the journal knows, and what it knows is not there any more.
     return size if signature is None or size is None else _left(signature, _CHANGED)
@@ -225,8 +225,8 @@ def _whole_size(
     noted, codec = int(ledger.nbytes[rank]), metadata.index_codec
     if codec.location != "end" or not noted or noted >= reader.nbytes:
         return None
-    found = shard_up_to(metadata, reader, noted)
-    return noted if found is not None and found.index.checksum == ledger.index_crcs[rank] else None
+    shard = shard_up_to(metadata, reader, noted)
+    return noted if shard is not None and shard.index.checksum == ledger.index_crcs[rank] else None
 
 
 def _facts_of(metadata: ArrayMetadata, key: str, reader: Ranges, size: int) -> Written:
@@ -263,9 +263,9 @@ def salvage_shards(
             salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
             list_before(directory, part, _box_of(part), target.durability(), driver)
-            told = salvage.cut(local)
+            texts = salvage.cut(local)
             _end(directory, salvage, driver)
-            return told
+            return texts
     except Exception:
         # The first error is raised, not one of the clean-up.
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
@@ -365,20 +365,20 @@ class _Salvage:
 
         - Raises IncompleteError if this process was asked to stop.
         """
-        told: dict[Shape, str] = {}
+        texts: dict[Shape, str] = {}
         metadata = self.spec.metadata
         for index in torn:
             box = metadata.grid.shard_box(index)
-            report = commit_shards(self.spec, box, [index], partial(self._cut_one, told))
+            report = commit_shards(self.spec, box, [index], partial(self._cut_one, texts))
             if not report.shards:
                 key = metadata.shard_key(index)
                 raise IncompleteError(
                     f"{key} was not cut back: this process was asked to stop", missing=[key]
                 )
             self.ledger.enter(report.entry)
-        return tuple(told.values())
+        return tuple(texts.values())
 
-    def _cut_one(self, told: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
+    def _cut_one(self, texts: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
         """Commit the whole part of a shard; a shard that has no torn tail stays as it is."""
         metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
@@ -407,7 +407,7 @@ class _Salvage:
                     raise changed_meanwhile(key)
 
             writer.finish(check)
-            told[index] = text
+            texts[index] = text
             return facts
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:

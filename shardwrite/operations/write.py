@@ -113,8 +113,8 @@ class ZarrWords:
         name, overwrite = rest.pop("name", None), rest.pop("overwrite", None)
         for key in rest:
             if rest[key] is not None or key not in (*_INSTEAD, "shape", "dtype"):
-                known = [f.name for f in fields(ArrayOptions)]
-                remedy = _INSTEAD.get(key, f"these are known: {known}")
+                keywords = [f.name for f in fields(ArrayOptions)]
+                remedy = _INSTEAD.get(key, f"these are known: {keywords}")
                 raise _refused("no keyword here", key, remedy)
         return cls(array=array, name=name, overwrite=overwrite, facts=facts)
 
@@ -130,9 +130,9 @@ class ZarrWords:
         """The options with these keywords."""
         for key, value in self.array.items():
             usual = next(f.default for f in fields(options) if f.name == key)
-            known = getattr(options, key)
-            if known is not usual and known != usual and known != value:
-                raise _refused(f"says something else than {key}={known!r}", key, "give it once")
+            option = getattr(options, key)
+            if option is not usual and option != usual and option != value:
+                raise _refused(f"says something else than {key}={option!r}", key, "give it once")
         return replace(options, **self.array)
 
     def check(self, x: dask.array.Array) -> None:
@@ -222,8 +222,8 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     if mode == "a":
         check_beside(target)
         with holding(target):
-            found = tidied_run(target)
-            if (found is not None and found.makes_array) or target.place.kind() != "array":
+            run = tidied_run(target)
+            if (run is not None and run.makes_array) or target.place.kind() != "array":
                 return False
     _check_agrees(x, open_at(target.place).metadata, array)
     return True
@@ -246,9 +246,9 @@ def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
             )
 
 
-def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
+def _check_agrees(x: Any, existing: ArrayMetadata, array: ArrayOptions) -> None:
     """Refuse a source or keywords that describe another array than the one that exists."""
-    source, shape = as_source_array(x).array, found.grid.shape
+    source, shape = as_source_array(x).array, existing.grid.shape
     if source.shape != shape:
         remedy = f"give an array of shape {shape}, or the region= that it goes to"
         raise SpecError(
@@ -257,34 +257,34 @@ def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
             value=source.shape,
             remedy=remedy,
         )
-    given = {
+    asked = {
         field.name: getattr(array, field.name)
         for field in dataclasses.fields(array)
         if getattr(array, field.name) is not field.default
         and getattr(array, field.name) != field.default
     }
     shards, chunks, _ = resolve_shapes(
-        shape, found.itemsize or 1, array.shards, array.chunks, source.chunks
+        shape, existing.itemsize or 1, array.shards, array.chunks, source.chunks
     )
-    is_sharded = array.shards is not None if "shards" in given else found.is_sharded
-    wanted = make_metadata(shape, found.dtype, shards if is_sharded else None, chunks, array)
+    is_sharded = array.shards is not None if "shards" in asked else existing.is_sharded
+    wanted = make_metadata(shape, existing.dtype, shards if is_sharded else None, chunks, array)
     pairs: dict[str, tuple[Any, Any]] = {
         "shards": (
-            found.grid.shards if found.is_sharded else None,
+            existing.grid.shards if existing.is_sharded else None,
             shards if is_sharded else None,
         ),
-        "chunks": (found.grid.chunks, chunks),
-        "manifest": (LIST if has_manifest(found.document) else None, array.manifest),
-        **dict.fromkeys(_OF_CODECS, (found.inner_codecs, wanted.inner_codecs)),
-        **{name: (_around(found), _around(wanted)) for name in _OF_SHARDING},
-        **{name: (found.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},
+        "chunks": (existing.grid.chunks, chunks),
+        "manifest": (LIST if has_manifest(existing.document) else None, array.manifest),
+        **dict.fromkeys(_OF_CODECS, (existing.inner_codecs, wanted.inner_codecs)),
+        **{name: (_around(existing), _around(wanted)) for name in _OF_SHARDING},
+        **{name: (existing.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},
     }
     for name, (there, now) in pairs.items():
-        if name in given and there != now:
+        if name in asked and there != now:
             raise SpecError(
                 f"is not that of the array that exists, which has {there}",
                 field=name,
-                value=given[name],
+                value=asked[name],
                 remedy='leave it out, or give mode="w" to replace the array',
             )
 
@@ -525,12 +525,12 @@ def _per_array(
     names = names or [None] * n
     if regions is None or isinstance(regions, tuple | slice | str | type(...)):
         regions = [regions] * n
-    for field, found in (("stores", stores), ("names", names), ("regions", regions)):
-        if isinstance(found, str | Path) or not isinstance(found, HasLength) or len(found) != n:
+    for field, items in (("stores", stores), ("names", names), ("regions", regions)):
+        if isinstance(items, str | Path) or not isinstance(items, HasLength) or len(items) != n:
             raise SpecError(
                 f"as many {field} as arrays are needed",
                 field=field,
-                value=list(map(str, found)) if isinstance(found, list | tuple) else str(found),
+                value=list(map(str, items)) if isinstance(items, list | tuple) else str(items),
                 remedy=f"give {n}",
             )
     return zip(arrays, stores, names, regions, strict=True)
@@ -603,20 +603,20 @@ def create(given: CreateArguments) -> None:
         partition=Partition(edges, edges),  # nothing is written, so nothing is cut
         resources=resources_of(engine),
     )
-    known = Ledger(metadata.grid)
-    known.is_done[:] = True
+    ledger = Ledger(metadata.grid)
+    ledger.is_done[:] = True
     options = for_new_array(taken_from(given, RunOptions))
     target = resolve_new(given.store, given.name, given.run_dir, array.format)
     job = Job(NoChunks(), plan, target, options)
     with holding(target):
         if not has_ended(job):
-            execute_missing(job, engine, lambda _: None, lambda: known)
+            execute_missing(job, engine, lambda _: None, lambda: ledger)
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:
     """The argument `dtype` as a numpy dtype."""
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        numpy_dtype: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"no data type ({error})",
@@ -624,7 +624,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
             value=str(dtype),
             remedy='give for instance "float32"',
         ) from None
-    return found
+    return numpy_dtype
 
 
 def _shape_of(shape: Any) -> Shape:

@@ -89,13 +89,13 @@ def _traffic_rows(traffic: Traffic) -> list[tuple[str, str]]:
 def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
     """Rows of the names of axes and of attributes, where the new array has any."""
     names = metadata.document.get("dimension_names") or []
-    told = {
+    lists = {
         "axis names": ["(none)" if name is None else name for name in names],
         "attributes": list(attributes_of(metadata.document)),
     }
     return [
         (title, "\n".join(textwrap.wrap(", ".join(words), _CELL_WIDTH, break_long_words=False)))
-        for title, words in told.items()
+        for title, words in lists.items()
         if words
     ]
 
@@ -195,8 +195,8 @@ def plan_facts(plan: PlanFacts, gathering: PlanFacts | None = None) -> Facts:
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:
-        told = f"A process needs {human(needed)}, and may use {human(allowed)}."
-        problems.append(("does not fit into the memory", told))
+        problem = f"A process needs {human(needed)}, and may use {human(allowed)}."
+        problems.append(("does not fit into the memory", problem))
     spool = "" if gathering is None else f", gathered out of a spool of {plan.n_shards:,}"
     rows = plan_rows(plan)
     if gathering is not None:
@@ -267,12 +267,12 @@ def _picture(plan: PlanFacts) -> str:
 def _caption(plan: PlanFacts, counts: Sequence[int]) -> str:
     names = [axis.name for axis in axes_of(plan.metadata)]
     grid = plan.metadata.grid
-    told = f"{counts[0]} x {counts[1]} shards"
+    caption = f"{counts[0]} x {counts[1]} shards"
     if grid.ndim > 1:
-        told += f" along axes {names[-2]} and {names[-1]}"
+        caption += f" along axes {names[-2]} and {names[-1]}"
     if grid.ndim > 2:
-        told += f", {math.prod(grid.counts[:-2])} such planes"
-    return told
+        caption += f", {math.prod(grid.counts[:-2])} such planes"
+    return caption
 
 
 def _grid_lines(

@@ -432,8 +432,10 @@ class PlanFacts:
         for index in grid.shards_in(box.intersect(grid.whole)):
             inside = grid.shard_box(index).intersect(grid.whole)
             place = tuple(i + f for i, f in zip(index, self.first_shard, strict=True))
-            at = inside.shift(tuple(-o for o in origin))
-            refs.append(ShardRef(place, self.metadata.shard_key(index), at, box.contains(inside)))
+            in_array = inside.shift(tuple(-o for o in origin))
+            refs.append(
+                ShardRef(place, self.metadata.shard_key(index), in_array, box.contains(inside))
+            )
         return refs
 
     @cached_property
@@ -548,8 +550,8 @@ class PlanFacts:
             (self.memory.waiting_nbytes, "for encoded chunks that wait for their shard"),
             (self.memory.held_nbytes, "for shards that wait until they are put"),
         ]
-        told = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
-        listed = " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+        shares = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
+        listed = " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
         raise PlanError(
             f"a worker process of {threads} needs {needed:,} bytes and may use {allowed:,}; "
             f"it needs {listed}",

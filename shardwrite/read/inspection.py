@@ -172,9 +172,9 @@ def _inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> tuple[in
             signature = signature_of(metadata, reader)
             if signature is not None:
                 why_unreadable = resolve("deep check", signature.strategy)
-                why = why_unreadable(metadata, reader, shard.index)
-                if why:
-                    raise CorruptShardError(why).located(key=key)
+                reason = why_unreadable(metadata, reader, shard.index)
+                if reason:
+                    raise CorruptShardError(reason).located(key=key)
         table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
         return (
@@ -189,20 +189,20 @@ def _inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> tuple[in
 
 
 def _inspect(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
-    found = ShardTable.empty(ranks)
+    table = ShardTable.empty(ranks)
     for row, rank in enumerate(ranks.tolist()):
         try:
             facts = _inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
         except ShardwriteError as error:
-            found.is_present[row] = True
-            found.problems.append((rank, str(error)))
+            table.is_present[row] = True
+            table.problems.append((rank, str(error)))
             if isinstance(error, StoreError) and error.errno is not None:
-                found.errnos[rank] = error.errno
+                table.errnos[rank] = error.errno
             continue
         if facts is not None:
-            found.is_present[row] = True
-            found.columns[:, row] = facts
-    return found
+            table.is_present[row] = True
+            table.columns[:, row] = facts
+    return table
 
 
 def inspect_shards(
@@ -219,16 +219,16 @@ def inspect_shards(
       look whether programs of that format can open it.
     - Returns: one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
-    found = ShardTable.empty(ranks)
+    table = ShardTable.empty(ranks)
 
     def collect(first: int, part: ShardTable) -> None:
-        found.fill(first, part)
+        table.fill(first, part)
         if on_shards is not None:
             on_shards(len(part.ranks))
 
     look_in_batches(engine, array, _inspect, ranks, _BATCH_SHARDS, collect, deep)
-    found.problems.sort()
-    return found
+    table.problems.sort()
+    return table
 
 
 def stored_sizes(
@@ -250,13 +250,13 @@ def of_objects(
     number_of: Callable[[Store, str], int],
 ) -> npt.NDArray[np.int64]:
     """One number for the object of each shard, which tasks find out in batches."""
-    found = np.zeros(len(ranks), dtype=np.int64)
+    numbers = np.zeros(len(ranks), dtype=np.int64)
 
     def collect(first: int, part: npt.NDArray[np.int64]) -> None:
-        found[first : first + len(part)] = part
+        numbers[first : first + len(part)] = part
 
     look_in_batches(engine, array, _numbers, ranks, _BATCH_OBJECTS, collect, number_of)
-    return found
+    return numbers
 
 
 def _numbers(
@@ -317,8 +317,8 @@ def stored_coords_here(array: ShardedArray) -> Coords:
 
 def _together(parts: Iterable[Coords], ndim: int) -> Coords:
     """Positions in all parts, in row-major order."""
-    found = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts])
-    return found[np.lexsort(found.T[::-1])] if ndim else found
+    coords = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts])
+    return coords[np.lexsort(coords.T[::-1])] if ndim else coords
 
 
 def _coords_in(array: ShardedArray, ranks: Sequence[int]) -> Coords:
@@ -326,13 +326,13 @@ def _coords_in(array: ShardedArray, ranks: Sequence[int]) -> Coords:
     grid = array.metadata.grid
     per_shard = np.array(grid.chunks_per_shard, dtype=np.int64)
     counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
-    found = [np.empty((0, grid.ndim), dtype=np.int64)]
+    parts = [np.empty((0, grid.ndim), dtype=np.int64)]
     for rank in ranks:
         index = unravel(rank, grid.counts)
         places = np.argwhere(_is_stored(array, index).reshape(grid.chunks_per_shard))
         coords = places + per_shard * np.array(index, dtype=np.int64)
-        found.append(coords[(coords < counts).all(axis=1)])
-    return np.concatenate(found)
+        parts.append(coords[(coords < counts).all(axis=1)])
+    return np.concatenate(parts)
 
 
 def _is_stored(array: ShardedArray, index: Shape) -> npt.NDArray[np.bool_]:
@@ -398,10 +398,10 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     """List an array, and return the row-major ranks of the shards that have an object."""
     metadata = array.metadata
     check_whole(metadata.grid, label)
-    found = (metadata.shard_index(key) for key in array.store.list_keys())
+    positions = (metadata.shard_index(key) for key in array.store.list_keys())
     counts = metadata.grid.counts
     return np.array(
-        sorted(ravel(index, counts) for index in found if index is not None), dtype=np.int64
+        sorted(ravel(index, counts) for index in positions if index is not None), dtype=np.int64
     )
 
 

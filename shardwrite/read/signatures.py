@@ -43,11 +43,11 @@ def magic_at(signature: Signature, metadata: ArrayMetadata, source: Ranges) -> i
     magic = signature.magic
     if not isinstance(source, Begun):
         source = Begun(source, n_first=signature.most_block + len(magic))
-    for at in places_of(signature, metadata):
-        if at + len(magic) > source.nbytes:
+    for place in places_of(signature, metadata):
+        if place + len(magic) > source.nbytes:
             return None
-        if source.read(at, len(magic)) == magic:
-            return at
+        if source.read(place, len(magic)) == magic:
+            return place
     return None
 
 

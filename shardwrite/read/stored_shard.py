@@ -42,8 +42,8 @@ T = TypeVar("T")
 def read_again(store: Store, key: str, error: CorruptShardError) -> None:
     """Note that an object of a store is read once more, after an error."""
     count_reread(store.token)
-    told = f"read a second time from the storage, past what is cached: {error}"
-    tell(SHARDS, logging.WARNING, told, run="", shard=key)
+    message = f"read a second time from the storage, past what is cached: {error}"
+    tell(SHARDS, logging.WARNING, message, run="", shard=key)
 
 
 def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
@@ -183,8 +183,10 @@ class Backdrop:
         if self._old is None:
             return
         grid = self._grid
-        for tile, at in enumerate(np.ndindex(grid.chunk_counts_in(region))):
-            start = tuple(a + i * c for a, i, c in zip(region.start, at, grid.chunks, strict=True))
+        for tile, cell in enumerate(np.ndindex(grid.chunk_counts_in(region))):
+            start = tuple(
+                a + i * c for a, i, c in zip(region.start, cell, grid.chunks, strict=True)
+            )
             box = Box.from_shape(start, grid.chunks)
             if self._covered.contains(box.intersect(grid.whole)):
                 continue

@@ -90,13 +90,9 @@ _NAMES = re.compile(
 class _Trouble:
     """A kind of trouble: how it is recognised, and what it means."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     number: int
     meaning: str
-
-
-def _trouble(pattern: str, number: int, meaning: str) -> _Trouble:
-    return _Trouble(re.compile(pattern), number, meaning)
 
 
 _KEYS = {
@@ -117,74 +113,74 @@ _NONE_FOUND = (
 )
 
 _TROUBLES = (
-    _trouble(
+    _Trouble(
         "|".join(_MISSING),
         errno.ENXIO,
         "the bucket does not exist there. Make it, or correct its name. If the service has an "
         "address of its own, set {address}",
     ),
-    _trouble(
+    _Trouble(
         r"RequestTimeTooSkewed",
         errno.EACCES,
         "the clock of this machine is wrong by many minutes. Set it",
     ),
-    _trouble(
+    _Trouble(
         r"ExpiredToken|TokenRefreshRequired|InvalidToken",
         errno.EACCES,
         "the session token has expired or is not valid. Renew AWS_SESSION_TOKEN and the keys that "
         "belong to it",
     ),
-    _trouble(
+    _Trouble(
         r"without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
         r"|incorrectly configured region",
         errno.ENXIO,
         "the bucket lies in another region. Set AWS_REGION, or region in storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"token request|metadata endpoint|instance metadata|CredentialsError|IMDS",
         errno.EACCES,
         _NONE_FOUND,
     ),
-    _trouble(
+    _Trouble(
         r"InvalidBucketName|InvalidResourceName",
         errno.EINVAL,
         "no bucket can have that name. It has 3 to 63 lowercase letters, digits, dots and hyphens",
     ),
-    _trouble(
+    _Trouble(
         r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate"
         r"|\b401\b",
         errno.EACCES,
         "the service does not know the keys. Set {keys}, or storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"\b403\b|AccessDenied",
         errno.EACCES,
         "the keys have no right to do that. They need the rights to read, list, write and delete "
         "objects. Set {keys}, or storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"EntityTooLarge",
         errno.EFBIG,
         "the object is too large for one request. Give smaller shards",
     ),
-    _trouble(
+    _Trouble(
         r"credential",
         errno.EACCES,
         _NONE_FOUND,
     ),
-    _trouble(
+    _Trouble(
         r"Connect\b|ConnectError|dns error|connection refused|builder error",
         errno.EIO,
         "the service cannot be reached. Check the network, and {address}",
     ),
     # Every text of obstore names its retry_timeout, too.
-    _trouble(
+    _Trouble(
         r"(?<!retry_)[Tt]imed? ?[Oo]ut",
         errno.ETIMEDOUT,
         "the service did not answer in time. If large shards take longer, set timeout among the "
         "client_options in storage_options, such as 3600s",
     ),
-    _trouble(
+    _Trouble(
         r"\b(429|50[0234])\b|SlowDown",
         errno.EIO,
         "the service is overloaded or out of order, and several attempts were made",
@@ -198,17 +194,17 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
     - `where`: URL of the store, without credentials.
     """
     text = _without_names(error)
-    told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
-    if (given := _PROVIDER.search(text)) is not None:
-        return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)
+    problem = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
+    if (provider := _PROVIDER.search(text)) is not None:
+        return StoreError(f"{problem}: {provider[0].strip()}", key=name, errno=errno.EACCES)
     for trouble in _TROUBLES:
-        if trouble.pattern.search(text):
+        if re.search(trouble.pattern, text):
             kind = where.partition(":")[0]
             kind = kind if kind in _KEYS else "s3"
             meaning = trouble.meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
-            message = f"{told}: {meaning} ({_answer(error, text)})"
+            message = f"{problem}: {meaning} ({_answer(error, text)})"
             return StoreError(message, key=name, errno=trouble.number)
-    return StoreError(f"{told}: {_answer(error, text)}", key=name, errno=errno.EIO)
+    return StoreError(f"{problem}: {_answer(error, text)}", key=name, errno=errno.EIO)
 
 
 def is_missing_bucket(error: BaseException) -> bool:
@@ -242,8 +238,8 @@ def _without_names(error: BaseException) -> str:
 
 def _answer(error: BaseException, text: str) -> str:
     """What the service or the network said, without addresses and keys."""
-    found = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
-    parts = [match[1].strip() for match in found if match is not None]
+    matches = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
+    parts = [match[1].strip() for match in matches if match is not None]
     if not parts and (match := _TRANSPORT.search(text)) is not None:
         parts = [match[1].strip()]
     return ", ".join([type(error).__name__, *parts])
@@ -323,10 +319,10 @@ Version = tuple[int, str | None, str | None]
 """Size of an object in bytes, its ETag, and the version or generation that its service names."""
 
 
-def version_from(found: Any) -> Version:
+def version_from(facts: Any) -> Version:
     """Version of an object, from what obstore tells of it."""
-    tag, version = found["e_tag"], found["version"]
-    return int(found["size"]), tag, version if tag or version else str(found["last_modified"])
+    tag, version = facts["e_tag"], facts["version"]
+    return int(facts["size"]), tag, version if tag or version else str(facts["last_modified"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,8 +474,8 @@ class Room:
 def room_in(directory: str) -> Room:
     """Look whether files can be made in a directory, and how much room there is."""
     with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
-        found = os.fstatvfs(file.fileno())
-        return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
+        facts = os.fstatvfs(file.fileno())
+        return Room(os.fstat(file.fileno()).st_dev, facts.f_bavail * facts.f_frsize)
 
 
 class ScratchWriter(WholeWriter):
@@ -506,8 +502,8 @@ class ScratchWriter(WholeWriter):
     def write(self, buffers: Sequence[Any]) -> int:
         """See :meth:`ObjectWriter.write`."""
         fd = self._fd()
-        given = [memoryview(buffer) for buffer in buffers]
-        views = [view.cast("B") for view in given if view.nbytes]
+        parts = [memoryview(buffer) for buffer in buffers]
+        views = [view.cast("B") for view in parts if view.nbytes]
         with self._storing():
             n_written = writev_all(fd, views)
         self._nbytes += n_written
@@ -667,12 +663,12 @@ class BucketStore(WholeStore):
         """See :attr:`Store.token`."""
         if self.is_in_memory:
             return super().token
-        given = dict(self._given)
+        options = dict(self._given)
         if self._endpoint:
-            given[self._kind.address] = self._endpoint
+            options[self._kind.address] = self._endpoint
         if self._kind.scheme == "az" and (account := os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")):
-            given.setdefault("account_name", account)
-        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+            options.setdefault("account_name", account)
+        where = [f"{key}={options[key]}" for key in _LOCATIONS if key in options]
         path = self.local_root or self._prefix
         return f"{' '.join([type(self._obstore).__qualname__, *where, str(path)])}/{self.prefix}"
 
@@ -696,15 +692,15 @@ class BucketStore(WholeStore):
 
     def via(self, directory: str) -> BucketStore:
         """The store as one whose shards wait in a directory until they are put."""
-        made = self.at("")
-        made._via = directory  # noqa: SLF001 (of this class)
-        return made
+        store = self.at("")
+        store._via = directory  # noqa: SLF001 (of this class)
+        return store
 
     def described(self, metadata: Mapping[str, str]) -> BucketStore:
         """See :meth:`WholeStore.described`."""
-        made = self.at("")
-        made._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
-        return made
+        store = self.at("")
+        store._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
+        return store
 
     def whole(self) -> tuple[WholeStore, str]:
         """See :meth:`Store.whole`; the bucket, with the options and keys of this store."""
@@ -834,8 +830,8 @@ class BucketStore(WholeStore):
         """See :meth:`WholeStore.version_of_object`."""
         import obstore
 
-        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if found is None else version_from(found)
+        facts = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if facts is None else version_from(facts)
 
     def size(self, key: str) -> int | None:
         """See :meth:`Store.size`."""
@@ -850,8 +846,8 @@ class BucketStore(WholeStore):
         import obstore
 
         name = self.prefix + check_key(key)
-        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if found is None else float(found["last_modified"].timestamp())
+        facts = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if facts is None else float(facts["last_modified"].timestamp())
 
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""
@@ -893,9 +889,9 @@ class BucketStore(WholeStore):
 
         check_process()
         try:
-            for found in obstore.list(self._obstore, prefix=prefix or None):
-                for one in found:
-                    path = str(one["path"])
+            for page in obstore.list(self._obstore, prefix=prefix or None):
+                for facts in page:
+                    path = str(facts["path"])
                     if path and path.startswith(prefix):  # a console marks a folder by an empty key
                         yield path
         except FileNotFoundError as error:
@@ -927,8 +923,8 @@ class BucketStore(WholeStore):
         wanted: Any = {"range": suffix if self._kind.has_suffixes else (0, _SMALL_NBYTES)}
 
         def see() -> Seen:
-            found = obstore.get(self._obstore, name, options=wanted)
-            version, data = version_from(found.meta), found.bytes()
+            answer = obstore.get(self._obstore, name, options=wanted)
+            version, data = version_from(answer.meta), answer.bytes()
             is_end = self._kind.has_suffixes or len(data) == version[0]
             return Seen(version, data) if is_end else Seen(version)
 
@@ -950,12 +946,12 @@ class BucketStore(WholeStore):
 
         def get() -> tuple[bytes, Version] | None:
             try:
-                found = obstore.get(self._obstore, name, options=options)
+                response = obstore.get(self._obstore, name, options=options)
             except PreconditionError:
                 if not version[1]:
                     raise
                 return None
-            return bytes(found.bytes()), version_from(found.meta)
+            return bytes(response.bytes()), version_from(response.meta)
 
         answer = self._asked("read", name, get)
         return None if answer is None or answer[1] != version else answer[0]
@@ -1041,7 +1037,7 @@ def _rebuild(
     via: str | None,
     is_exclusive: bool,
 ) -> BucketStore:
-    made = BucketStore(store).at(prefix.removesuffix("/"))
-    made.is_exclusive = is_exclusive
-    made._tails, made._probed, made._via = tails, probed, via  # noqa: SLF001 (of this class)
-    return made
+    rebuilt = BucketStore(store).at(prefix.removesuffix("/"))
+    rebuilt.is_exclusive = is_exclusive
+    rebuilt._tails, rebuilt._probed, rebuilt._via = tails, probed, via  # noqa: SLF001 (of this class)
+    return rebuilt

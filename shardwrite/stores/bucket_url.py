@@ -125,9 +125,9 @@ def is_bucket(given: object) -> bool:
 
 def given_address(kind: str, options: Mapping[str, Any]) -> str:
     """Address of a service, from an option or the environment; empty if neither names it."""
-    known = KINDS[kind]
-    named = (os.environ.get(name, "") for name in known.variables)
-    return str(options.get(known.address) or next(filter(None, named), ""))
+    service = KINDS[kind]
+    named = (os.environ.get(name, "") for name in service.variables)
+    return str(options.get(service.address) or next(filter(None, named), ""))
 
 
 # ---- Credentials by a function of the user
@@ -193,17 +193,17 @@ class Credentials:
     def function(self) -> Callable[[], Any]:
         """The function, which is imported when it is first needed."""
         if self._found is None:
-            found = _imported(self._given) if isinstance(self._given, str) else self._given
-            if isinstance(found, type):
-                found = self._guarded(found)
-            call = getattr(found, "__call__", found)  # noqa: B004 (which may be a coroutine function)
-            if not callable(found):
+            function = _imported(self._given) if isinstance(self._given, str) else self._given
+            if isinstance(function, type):
+                function = self._guarded(function)
+            call = getattr(function, "__call__", function)  # noqa: B004 (which may be a coroutine function)
+            if not callable(function):
                 raise _refused_credentials("is no function", self.name)
-            if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(call):
+            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
                 raise _refused_credentials(
                     "is asynchronous, and requests wait for it in threads", self.name
                 )
-            self._found = found
+            self._found = function
         return self._found
 
     def __call__(self) -> dict[str, object]:
@@ -212,10 +212,10 @@ class Credentials:
             now = _now()
             if self._kept is None or (self._renew_at is not None and now >= self._renew_at):
                 self._kept, self._renew_at = None, None
-                found = self._checked(self._guarded(self.function), now)
-                if isinstance(until := found["expires_at"], datetime):
+                fresh = self._checked(self._guarded(self.function), now)
+                if isinstance(until := fresh["expires_at"], datetime):
                     self._renew_at = until - min(_AHEAD, (until - now) / 2)
-                self._kept = found
+                self._kept = fresh
             return dict(self._kept)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -232,15 +232,15 @@ class Credentials:
         if not any(names <= given.keys() for names in needed):
             names = " or ".join(" and ".join(sorted(names)) for names in needed)
             raise self._failed(f"does not give {names}")
-        found: dict[str, object] = {"expires_at": None, **given}
-        until = found["expires_at"]
+        credentials: dict[str, object] = {"expires_at": None, **given}
+        until = credentials["expires_at"]
         if until is None:
-            return found
+            return credentials
         if not isinstance(until, datetime) or until.tzinfo is None:
             raise self._failed("gives an expires_at that is no time with a time zone")
         if until <= now:
             raise self._failed("gives credentials that have expired already")
-        return found
+        return credentials
 
     def _failed(self, what: str) -> StoreError:
         return StoreError(f"credential_provider={self.name} {what}", errno=errno.EACCES)
@@ -261,12 +261,12 @@ def credentials_from(given: Any, kind: str) -> Credentials:
         raise _refused_credentials("is no function", type(given).__name__)
     with _providers_lock:
         try:
-            found = _shared.get((given, kind))
+            credentials = _shared.get((given, kind))
         except TypeError:  # it cannot be a key
             return Credentials(given, kind)
-        if found is None:
-            found = _shared[given, kind] = Credentials(given, kind)
-        return found
+        if credentials is None:
+            credentials = _shared[given, kind] = Credentials(given, kind)
+        return credentials
 
 
 def _imported(name: str) -> Any:
@@ -276,9 +276,9 @@ def _imported(name: str) -> Any:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # noqa: BLE001 (whatever it is, it is told by its kind)
         # What a module raises may hold anything.
-        why = str(error) if isinstance(error, ImportError | AttributeError) else "it fails"
+        reason = str(error) if isinstance(error, ImportError | AttributeError) else "it fails"
         raise _refused_credentials(
-            f"cannot be imported: {type(error).__name__}: {why}", name
+            f"cannot be imported: {type(error).__name__}: {reason}", name
         ) from None
 
 
@@ -348,12 +348,12 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
     from shardwrite.stores.bucket import BucketStore  # which imports this module
 
     address = _parsed(url)
-    given = _translated(options)
-    store = BucketStore(_client(address, given, _RETRIES, _CLIENT), is_read=is_read)
+    config = _translated(options)
+    store = BucketStore(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
     with _lock:
         is_new = store.token not in _reached
     if is_new:
-        store.check_reachable(_client(address, given, _FEW_RETRIES, _IMPATIENT))
+        store.check_reachable(_client(address, config, _FEW_RETRIES, _IMPATIENT))
         with _lock:
             _reached.add(store.token)
     return store
@@ -379,8 +379,8 @@ def _parsed(url: str) -> _Address:
         remedy = "give it as text, such as 's3://bucket/x.zarr'; a path object loses a slash"
         raise SpecError("not the URL of a bucket", field="store", value=url, remedy=remedy)
     kind, bucket, prefix, account = BUCKET_KINDS[match[1].lower()], match[3], match[4], ""
-    if kind == "AzureStore" and (found := _ACCOUNT.fullmatch(bucket)) is not None:
-        bucket, account = found[1], found[2]
+    if kind == "AzureStore" and (names := _ACCOUNT.fullmatch(bucket)) is not None:
+        bucket, account = names[1], names[2]
     if "@" in bucket or ":" in bucket:
         raise SpecError(
             "holds credentials, which would be seen in messages and logs",
@@ -464,9 +464,11 @@ def _client(
                 "give abfss://container@account.dfs.core.windows.net/path",
             ) from None
         # The text of the error could hold a value, which may be a credential.
-        told = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
-        why = f"{told} is not known to obstore" if told else f"{type(error).__name__} of obstore"
-        raise _refused(why, sorted(config)) from None
+        unknown = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
+        reason = f"{type(error).__name__} of obstore"
+        if unknown:
+            reason = f"{unknown} is not known to obstore"
+        raise _refused(reason, sorted(config)) from None
 
 
 def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:

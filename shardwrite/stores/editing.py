@@ -129,8 +129,8 @@ class PosixEditor(ObjectEditor):
     def check_version(self, version: Any) -> None:
         """See :meth:`ObjectEditor.check_version`."""
         with as_store_error(self._key, "cannot look at"):
-            found = os.fstat(self._fd)
-        if version_in(found) != version:
+            facts = os.fstat(self._fd)
+        if version_in(facts) != version:
             raise changed_meanwhile(self._key)
 
     def reserve(self, spans: Iterable[tuple[int, int]]) -> None:

@@ -515,9 +515,9 @@ class PosixWriter(ObjectWriter):
                 keep_rights(self._fd, rights_of(self.path) or self._replaced)
         if self._is_protected is not None:
             with as_store_error(self.key, "cannot protect"):
-                found = os.fstat(self._fd)
-                self._identity = _identity(found)
-                mode = stat.S_IMODE(found.st_mode)
+                facts = os.fstat(self._fd)
+                self._identity = _identity(facts)
+                mode = stat.S_IMODE(facts.st_mode)
                 os.fchmod(self._fd, mode & ~0o222 if self._is_protected else mode | stat.S_IWUSR)
         # Writer and transaction are two halves of one class.
         self._transaction._finished(self)  # noqa: SLF001
@@ -575,8 +575,8 @@ class PosixWriter(ObjectWriter):
                 forget_temporary(self._temporary)
 
 
-def _identity(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_dev, found.st_ino, found.st_size
+def _identity(facts: os.stat_result) -> tuple[int, int, int]:
+    return facts.st_dev, facts.st_ino, facts.st_size
 
 
 # ---- Files beside shards and arrays, written by the same protocol as shards

@@ -65,7 +65,7 @@ class _Shared:
     def begin(self) -> None:
         """Note that a call writes to the session now."""
         with _lock:
-            if any(one.given == self.given for one in _written):
+            if any(other.given == self.given for other in _written):
                 raise SpecError(
                     "another call writes to this session now",
                     field="store",
@@ -98,10 +98,10 @@ class SessionStore(ZarrStore):
     commits_later = True
 
     def __init__(self, session: Any, given: Any = None, base: Any = None) -> None:
-        known = {Capability.ATOMIC, Capability.DURABLE}
+        capabilities = {Capability.ATOMIC, Capability.DURABLE}
         if session.read_only or _is_fork(session):
-            known.add(Capability.SHARED)
-        super().__init__(session.store, known)
+            capabilities.add(Capability.SHARED)
+        super().__init__(session.store, capabilities)
         self._shared = _Shared(session, session if given is None else given, base)
         self._is_helper = base is not None
 
@@ -109,9 +109,9 @@ class SessionStore(ZarrStore):
     def to_write(cls, session: Any, *, for_processes: bool) -> Self:
         """The store of a call that writes, and that ends with `commit` or `discard`."""
         _check_writable(session)
-        made = cls(_fork_of(session) if for_processes else session, session)
-        made.begin()
-        return made
+        store = cls(_fork_of(session) if for_processes else session, session)
+        store.begin()
+        return store
 
     def begin(self) -> None:
         """Let the store be changed until `commit` or `discard`."""
@@ -145,7 +145,7 @@ class SessionStore(ZarrStore):
         """See :attr:`Store.token`; who reads a session that is written has the same."""
         mine = self._shared
         with _lock:
-            same = [one for one in _written if one.session == mine.session]
+            same = [other for other in _written if other.session == mine.session]
         return f"{token_of(same[0] if same else mine)}/{self.prefix}"
 
     def __repr__(self) -> str:
@@ -226,15 +226,15 @@ class SessionStore(ZarrStore):
         parts = _TAKEN.fullmatch(name)
         if parts is None:
             return None
-        node, found, error = parts["node"] or "", None, None
+        node, data, error = parts["node"] or "", None, None
         try:
-            found = super().read_object(name, start, stop)
+            data = super().read_object(name, start, stop)
         except StoreError as raised:
             error = raised
         # Of a document that it cannot read, Icechunk says that there is none.
-        if found is None and (error or name.endswith(_DOCUMENT)) and self._has_node(node):
+        if data is None and (error or name.endswith(_DOCUMENT)) and self._has_node(node):
             raise error or StoreError(f"cannot read {name!r}", key=name, errno=errno.EIO)
-        return found
+        return data
 
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""

@@ -246,11 +246,11 @@ def _change(
     # New inner chunks of a fixed size may take the places of the old ones.
     is_same_index = (seal.index.table == old.index.table).all()
     if not is_same_index or revision.end > old_nbytes:
-        at = 0 if seal.prefix else revision.end
+        offset = 0 if seal.prefix else revision.end
         data = seal.prefix or seal.suffix
-        spans.append((at, at + len(data)))
+        spans.append((offset, offset + len(data)))
         written_to.append(spans[-1])
-        writes = itertools.chain(writes, [(at, data)])
+        writes = itertools.chain(writes, [(offset, data)])
     nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
     written = Written(nbytes, seal.index.checksum, seal.index.n_present)
     if old.reader.has_other_names():

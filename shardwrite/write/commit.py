@@ -150,9 +150,9 @@ def commit_shards(
     name, done = retried(attempt, spec.run_path), progress.done
     if is_told(SHARDS, logging.DEBUG):
         for index, facts in done.items():
-            told = f"committed, {facts.nbytes:,} bytes, {facts.n_chunks:,} inner chunks"
+            message = f"committed, {facts.nbytes:,} bytes, {facts.n_chunks:,} inner chunks"
             key = spec.metadata.shard_key(index)
-            tell(SHARDS, logging.DEBUG, told, run=spec.run_path, shard=key)
+            tell(SHARDS, logging.DEBUG, message, run=spec.run_path, shard=key)
     return GroupReport(
         entry=_entry(spec, done, name, progress),
         raw_nbytes=_raw_nbytes(spec, group, done),
@@ -208,8 +208,8 @@ def retried(attempt: Callable[[], T], run_path: str) -> T:
         except StoreError as error:
             if error.fields["errno"] not in PASSING:
                 raise
-            told = f"tried again after {wait:g} s: {error}"
-            tell(SHARDS, logging.WARNING, told, run=run_path, shard=error.fields["key"])
+            message = f"tried again after {wait:g} s: {error}"
+            tell(SHARDS, logging.WARNING, message, run=run_path, shard=error.fields["key"])
         # The pause is random, so that many workers do not come back at once.
         time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
     return attempt()

@@ -366,10 +366,10 @@ def _copy_ranges(
     """Copy inner chunks to where they belong, without a look at their bytes."""
     sizes = np.full(spec.metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)
     for number in np.unique(numbers[numbers >= 0]).tolist():
-        found = shards.sizes(number)
-        if found is not None:
+        stored = shards.sizes(number)
+        if stored is not None:
             here = numbers == number
-            sizes[here] = found[ranks[here]]
+            sizes[here] = stored[ranks[here]]
     placement = spec.lay_out(sizes, [np.arange(len(sizes))])
     is_same_store = can_copy_between(shards.store, spec.store)
 
@@ -408,10 +408,10 @@ def _passed(
     number, index = -1, (0,) * len(counts)
     wanted = sequence[numbers[sequence] >= 0]
     triples = zip(wanted.tolist(), numbers[wanted].tolist(), ranks[wanted].tolist(), strict=True)
-    for rank, in_shard, at in triples:
+    for rank, in_shard, source_rank in triples:
         if in_shard != number:
             number, index = in_shard, unravel(in_shard, counts)
-        data = _passed_on(donor, shards, number, index, at)
+        data = _passed_on(donor, shards, number, index, source_rank)
         if data is not None:
             yield rank, data
 
@@ -427,10 +427,10 @@ def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: in
     def passed(data: Buffer | None) -> Buffer | None:
         if data is None:
             return None
-        found = donor.passed(data, index, place)
+        copied = donor.passed(data, index, place)
         if donor.is_compared and bytes(data) != shards.encoded_again(number, index, rank):
             raise CorruptShardError("two reads gave different bytes", key=key, inner_chunk=place)
-        return found
+        return copied
 
     try:
         return passed(shards.encoded(number, index, rank))
@@ -443,7 +443,7 @@ def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: in
         raise error.located(key=key, inner_chunk=place, **span) from error
 
 
-def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:
+def _batches(chunks: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:
     """Batches of encoded inner chunks, of about a number of bytes."""
     ranks: list[int] = []
     buffers: list[Buffer] = []
@@ -455,7 +455,7 @@ def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator
             np.array(ranks, np.int64), np.array(sizes, np.int64), list(buffers), is_last
         )
 
-    for rank, data in found:
+    for rank, data in chunks:
         ranks.append(rank)
         buffers.append(data)
         sizes.append(len(memoryview(data)))

@@ -163,8 +163,8 @@ class Payloads:
                 if buffers:
                     yield buffers
                     buffers = []
-                for at in range(start, stop, _COPY_NBYTES):
-                    yield [self._pread(number, payload, at, min(_COPY_NBYTES, stop - at))]
+                for offset in range(start, stop, _COPY_NBYTES):
+                    yield [self._pread(number, payload, offset, min(_COPY_NBYTES, stop - offset))]
             else:
                 buffers.append(payload[start:stop])
         if buffers:
