@@ -62,7 +62,7 @@ class ClusterEngine:
     @property
     def n_threads(self) -> int:
         """See :attr:`Engine.n_threads`."""
-        return max(worker["nthreads"] for worker in self._workers)
+        return max(int(worker["nthreads"]) for worker in self._workers)
 
     @property
     def memory_limit_nbytes(self) -> int:

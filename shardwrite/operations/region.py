@@ -90,6 +90,9 @@ if TYPE_CHECKING:
     @dataclass(frozen=True)
     class _RegionStored(Stored, RegionArguments): ...
 
+
+if TYPE_CHECKING:
+
     @overload
     @taking(_RegionNow)
     def write_region(given: _RegionNow) -> WriteResult: ...

@@ -308,6 +308,9 @@ if TYPE_CHECKING:
     @dataclass(frozen=True)
     class _WriteStored(Stored, WriteArguments): ...
 
+
+if TYPE_CHECKING:
+
     @overload
     @taking(_WriteNow)
     def to_sharded_zarr(given: _WriteNow) -> WriteResult: ...
@@ -407,6 +410,9 @@ if TYPE_CHECKING:
 
     @dataclass(frozen=True)
     class _StoreStored(Stored, StoreArguments): ...
+
+
+if TYPE_CHECKING:
 
     @overload
     @taking(_StoreNow)

@@ -438,7 +438,7 @@ class Store(Protocol):
 
         Programs cannot set it, as those do that copy files with their times.
         """
-        raise NotImplementedError(key)
+        raise TypeError(f"{self!r} has no files, of which {key!r} would be one")
 
     def transaction(
         self,
@@ -493,7 +493,7 @@ class Store(Protocol):
 
     def take(self, changes: Any) -> None:
         """Take over what a task in another process has changed; see :meth:`Transaction.changes`."""
-        raise NotImplementedError(changes)
+        raise TypeError(f"{self!r} takes no changes: {changes!r}")
 
     @property
     def is_in_memory(self) -> bool:
