@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from shardwrite.hdf5.strategy import Hdf5
     from shardwrite.legacy.view import transformer_view
     from shardwrite.operations.compact import Compaction, compact
-    from shardwrite.operations.create import create
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
     from shardwrite.operations.verify import census, verify
-    from shardwrite.operations.write import store, to_sharded_zarr
+    from shardwrite.operations.write import create, store, to_sharded_zarr
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
     from shardwrite.read.census import Census
@@ -118,7 +117,6 @@ else:
                 "finalize_conversion",
                 "prepare_conversion",
             ),
-            "shardwrite.operations.create": ("create",),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
@@ -133,7 +131,7 @@ else:
             "shardwrite.legacy.view": ("transformer_view",),
             "shardwrite.volumes.uint64_shards": ("UInt64Report", "UInt64Written", "UInt64Shards"),
             "shardwrite.operations.verify": ("census", "verify"),
-            "shardwrite.operations.write": ("store", "to_sharded_zarr"),
+            "shardwrite.operations.write": ("create", "store", "to_sharded_zarr"),
             "shardwrite.read.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),

@@ -56,6 +56,11 @@ class Box:
         if len(self.start) != len(self.stop):
             raise ValueError(f"box corners differ in rank: {self.start}, {self.stop}")
 
+    @classmethod
+    def from_shape(cls, start: Shape, shape: Sequence[int]) -> Box:
+        """Box that begins at `start` and has a shape."""
+        return cls(start, tuple(a + n for a, n in zip(start, shape, strict=True)))
+
     @property
     def shape(self) -> Shape:
         """Number of elements along each axis."""
@@ -176,18 +181,28 @@ class ShardGrid:
     def shard_box(self, index: Sequence[int]) -> Box:
         """Box of the shard at position `index`, not clipped to the array."""
         start = tuple(i * s for i, s in zip(index, self.shards, strict=True))
-        return Box(start, tuple(a + s for a, s in zip(start, self.shards, strict=True)))
+        return Box.from_shape(start, self.shards)
+
+    def chunk_box(self, index: Sequence[int], cell: Sequence[int]) -> Box:
+        """Box of the inner chunk at position `cell` of a shard, not clipped to the array."""
+        start = tuple(
+            i * s + k * c for i, s, k, c in zip(index, self.shards, cell, self.chunks, strict=True)
+        )
+        return Box.from_shape(start, self.chunks)
+
+    def shard_range(self, region: Box) -> Box:
+        """Box in the grid of shards that `region` touches."""
+        return Box(
+            tuple(a // s for a, s in zip(region.start, self.shards, strict=True)),
+            tuple(ceil_div(b, s) for b, s in zip(region.stop, self.shards, strict=True)),
+        )
 
     def shards_in(self, region: Box) -> Iterator[Shape]:
         """Positions of the shards that overlap `region`, in row-major order."""
         if region.size == 0:
             return iter(())
-        return itertools.product(
-            *(
-                range(a // s, ceil_div(b, s))
-                for a, b, s in zip(region.start, region.stop, self.shards, strict=True)
-            )
-        )
+        shards = self.shard_range(region)
+        return itertools.product(*map(range, shards.start, shards.stop))
 
     def rounded_to_shards(self, box: Box) -> Box:
         """Box of the whole shards that a box touches, which may reach past the array's end."""

@@ -104,5 +104,14 @@ def needed(kind: str, name: str, what: str, *, field: str, value: object) -> Any
         ) from error
 
 
+def is_same_class(known: type[Any] | None, cls: type[Any]) -> bool:
+    """Whether a class may have the place of another: there is none, or it was made anew.
+
+    A cell of a notebook that runs again, or a module that is reloaded, makes its class anew.
+    """
+    place = cls.__module__, cls.__qualname__
+    return known is None or (known.__module__, known.__qualname__) == place
+
+
 REMEDY = "install all of shardwrite"
 """What to do where a part of the package is missing."""

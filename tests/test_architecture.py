@@ -437,7 +437,8 @@ REMOVES_ITS_OWN = {
         "publish",
         "abort",
         "skip",
-    },  # temporaries
+        "check_movable",
+    },  # temporaries, and whether a directory can be renamed
     # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create", "probe"},
@@ -473,7 +474,6 @@ REMOVES_ITS_OWN = {
         "take_away",
         "remove_temporaries",
     },  # a new directory is renamed, an old one goes back; temporaries
-    "stores/files.py": {"check_movable"},  # it only asks whether a directory can be renamed
     "convert/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},
@@ -549,7 +549,7 @@ def test_nobody_asks_an_engine_what_it_is_called():
         tree = parsed(path)
         names = kinds_compared(tree)
         if unit(path) != "engines":
-            is_user = any(name.startswith("shardwrite.engines.choice") for name in imports(path))
+            is_user = any(name.startswith("shardwrite.engines.local") for name in imports(path))
             assert not [name for name in names if is_user or "engine" in name], path
 
 

@@ -10,7 +10,7 @@ from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import json_option, name_option
 from shardwrite.cli.terminal import Grouped, echo
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.operations.verify import Opened, open_begun, verify_opened

@@ -118,10 +118,10 @@ def exact_fill(document: Document, dtype: np.dtype[Any], fill_value: Any) -> Any
     if fill_value is None or dtype.kind not in "fc":
         return document["fill_value"]
     wanted = np.asarray(fill_value).astype(dtype, copy=False)
-    found = np.asarray(
+    stored = np.asarray(
         fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype
     )
-    if wanted.tobytes() == found.tobytes():
+    if wanted.tobytes() == stored.tobytes():
         return document["fill_value"]
     width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
     bits = [f"0x{int(b):0{2 * width}x}" for b in np.atleast_1d(wanted).view(f"u{width}")]
@@ -160,8 +160,8 @@ def _is_kept(given: Any, stored: Any, dtype: np.dtype[Any]) -> bool:
         text = isinstance(given, str) and dtype.kind != "b" and given.strip() == str(stored)
         return text or (isinstance(given, Real) and bool(given == stored.item()))
     if dtype.kind in "fc":
-        kept = complex(given) if isinstance(given, Complex | str) else complex(math.nan)
-        return not cmath.isfinite(kept) or bool(np.isfinite(stored))
+        number = complex(given) if isinstance(given, Complex | str) else complex(math.nan)
+        return not cmath.isfinite(number) or bool(np.isfinite(stored))
     if dtype.kind in "mM":
         return _is_same_time(given, stored)
     if dtype.kind == "U":

@@ -20,8 +20,8 @@ def attributes_of(document: Document) -> Document:
 
     Readers of Zarr pass over what does not concern them, so no error is needed.
     """
-    found: object = document.get("attributes")
-    return found if isinstance(found, dict) else {}
+    attributes: object = document.get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def named_today(codecs: Sequence[Codec]) -> list[Document]:
@@ -33,9 +33,9 @@ def named_today(codecs: Sequence[Codec]) -> list[Document]:
 
 
 def _named_today(codec: Codec) -> Document:
-    found = {**codec, "name": "bytes"} if codec["name"] == "endian" else {**codec}
-    if found["name"] == "sharding_indexed":
-        configuration = found["configuration"]
+    renamed = {**codec, "name": "bytes"} if codec["name"] == "endian" else {**codec}
+    if renamed["name"] == "sharding_indexed":
+        configuration = renamed["configuration"]
         lists = {field: named_today(configuration[field]) for field in ("codecs", "index_codecs")}
-        found["configuration"] = {**configuration, **lists}
-    return found
+        renamed["configuration"] = {**configuration, **lists}
+    return renamed

@@ -105,8 +105,8 @@ class ForeignPipeline:
             raise CodecError(
                 f"codecs {self.names} failed to encode: {error}", codec=self.names
             ) from error
-        found: bytes = memory.pop(self._key).to_bytes()
-        return found
+        encoded: bytes = memory.pop(self._key).to_bytes()
+        return encoded
 
     def _finish(self, encoded: Sequence[Buffer]) -> Sequence[Buffer]:
         for stage in self._stages:

@@ -155,10 +155,10 @@ def serializer_named(name: str) -> Serializer | None:
     - Raises CodecError if its wing is missing.
     """
     try:
-        found: Serializer | None = find("serializer", name)
+        serializer: Serializer | None = find("serializer", name)
     except LookupError as error:
         raise CodecError(str(error), codec=name) from error
-    return found
+    return serializer
 
 
 class NativePipeline:

@@ -77,6 +77,17 @@ _LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 
 Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
 
 
+class Ranges(Protocol):
+    """An object whose bytes can be read in ranges."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object."""
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """Read exactly `nbytes` bytes from `offset`."""
+
+
 class BytesStage(Protocol):
     """A bytes-to-bytes codec."""
 
@@ -186,12 +197,12 @@ class ZstdStage:
     @property
     def _contexts(self) -> tuple[Any, Any]:
         """Compressor and decompressor of the current thread."""
-        kept: tuple[Any, Any] | None = getattr(self._local, "contexts", None)
-        if kept is None:
+        contexts: tuple[Any, Any] | None = getattr(self._local, "contexts", None)
+        if contexts is None:
             level = self.level or 3  # level 0 stands for zstd's default, which is 3
             compressor = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
-            kept = self._local.contexts = compressor, self._zstandard.ZstdDecompressor()
-        return kept
+            contexts = self._local.contexts = compressor, self._zstandard.ZstdDecompressor()
+        return contexts
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
@@ -240,10 +251,10 @@ class ZstdStage:
             [],
             limit_nbytes,
         )
-        for at in range(0, len(view), _ZSTD_PIECE_NBYTES):
+        for start in range(0, len(view), _ZSTD_PIECE_NBYTES):
             if stream.eof:
                 raise CorruptShardError("zstd: bytes after the end of the frame")
-            pieces.append(stream.decompress(view[at : at + _ZSTD_PIECE_NBYTES]))
+            pieces.append(stream.decompress(view[start : start + _ZSTD_PIECE_NBYTES]))
             room -= len(pieces[-1])
             if room < 0:
                 raise CorruptShardError(f"zstd frame holds more than {limit_nbytes} bytes")
@@ -260,22 +271,22 @@ def _zstd_most_nbytes(frame: memoryview) -> int:
     """
     descriptor = frame[4]
     single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
-    at = (
+    offset = (
         5
         + (not single_segment)
         + (0, 1, 2, 4)[dictionary]
         + ((1 if single_segment else 0), 2, 4, 8)[descriptor >> 6]
     )
     most = 0
-    while at + 3 <= len(frame):
-        header = int.from_bytes(frame[at : at + 3], "little")
+    while offset + 3 <= len(frame):
+        header = int.from_bytes(frame[offset : offset + 3], "little")
         is_last, kind, nbytes = header & 1, header >> 1 & 3, header >> 3
         # Kind 0 is a raw block, kind 1 repeats one byte, and kind 2 is compressed.
         most += nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES
-        at += 3 + (1 if kind == 1 else nbytes)
+        offset += 3 + (1 if kind == 1 else nbytes)
         if is_last:
             break
-    if at + (descriptor >> 2 & 1) * 4 != len(frame):
+    if offset + (descriptor >> 2 & 1) * 4 != len(frame):
         raise CorruptShardError("zstd: torn, or bytes after the end of the frame")
     return most
 
@@ -287,10 +298,10 @@ def _zstd_content_nbytes(frame: memoryview) -> int | None:
     descriptor = frame[4]
     single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
     width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    at = 5 + (not single_segment) + (0, 1, 2, 4)[dictionary]
+    offset = 5 + (not single_segment) + (0, 1, 2, 4)[dictionary]
     if width == 0:
         return None
-    return int.from_bytes(frame[at : at + width], "little") + (256 if width == 2 else 0)
+    return int.from_bytes(frame[offset : offset + width], "little") + (256 if width == 2 else 0)
 
 
 class GzipStage:
@@ -326,8 +337,8 @@ class GzipStage:
         nbytes = memoryview(data).nbytes
         if nbytes >= _GZIP_SAMPLE_NBYTES:
             n = max(_GZIP_SAMPLE_NBYTES, nbytes // 16)
-            at = (nbytes - n) // 2
-            for part in (memoryview(data).cast("B")[at : at + n], data):
+            start = (nbytes - n) // 2
+            for part in (memoryview(data).cast("B")[start : start + n], data):
                 quick: bytes = self._quick.compress(part, _GZIP_QUICK_LEVEL, _GZIP_WBITS)
                 if len(quick) < _GZIP_HARD_SHARE * memoryview(part).nbytes:
                     break
@@ -350,8 +361,8 @@ def _inflater() -> Any:
 
     The errors of ISA-L are of a type of their own.
     """
-    found = importlib.util.find_spec("isal")
-    return zlib if found is None else importlib.import_module("isal.isal_zlib")
+    isal = importlib.util.find_spec("isal")
+    return zlib if isal is None else importlib.import_module("isal.isal_zlib")
 
 
 def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
@@ -361,17 +372,17 @@ def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -
     """
     view = memoryview(data).cast("B")
     pieces: list[bytes] = []
-    room, at, stream = limit_nbytes + 1, 0, decompressor()
-    while not stream.eof or at < len(view):
+    room, offset, stream = limit_nbytes + 1, 0, decompressor()
+    while not stream.eof or offset < len(view):
         if stream.eof:
             stream = decompressor()
         # Windows are small, because bytes after a stream's end are copied each time. The first one
         # holds most chunks, which then are in one piece.
-        window = view[at : at + (_WINDOW_NBYTES if at else _FIRST_WINDOW_NBYTES)]
+        window = view[offset : offset + (_WINDOW_NBYTES if offset else _FIRST_WINDOW_NBYTES)]
         pieces.append(stream.decompress(window, room))
         room -= len(pieces[-1])
-        at += len(window) - (len(stream.unused_data) if stream.eof else 0)
-        if room < 1 or (at == len(view) and not stream.eof):
+        offset += len(window) - (len(stream.unused_data) if stream.eof else 0)
+        if room < 1 or (offset == len(view) and not stream.eof):
             raise EOFError(f"torn, or more than {limit_nbytes} bytes")
     return b"".join(pieces)
 

@@ -83,9 +83,8 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
-from shardwrite.stores.base import Capability, ObjectReader, Transaction, require
+from shardwrite.stores.base import COPIED_NBYTES, Capability, ObjectReader, Transaction, require
 from shardwrite.stores.directories import fsync_directory, make_directories, walk
-from shardwrite.stores.files import COPIED_NBYTES, write_file
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -96,6 +95,7 @@ from shardwrite.stores.looking import (
     read_file,
     write_all,
 )
+from shardwrite.stores.posix import write_file
 from shardwrite.stores.removal import Proof, remove_data
 from shardwrite.write.commit import commit_shards, in_turns
 from shardwrite.write.comparing import differing
@@ -567,7 +567,7 @@ class Consumer:
         """A message for each shard that is not what it should be."""
         if self._donor is None:
             return differing_objects(self._target, self._source, ranks)
-        return differing(self._target, self._donor, ranks)
+        return differing(self._target, ranks, self._donor)
 
     def _remove(self, numbers: Ranks) -> None:
         """Remove those of some objects of which all shards were compared."""

@@ -26,7 +26,7 @@ from shardwrite.format.frame import framing_of
 from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Sized
 from shardwrite.journal.holding import holding
 from shardwrite.plan.estimate import Resources

@@ -43,7 +43,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwrite.errors import (
     JournalError,
@@ -56,16 +55,17 @@ from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_f
 from shardwrite.place.checks import RECORD, conversion_beside, refuse_in_place
 from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
 from shardwrite.stores.editing import give_room, keep_room
-from shardwrite.stores.files import check_movable, sync_entry, write_file
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
+    c_function,
     is_there,
     listed,
     owner_of,
     parse_json,
     read_file,
 )
+from shardwrite.stores.posix import check_movable, sync_entry, write_file
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
@@ -78,21 +78,9 @@ _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 # ---- The exchange of two names
 
 
-def _find() -> Any:
-    """``renameat2`` of the C library; None if it has no such function (not on Linux)."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is not None:
-        function.argtypes = (
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_uint,
-        )
-    return function
-
-
-_renameat2 = _find()
+_renameat2 = c_function(
+    ("renameat2",), ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +23,6 @@ from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError, printable
-from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
@@ -57,8 +55,7 @@ from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt, told_of_rereads
 from shardwrite.sources.opening import place_of
-from shardwrite.stores.base import Store
-from shardwrite.stores.files import COPIED_NBYTES
+from shardwrite.stores.base import COPIED_NBYTES, Store
 from shardwrite.stores.looking import parse_json
 from shardwrite.volumes.documents import around, replace_info
 from shardwrite.volumes.info import INFO, Scale, parse_info
@@ -607,7 +604,7 @@ def _check_sizes(source: StoredArray, store: Store, engine: Engine) -> None:
     They are looked at only if their array may have such large ones.
     """
     limit, array = store.put_limit, source.array
-    if limit is None or most_nbytes_of(array.metadata) <= limit:
+    if limit is None or array.metadata.most_nbytes <= limit:
         return
     sizes = stored_sizes(engine, array, ranks_of_objects(array, source.label))
     store.check_nbytes(int(sizes.max(initial=0)), exists=True)
@@ -738,8 +735,8 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         metadata, held = source.array.metadata, largest
         if place.store.scratch is not None:
             held = place.store.held_nbytes(largest)
-            decoded = math.prod(metadata.grid.shards) * metadata.itemsize
-            together = n_at_once(decoded + sealing_nbytes_of(metadata))
+            decoded = metadata.shard_nbytes
+            together = n_at_once(decoded + metadata.sealing_nbytes)
             scratch = max(scratch, n_threads * largest * (1 + together if together > 1 else 1))
         memory = max(memory, n_threads * (piece if isinstance(place, Directory) else held + piece))
     n_groups, n_volumes = len(tree.groups), len(wanted.infos)

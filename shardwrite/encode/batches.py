@@ -26,11 +26,10 @@ from shardwrite.encode.unit import (
     ranks_in_box,
     tiles_of,
 )
-from shardwrite.format.bounds import sealing_nbytes_of
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
-from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.grid import Box, Shape
 
 Tables = npt.NDArray[np.uint64]
 """Tables of shards as in `ShardIndex`, shape (n, chunks per shard, 2)."""
@@ -65,23 +64,14 @@ class ShardBatches:
     ) -> None:
         self._metadata, self._group, self._pieces = metadata, group, pieces
         self._options, self._skip = options, skip
-        shards = metadata.grid.shards
-        first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
-        counts = tuple(
-            ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
-        )
+        shards = metadata.grid.shard_range(group)
         per_batch = min(
             options.batch_nbytes // max(1, _nbytes_of(metadata)),
             MOST_IN_BATCH // metadata.grid.n_chunks_per_shard,
         )
         self._batch_of: dict[Shape, Box] = {}
-        for box in boxes(counts, "C", per_batch):
-            batch = Box(
-                *(
-                    tuple(f + i for f, i in zip(first, corner, strict=True))
-                    for corner in (box.start, box.stop)
-                )
-            )
+        for box in boxes(shards.shape, "C", per_batch):
+            batch = box.shift(tuple(-first for first in shards.start))
             for index in itertools.product(*map(range, batch.start, batch.stop)):
                 self._batch_of[index] = batch
         self._current: Box | None = None
@@ -125,18 +115,10 @@ class ShardBatches:
         )
         unit = Box(start, stop)
         counts = grid.chunk_counts_in(unit)
-        region = Box(
-            start, tuple(a + n * c for a, n, c in zip(start, counts, grid.chunks, strict=True))
-        )
+        region = Box.from_shape(start, [n * c for n, c in zip(counts, grid.chunks, strict=True)])
         tiles = tiles_of(metadata, math.prod(counts))
-        skipped = (
-            [
-                index in self._skip
-                for index in itertools.product(*map(range, batch.start, batch.stop))
-            ]
-            if self._skip
-            else []
-        )
+        places = itertools.product(*map(range, batch.start, batch.stop))
+        skipped = [index in self._skip for index in places] if self._skip else []
         # The pieces may not cover inner chunks at the array's edge and those of skipped shards.
         if region != unit or any(skipped):
             tiles[...] = metadata.fill_value
@@ -147,8 +129,8 @@ class ShardBatches:
             which, shard, rank = which[wanted], shard[wanted], rank[wanted]
         is_dropped = self._options.dropped(metadata, tiles, region)
         if is_dropped.any():
-            kept = ~is_dropped[which]
-            which, shard, rank = which[kept], shard[kept], rank[kept]
+            is_stored = ~is_dropped[which]
+            which, shard, rank = which[is_stored], shard[is_stored], rank[is_stored]
         buffers = encode_tiles(metadata, tiles, which, region)
         return self._split(batch, buffers, shard, rank)
 
@@ -178,8 +160,8 @@ class ShardBatches:
         if metadata.placed is None:
             seals = metadata.index_codec.seals(tables)
         else:
-            made = zip(places, tables, strict=True)
-            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
+            pairs = zip(places, tables, strict=True)
+            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in pairs]
         sizes = tables[:, :, 1].sum(axis=1, where=tables[:, :, 1] != EMPTY).tolist()
         return [
             EncodedShard(own, seal, size + len(seal.prefix) + len(seal.suffix), len(own))
@@ -189,7 +171,7 @@ class ShardBatches:
 
 def _nbytes_of(metadata: ArrayMetadata) -> int:
     """Decoded bytes of a shard, and those of its indexes if it is one of a volume."""
-    return math.prod(metadata.grid.shards) * metadata.itemsize + sealing_nbytes_of(metadata)
+    return metadata.shard_nbytes + metadata.sealing_nbytes
 
 
 @lru_cache(maxsize=64)

@@ -9,29 +9,17 @@ A search for the last whole state of a torn shard needs an index at the end that
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.encode.unit import decode_tile
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
-
-
-class Ranges(Protocol):
-    """An object whose bytes can be read in ranges."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the object."""
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """Read exactly `nbytes` bytes from `offset`."""
 
 
 class Loaded:
@@ -60,7 +48,7 @@ class ShardReader:
         self.metadata, self.key, self.source = metadata, key, source
         size = source.nbytes if nbytes is None else nbytes
         codec = metadata.format_of(key)
-        load = loader_of(codec)
+        load = getattr(codec, "load", None)
         try:
             if size > source.nbytes:
                 raise CorruptShardError(  # noqa: TRY301
@@ -149,8 +137,8 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
     while stop > least:
         start = max(least, stop - _WINDOW_NBYTES)
         window = source.read(start, stop - start + _ENTRY_NBYTES - 1)
-        for at in _candidates(window, source.nbytes).tolist():
-            end = int(start + at + codec.encoded_nbytes)
+        for size in _candidates(window, source.nbytes).tolist():
+            end = int(start + size + codec.encoded_nbytes)
             shard = shard_up_to(metadata, source, end)
             if shard is not None and decodes(shard):
                 return end
@@ -183,7 +171,7 @@ def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
 
     The first entry of an index is empty, or has an offset and a size that fit into the file.
     """
-    found = []
+    candidates = []
     limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
     for first in range(min(8, len(window))):
         words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
@@ -191,5 +179,5 @@ def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
         fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | (
             (offset == empty) & (nbytes == empty)
         )
-        found.append(np.flatnonzero(fits) * 8 + first)
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]
+        candidates.append(np.flatnonzero(fits) * 8 + first)
+    return np.sort(np.concatenate([np.empty(0, np.int64), *candidates]))[::-1]

@@ -86,7 +86,7 @@ def _encoded(
     if not metadata.is_cut or metadata.grid.whole.contains(region):
         return metadata.pipeline.encode(tiles, rows)
     rows = np.arange(len(tiles)) if rows is None else rows
-    found: list[Buffer] = [b""] * len(rows)
+    buffers: list[Buffer] = [b""] * len(rows)
     for shape, members in _by_shape(metadata, region, rows).items():
         if shape == metadata.grid.chunks:
             encoded = metadata.pipeline.encode(tiles, rows[members])
@@ -95,8 +95,8 @@ def _encoded(
             cut = np.ascontiguousarray(tiles[rows[members]][inside])
             encoded = metadata.pipeline_of(shape).encode(cut)
         for member, buffer in zip(members.tolist(), encoded, strict=True):
-            found[member] = buffer
-    return found
+            buffers[member] = buffer
+    return buffers
 
 
 def _by_shape(
@@ -342,8 +342,7 @@ class EncodeOptions:
                 a + i * c
                 for a, i, c in zip(region.start, unravel(tile, counts), chunks, strict=True)
             )
-            stop = tuple(a + c for a, c in zip(start, chunks, strict=True))
-            is_empty[tile] = not self.is_kept(Box(start, stop))
+            is_empty[tile] = not self.is_kept(Box.from_shape(start, chunks))
         return is_empty
 
 
@@ -364,15 +363,14 @@ def encode_unit(
     - Raises CodecError if the codecs cannot encode an inner chunk.
     """
     grid, pipeline = metadata.grid, metadata.pipeline
-    chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
+    chunk_nbytes = max(1, metadata.chunk_nbytes)
     per_batch = max(1, min(options.batch_nbytes // chunk_nbytes, MOST_IN_BATCH))
     for step in _steps(grid.chunk_counts_in(unit), options.order, per_batch):
         start = tuple(
             u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True)
         )
-        region = Box(
-            start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True))
-        )
+        extent = [n * c for n, c in zip(step.shape, grid.chunks, strict=True)]
+        region = Box.from_shape(start, extent)
         tiles = tiles_of(metadata, len(step.ranks))
         # Inner chunks may reach beyond the array's edge, or beyond the source.
         if not (covered or unit).contains(region):
@@ -384,8 +382,8 @@ def encode_unit(
         is_dropped = options.dropped(metadata, tiles, region)
         if is_dropped.any():
             rows = np.arange(len(tiles)) if rows is None else rows
-            kept = ~is_dropped[rows]
-            ranks, rows = ranks[kept], rows[kept]
+            is_stored = ~is_dropped[rows]
+            ranks, rows = ranks[is_stored], rows[is_stored]
         if not len(ranks):
             continue
         if rows is None and pipeline.is_identity:

@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING
 from shardwrite._lazy import attach
 
 if TYPE_CHECKING:
-    from shardwrite.engines.choice import active_engine
     from shardwrite.engines.cluster import ClusterEngine
-    from shardwrite.engines.local import Engine, LocalEngine, Stopped
+    from shardwrite.engines.local import Engine, LocalEngine, Stopped, active_engine
 else:
     __getattr__, __dir__ = attach(
         __name__,
         {
-            "shardwrite.engines.choice": ("active_engine",),
             "shardwrite.engines.cluster": ("ClusterEngine",),
             "shardwrite.engines.local": (
                 "Engine",
                 "LocalEngine",
                 "Stopped",
+                "active_engine",
             ),
         },
     )

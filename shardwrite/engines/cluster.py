@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.config.table import CLUSTER_ATTEMPTS, value_of
 from shardwrite.engines.local import Explain, OnResult, Stopped
-from shardwrite.errors import ClusterLostError, WorkersLostError
+from shardwrite.errors import ClusterLostError, IncompleteError, WorkersLostError
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import RUNS, is_draining, n_busy, tell
 
@@ -50,13 +51,44 @@ class ClusterEngine:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        with _reaching(client):
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        self.n_processes = max(1, len(workers))
-        self.n_threads = max((w["nthreads"] for w in workers), default=1)
-        limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
-        self.memory_limit_nbytes = min(limits, default=memory_limit_nbytes() // self.n_processes)
+        self._seen = self._look_for_workers()
         self.retried: list[Any] = []
+
+    @property
+    def n_processes(self) -> int:
+        """See :attr:`Engine.n_processes`."""
+        return len(self._workers)
+
+    @property
+    def n_threads(self) -> int:
+        """See :attr:`Engine.n_threads`."""
+        return max(int(worker["nthreads"]) for worker in self._workers)
+
+    @property
+    def memory_limit_nbytes(self) -> int:
+        """See :attr:`Engine.memory_limit_nbytes`."""
+        limits = [worker["memory_limit"] for worker in self._workers if worker["memory_limit"]]
+        return min(limits) if limits else memory_limit_nbytes() // self.n_processes
+
+    @property
+    def _workers(self) -> Sequence[Mapping[str, Any]]:
+        """What the scheduler knows of the workers. The first one is waited for.
+
+        It is given a task meanwhile, since some clusters start workers only when there is one.
+        """
+        while not self._seen:
+            name = f"shardwrite-first-worker-{uuid.uuid4().hex}"
+            try:
+                self.run(HighLevelGraph({name: {name: (int,)}}, {name: set()}), [name], _ignore)
+            except Stopped:
+                message = "this process was asked to stop before a worker has come"
+                raise IncompleteError(message, missing=[]) from None
+            self._seen = self._look_for_workers()
+        return self._seen
+
+    def _look_for_workers(self) -> Sequence[Mapping[str, Any]]:
+        with _reaching(self._client):
+            return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
 
     def run(
         self,
@@ -160,7 +192,10 @@ class ClusterEngine:
             if self._client.status == "running":  # else the scheduler is lost
                 self._client.cancel([f for f in futures if not f.done()])
             if is_draining():
-                self._wait_for_tasks()
+                # Tasks that workers have begun are waited for. Workers that die are not.
+                with contextlib.suppress(OSError):  # the scheduler was lost during the call
+                    while self._has_busy_workers():
+                        time.sleep(_POLL_SECONDS)
         return killed
 
     def _tell_if_alone(self) -> bool:
@@ -183,16 +218,9 @@ class ClusterEngine:
                 return True
         return False
 
-    def _wait_for_tasks(self) -> None:
-        """Wait until workers have finished the tasks that they have begun.
-
-        Workers that die are not waited for. If the scheduler is lost, none is.
-        """
-        with contextlib.suppress(OSError):  # the scheduler was lost during the call
-            while self._client.status == "running" and any(
-                self._client.run(n_busy, on_error="ignore").values()
-            ):
-                time.sleep(_POLL_SECONDS)
+    def _has_busy_workers(self) -> bool:
+        is_reached = self._client.status == "running"
+        return is_reached and any(self._client.run(n_busy, on_error="ignore").values())
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """Call a function once in each worker process, and return the results by worker address.
@@ -211,6 +239,10 @@ class ClusterEngine:
             if name in workers and not isinstance(error, CommClosedError):
                 raise error
         return {name: value for name, value in results.items() if name not in errors}
+
+
+def _ignore(key: object, value: object) -> None:
+    """Do nothing with a result."""
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
-"""Engines: their protocol, and the one of dask's local schedulers.
+"""Engines, which run task graphs: their protocol, their choice, and the one of this machine.
 
-It runs tasks in threads, in processes, or one after the other.
+The engine is chosen as dask chooses: the active `distributed` client, else the configured
+scheduler, else threads. Each engine hands results back one by one, as they are computed. The one of
+dask's local schedulers runs tasks in threads, in processes, or one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -14,6 +17,7 @@ from typing import Any, Protocol
 import dask
 import dask.multiprocessing
 import dask.threaded
+from dask.base import get_scheduler, named_schedulers
 from dask.callbacks import local_callbacks
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
@@ -54,14 +58,20 @@ class Engine(Protocol):
     """
     gains_by_fusion: bool
     """Whether a graph of fewer, larger tasks runs faster."""
-    n_processes: int
-    """Number of processes that run tasks."""
-    n_threads: int
-    """Number of threads in each process."""
-    memory_limit_nbytes: int
-    """Memory limit of each process, in bytes."""
     retried: list[Any]
     """Keys that were computed again because workers died, listed once for each new attempt."""
+
+    @property
+    def n_processes(self) -> int:
+        """Number of processes that run tasks."""
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads in each process."""
+
+    @property
+    def memory_limit_nbytes(self) -> int:
+        """Memory limit of each process, in bytes."""
 
     def run(
         self,
@@ -195,18 +205,48 @@ def _n_workers() -> int:
 
     - Raises SpecError if the configuration holds no such number.
     """
-    given = dask.config.get("num_workers", None)
-    if not given:
+    configured = dask.config.get("num_workers", None)
+    if not configured:
         return n_cores()
     try:
-        found = operator.index(int(given) if isinstance(given, str) else given)
+        number = operator.index(int(configured) if isinstance(configured, str) else configured)
     except (TypeError, ValueError):
-        found = 0
-    if found < 1:
+        number = 0
+    if number < 1:
         raise SpecError(
             "is no number of threads or processes, in the configuration of dask",
             field="num_workers",
-            value=given,
+            value=configured,
             remedy="give 1 or more, or None for one for each core",
         )
-    return found
+    return number
+
+
+# ---- The choice
+
+
+def active_engine() -> Engine:
+    """Engine for the scheduler that dask would use now."""
+    get = _scheduler()
+    owner = getattr(get, "__self__", None)
+    if owner is not None and hasattr(owner, "scheduler_info"):
+        from shardwrite.engines.cluster import ClusterEngine  # for clusters
+
+        return ClusterEngine(owner)
+    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
+    return LocalEngine(kinds.get(get, "threads"))
+
+
+def _scheduler() -> Any:
+    """Function that dask would compute with; None stands for dask's default.
+
+    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
+    client, and the import is avoided.
+    """
+    if "distributed" not in sys.modules:
+        chosen = dask.config.get("scheduler", None)
+        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
+            return named_schedulers[chosen.lower()]
+        if not chosen and not dask.config.get("get", None):
+            return None
+    return get_scheduler()

@@ -63,8 +63,8 @@ def document_of(codec: Any) -> Mapping[str, Any]:
     """Document of a codec, which may be one already; empty if it is no codec."""
     if isinstance(codec, Mapping):
         return codec
-    found: Document = codec.to_dict() if hasattr(codec, "to_dict") else {}
-    return found
+    document: Document = codec.to_dict() if hasattr(codec, "to_dict") else {}
+    return document
 
 
 def as_document(codec: Any) -> Document:
@@ -94,7 +94,9 @@ def codec_class(name: str) -> type[Any] | None:
 def _names_of(codecs: Any) -> list[str]:
     """Names of those codecs that are documents."""
     return [
-        str(one["name"]) for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one
+        str(codec["name"])
+        for codec in as_list(codecs)
+        if isinstance(codec, Mapping) and "name" in codec
     ]
 
 
@@ -169,10 +171,10 @@ def unknown_to_zarr(serializer: Any, shard_format: Any) -> Document | None:
     zarr-python does not know these, so they are put into the document here.
     """
     document = document_of(serializer)
-    found = serializer_named(str(document.get("name")))
-    if found is None:
+    known = serializer_named(str(document.get("name")))
+    if known is None:
         return None
-    found.check_format(shard_format, serializer)
+    known.check_format(shard_format, serializer)
     return as_document(document)
 
 
@@ -181,12 +183,12 @@ def put_serializer(serializer: Document, codecs: list[Document]) -> None:
     from zarr.abc.codec import ArrayBytesCodec
     from zarr.registry import get_codec_class
 
-    at = next(
+    position = next(
         i
         for i, codec in enumerate(codecs)
         if issubclass(get_codec_class(codec["name"]), ArrayBytesCodec)
     )
-    codecs[at] = serializer
+    codecs[position] = serializer
 
 
 # ---- The document of a new array
@@ -237,8 +239,8 @@ class OtherFormat:
 
 def other_format(name: str) -> OtherFormat:
     """What was registered as the format of a name."""
-    found: OtherFormat = needed("format", name, f"the format {name}", field="format", value=name)
-    return found
+    other: OtherFormat = needed("format", name, f"the format {name}", field="format", value=name)
+    return other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,17 +312,17 @@ def make_metadata(
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
     warn_of_readers(native)
-    around = _shard_format_of(options)
-    own = around.to_dict()
+    shard_format = _shard_format_of(options)
+    own = shard_format.to_dict()
     if {"chunk_shape", "codecs"} & set(own):
         raise SpecError(
             "its to_dict holds chunk_shape or codecs, which every shard format has",
             field="shard_format",
-            value=around.name,
+            value=shard_format.name,
             remedy="leave them out of it",
         )
     configuration = {"chunk_shape": list(chunks), "codecs": document["codecs"], **own}
-    document["codecs"] = [{"name": around.name, "configuration": configuration}]
+    document["codecs"] = [{"name": shard_format.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     if options.format is not None:
         document = other_format(options.format).document(document)
@@ -392,17 +394,17 @@ def _shard_format_of(options: ArrayOptions) -> ShardFormat:
         return ShardingIndexed(
             [as_document(codec) for codec in as_list(codecs)], options.index_location
         )
-    given = options.shard_format
-    if type(given) is not shard_format_named(getattr(given, "name", "")):
+    shard_format = options.shard_format
+    if type(shard_format) is not shard_format_named(getattr(shard_format, "name", "")):
         raise SpecError(
             "not a shard format that is registered",
             field="shard_format",
-            value=given,
+            value=shard_format,
             remedy="give an object of a class that register_shard_format has made known",
         )
     _refuse(options, _OF_INDEX, "is for the shard format sharding_indexed", "leave it out")
-    found: ShardFormat = given
-    return found
+    registered: ShardFormat = shard_format
+    return registered
 
 
 def _refuse(options: ArrayOptions, usual: Mapping[str, Any], why: str, remedy: str) -> None:
@@ -424,12 +426,12 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
         if options.format is not None:
             return other_format(options.format).default_compressors
         return () if is_sharding else DEFAULT_COMPRESSORS
-    found = with_documents(options.compressors)
+    compressors = with_documents(options.compressors)
     if options.format is not None:
-        return other_format(options.format).compressors(found)
+        return other_format(options.format).compressors(compressors)
     name = options.compressors if isinstance(options.compressors, str) else ""
     is_alone = name and not is_sharding and name not in _CHECKSUMS
-    return (found, DEFAULT_COMPRESSORS[-1]) if is_alone else found
+    return (compressors, DEFAULT_COMPRESSORS[-1]) if is_alone else compressors
 
 
 def _checked(attributes: Any) -> Document | None:
@@ -450,17 +452,17 @@ def _key_encoding(value: Any) -> Any:
         if value is None or hasattr(value, "to_dict"):
             return value
         raise _bad_encoding("no encoding of keys", value)
-    given = {"name": value} if isinstance(value, str) else dict(value)
-    more = given.pop("configuration", {})
-    if not isinstance(more, Mapping) or given.get("name") not in ("default", "v2"):
+    encoding = {"name": value} if isinstance(value, str) else dict(value)
+    more = encoding.pop("configuration", {})
+    if not isinstance(more, Mapping) or encoding.get("name") not in ("default", "v2"):
         raise _bad_encoding("no encoding of keys", value)
-    usual = "/" if given["name"] == "default" else "."
-    given = {"separator": usual, **given, **more}
-    if given["separator"] not in ("/", "."):
+    usual = "/" if encoding["name"] == "default" else "."
+    encoding = {"separator": usual, **encoding, **more}
+    if encoding["separator"] not in ("/", "."):
         raise _bad_encoding("no such separator", value)
-    if unknown := given.keys() - {"name", "separator"}:
+    if unknown := encoding.keys() - {"name", "separator"}:
         raise _bad_encoding(f"has unknown members {sorted(map(str, unknown))}", value)
-    return given
+    return encoding
 
 
 def _bad_encoding(why: str, value: Any) -> SpecError:
@@ -530,17 +532,19 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                 )
             except Exception as narrower:  # noqa: BLE001 (raised again with its keyword)
                 unknown = unknown_name(value)
-                why = str(narrower)
+                reason = str(narrower)
                 if unknown is not None:
-                    why = f"nothing is known by the name {unknown!r}"
+                    reason = f"nothing is known by the name {unknown!r}"
                 elif isinstance(narrower, KeyError):
-                    why = f"has no {narrower}"
+                    reason = f"has no {narrower}"
                 remedy = _REMEDIES[field]
-                if are_known(value) and "Expected a" not in why:
+                if are_known(value) and "Expected a" not in reason:
                     remedy = f"correct its configuration; or {remedy}"
                 if field == "compressors" and isinstance(value, tuple):
                     value = [value[0]]  # what was named, without the checksum that was added
-                raise SpecError(why.rstrip("."), field=field, value=value, remedy=remedy) from None
+                raise SpecError(
+                    reason.rstrip("."), field=field, value=value, remedy=remedy
+                ) from None
         raise SpecError(
             f"keywords do not fit together: {error}",
             field="dtype",
@@ -603,8 +607,8 @@ def plain_document(
         "node_type": "array",
         "storage_transformers": [],
     }
-    made: Document = json.loads(json.dumps(document))
-    return made
+    plain: Document = json.loads(json.dumps(document))
+    return plain
 
 
 def _is_names(names: object) -> bool:
@@ -642,9 +646,9 @@ def _codecs(given: Any) -> list[Document] | None:
         return []
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping):
         return None
-    made = [_codec(codec) for codec in ([given] if isinstance(given, Mapping) else given)]
-    whole = [codec for codec in made if codec is not None]
-    return whole if len(whole) == len(made) else None
+    documents = [_codec(codec) for codec in ([given] if isinstance(given, Mapping) else given)]
+    whole = [codec for codec in documents if codec is not None]
+    return whole if len(whole) == len(documents) else None
 
 
 def _codec(given: object) -> Document | None:
@@ -656,9 +660,9 @@ def _codec(given: object) -> Document | None:
     if type(configuration) is not dict or not isinstance(name, str) or name not in _CODECS:
         return None
     usual, most = _CODECS[name]
-    made = {**usual, **configuration}
-    fits = type(made.get("level", 0)) is int and 0 <= made.get("level", 0) <= most
-    fits = fits and type(made.get("checksum", False)) is bool
-    if not fits or made.keys() != usual.keys():
+    settings = {**usual, **configuration}
+    fits = type(settings.get("level", 0)) is int and 0 <= settings.get("level", 0) <= most
+    fits = fits and type(settings.get("checksum", False)) is bool
+    if not fits or settings.keys() != usual.keys():
         return None
-    return {"name": name, **({"configuration": made} if made else {})}
+    return {"name": name, **({"configuration": settings} if settings else {})}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Ranks
 from shardwrite.format.strategies import Strategy
@@ -71,12 +71,12 @@ def signatures_in(metadata: ArrayMetadata) -> tuple[Signature, ...]:
     if not metadata.is_sharded or metadata.document["codecs"][0]["name"] != "sharding_indexed":
         return ()
     names = {str(codec["name"]) for codec in metadata.inner_codecs}
-    return tuple(one for one in SIGNATURES if names <= one.codecs)
+    return tuple(signature for signature in SIGNATURES if names <= signature.codecs)
 
 
 def labelled(label: str | None) -> Signature | None:
     """Signature of the shards that the strategy of a label writes; None if they are plain ones."""
-    return next((one for one in SIGNATURES if one.label.fullmatch(label or "")), None)
+    return next((each for each in SIGNATURES if each.label.fullmatch(label or "")), None)
 
 
 def places_of(signature: Signature, metadata: ArrayMetadata) -> list[int]:
@@ -88,8 +88,8 @@ def places_of(signature: Signature, metadata: ArrayMetadata) -> list[int]:
     if metadata.is_sharded and index.location == "start":
         limit = max(limit, 2 * block_for(signature, index.encoded_nbytes))
     places = [0]
-    while (at := max(signature.least_block, 2 * places[-1])) <= limit:
-        places.append(at)
+    while (place := max(signature.least_block, 2 * places[-1])) <= limit:
+        places.append(place)
     return places
 
 
@@ -151,17 +151,6 @@ class Frame(Protocol):
         """
 
 
-class OldShard(Protocol):
-    """An object whose bytes can be read in ranges."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """Read exactly `nbytes` bytes from `offset`."""
-
-
 class OldShards(Protocol):
     """Shards of an array that exists, and what its receipt notes of them."""
 
@@ -176,7 +165,7 @@ class OldShards(Protocol):
     def label_at(self, index: Shape) -> str | None:
         """Label of the strategy that has written a shard; None if the receipt does not tell."""
 
-    def look(self, index: Shape, what: Callable[[OldShard], _Found]) -> _Found | None:
+    def look(self, index: Shape, what: Callable[[Ranges], _Found]) -> _Found | None:
         """What a look at a shard gives; None if it is not there, or cannot be read."""
 
     def beside(self, index: Shape) -> Iterator[Shape]:
@@ -214,7 +203,7 @@ class Framing(Protocol):
     def frame(self, metadata: ArrayMetadata, index: Shape) -> Frame:
         """Frame of the shard at a position of the shard grid."""
 
-    def may_replace(self, metadata: ArrayMetadata, key: str, old: OldShard) -> None:
+    def may_replace(self, metadata: ArrayMetadata, key: str, old: Ranges) -> None:
         """Refuse to replace a shard that has such a frame, if what is in it would be lost."""
 
 

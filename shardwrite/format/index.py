@@ -60,16 +60,16 @@ class ShardIndex:
     @property
     def used_nbytes(self) -> int:
         """Number of bytes that inner chunks take. Those that several of them share count once."""
-        taken = self.table[~self.is_empty]
-        offset, nbytes = taken[np.lexsort(taken.T[::-1])].T
-        is_first = np.append(True, (np.diff(offset) != 0) | (np.diff(nbytes) != 0))[: len(taken)]
+        entries = self.table[~self.is_empty]
+        offset, nbytes = entries[np.lexsort(entries.T[::-1])].T
+        is_first = np.append(True, (np.diff(offset) != 0) | (np.diff(nbytes) != 0))[: len(entries)]
         return sum(nbytes[is_first].tolist())
 
     @property
     def n_shared(self) -> int:
         """Number of inner chunks that have the same bytes as one before them."""
-        taken = self.table[~self.is_empty & (self.table[:, 1] > 0)]
-        return len(taken) - len(np.unique(taken[:, 0]))
+        entries = self.table[~self.is_empty & (self.table[:, 1] > 0)]
+        return len(entries) - len(np.unique(entries[:, 0]))
 
     @property
     def checksum(self) -> int:

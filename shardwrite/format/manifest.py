@@ -39,18 +39,18 @@ _ORIGIN = "chunk_grid_origin"
 
 def origin_in(document: Document, ndim: int) -> npt.NDArray[np.int64]:
     """Coordinates of the first inner chunk in the keys: zeros, if no attribute has others."""
-    given: Any = attributes_of(document).get(_ORIGIN)
-    if not given:
+    origin: Any = attributes_of(document).get(_ORIGIN)
+    if not origin:
         return np.zeros(ndim, dtype=np.int64)
-    is_valid = isinstance(given, list) and len(given) == ndim
-    if not is_valid or any(type(n) is not int or abs(n) >= 2**53 for n in given):
+    is_valid = isinstance(origin, list) and len(origin) == ndim
+    if not is_valid or any(type(n) is not int or abs(n) >= 2**53 for n in origin):
         raise SpecError(
             "the attribute holds no integer for each axis",
             field=_ORIGIN,
-            value=given,
+            value=origin,
             remedy="mend it, or remove it",
         )
-    return np.array(given, dtype=np.int64)
+    return np.array(origin, dtype=np.int64)
 
 
 def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> list[str]:
@@ -91,8 +91,8 @@ def check_manifest(given: Any) -> None:
 
 def has_manifest(document: Document) -> bool:
     """Whether an array keeps a manifest: its attribute is a list of texts."""
-    found: Any = attributes_of(document).get(LIST)
-    return isinstance(found, list) and {*map(type, found)} <= {str}
+    keys: Any = attributes_of(document).get(LIST)
+    return isinstance(keys, list) and {*map(type, keys)} <= {str}
 
 
 def with_manifest(document: Document) -> Document:
@@ -177,10 +177,10 @@ class _Listed:
         number = r"-?[0-9]{1,18}"
         is_key = re.compile(r"\.".join([number] * ndim)).fullmatch
         others = tuple(key for key in keys if not is_key(key))
-        kept = [key for key in keys if is_key(key)] if others else keys
-        text = ".".join(kept)
+        plain = [key for key in keys if is_key(key)] if others else keys
+        text = ".".join(plain)
         numbers = [int(part) for part in text.split(".")] if text else []
-        coords = np.array(numbers, dtype=np.int64).reshape(len(kept), ndim)
+        coords = np.array(numbers, dtype=np.int64).reshape(len(plain), ndim)
         return cls(_sorted(coords - origin), others, origin, is_compact=False)
 
     def with_coords(self, coords: Coords) -> _Listed:
@@ -212,8 +212,8 @@ def _changed(document: Document, box: Box, coords: Coords | None) -> Document:
     is_told = before.with_coords(before.coords).is_compact == before.is_compact
     if is_told and before.is_compact == (RUNS in attributes) and not len(new) and not len(gone):
         return document
-    kept = before.coords[~is_inside]
-    after = before.with_coords(_sorted(np.concatenate([kept, coords])))
+    outside = before.coords[~is_inside]
+    after = before.with_coords(_sorted(np.concatenate([outside, coords])))
     rest = {name: value for name, value in attributes.items() if name not in (LIST, RUNS)}
     if before.is_compact:  # its keys are right, and making all of them anew would take long
         dropped, old = set(keys_of(gone, before.origin)), attributes[LIST]
@@ -234,8 +234,8 @@ def _missing(coords: Coords, others: Coords) -> Coords:
     stop = np.maximum(coords.max(axis=0), others.max(axis=0)) + 1
     shape = tuple((stop - start).tolist())
     if math.prod(shape) >= 2**63:  # more chunks than ranks can tell
-        known = {*map(tuple, others.tolist())}
-        return coords[[tuple(row) not in known for row in coords.tolist()]]
+        other_rows = {*map(tuple, others.tolist())}
+        return coords[[tuple(row) not in other_rows for row in coords.tolist()]]
     ranks, of_others = (
         np.ravel_multi_index(tuple((some - start).T), shape) for some in (coords, others)
     )
@@ -253,8 +253,8 @@ def _sorted(coords: Coords) -> Coords:
         return coords
     ordered = coords[np.lexsort(coords.T[::-1])]
     is_new = (np.diff(ordered, axis=0) != 0).any(axis=1)
-    found: Coords = ordered[np.concatenate([[True], is_new])]
-    return found
+    distinct: Coords = ordered[np.concatenate([[True], is_new])]
+    return distinct
 
 
 def _crc_of(keys: Sequence[str]) -> int:
@@ -280,12 +280,14 @@ def _as_runs(coords: Coords, keys: Sequence[str]) -> Document:
     }
 
 
-def _from_runs(found: JSON, keys: Sequence[str], ndim: int) -> Coords | None:
+def _from_runs(compact: JSON, keys: Sequence[str], ndim: int) -> Coords | None:
     """Positions that the compact form tells; None if it is not one of this list."""
-    if not isinstance(found, dict) or found.get("encoding") != _ENCODING or not ndim:
+    if not isinstance(compact, dict) or compact.get("encoding") != _ENCODING or not ndim:
         return None
-    n_runs, data = found.get("n_runs"), found.get("data")
-    is_of_list = found.get("n_chunks") == len(keys) and found.get("crc32_of_keys") == _crc_of(keys)
+    n_runs, data = compact.get("n_runs"), compact.get("data")
+    is_of_list = compact.get("n_chunks") == len(keys) and compact.get("crc32_of_keys") == _crc_of(
+        keys
+    )
     if not is_of_list or type(n_runs) is not int or not isinstance(data, str):
         return None
     nbytes = 8 * n_runs * (ndim + 1)

@@ -28,15 +28,16 @@ from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, Seal, ShardIndex
 from shardwrite.format.manifest import emptied
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.placed import PlacedShards, ScatteredChunks, cuts_edges, placed_shards
 from shardwrite.format.sharding import (
     ObjectFormat,
+    PlacedShards,
+    ScatteredChunks,
     ShardFormat,
     ShardingIndexed,
     register_shard_format,
     shard_format_named,
 )
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
 # ---- Limits of lengths and sizes, which must fit into 64 bits
 
@@ -210,16 +211,17 @@ def build_with_sharding(
     serializer = serializer_named(str(codecs[0]["name"])) if codecs else None
     if serializer is not None:
         return serializer.build(codecs, shape, dtype)
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
-    if at is None:
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if position is None:
         return build_pipeline(codecs, shape, dtype, document)
-    axes = _transposed_axes(codecs[:at], len(shape))
+    axes = _transposed_axes(codecs[:position], len(shape))
     stages = [
-        build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
+        build_stage(codec["name"], codec.get("configuration", {}), 1)
+        for codec in codecs[position + 1 :]
     ]
     if axes is None or None in stages:
         return build_pipeline(codecs, shape, dtype, document)
-    configuration = codecs[at]["configuration"]
+    configuration = codecs[position]["configuration"]
     chunks, stored = configuration.get("chunk_shape"), tuple(shape[a] for a in axes)
     if not _divides(chunks, stored):
         raise CodecError(f"shards of {stored} cannot be cut into chunks of {chunks}", codec=_NAME)
@@ -254,15 +256,15 @@ def check_chunks_of(sharding: Codec, shape: Shape) -> Shape:
 
     - `shape`: shape of a shard, as the codecs before the sharding leave it.
     """
-    found = sharding.get("configuration", {}).get("chunk_shape")
-    if not _divides(found, shape):
+    chunks = sharding.get("configuration", {}).get("chunk_shape")
+    if not _divides(chunks, shape):
         raise SpecError(
             f"shards of {shape} cannot be cut into such chunks",
             field="chunk_shape",
-            value=found,
+            value=chunks,
             remedy="give one number for each axis, which divides the shard there",
         )
-    return tuple(found)
+    return tuple(chunks)
 
 
 def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
@@ -271,13 +273,13 @@ def chunks_of_sharding(codecs: Sequence[Codec], shape: Shape) -> Shape | None:
     The document gives it as the transpositions before the sharding leave it. The result is None
     without a sharding, and where something else than transpositions stands before it.
     """
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
-    if at is None:
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if position is None:
         return None
-    axes = _transposed_axes(codecs[:at], len(shape))
+    axes = _transposed_axes(codecs[:position], len(shape))
     if axes is None:
         return None
-    stored = check_chunks_of(codecs[at], tuple(shape[a] for a in axes))
+    stored = check_chunks_of(codecs[position], tuple(shape[a] for a in axes))
     return tuple(stored[axes.index(a)] for a in range(len(shape)))
 
 
@@ -287,10 +289,10 @@ def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequen
     These are the codecs of each sharding, down to the innermost, and all codecs for a shard of one
     inner chunk. Without a sharding, they are the codecs for the whole shape.
     """
-    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    position = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     chunks = chunks_of_sharding(codecs, shape)
-    if at is not None:
-        inner = codecs[at]["configuration"]
+    if position is not None:
+        inner = codecs[position]["configuration"]
         yield from trial_shapes(inner["codecs"], tuple(inner["chunk_shape"]))
     yield codecs, shape if chunks is None else chunks
 
@@ -345,6 +347,12 @@ class NoIndex:
 
 
 # ---- The metadata of an array
+
+
+# What may stand around an inner chunk: a checksum, the frame of a compressor, a key in a file of
+# HDF5. What compressors add to data that they cannot compress is at most an eighth.
+_AROUND_NBYTES = 128
+_REST_NBYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -459,22 +467,22 @@ class ArrayMetadata:
 
         - Raises CodecError if a codec cannot be used here.
         """
-        made = self.pipeline_of(self.grid.chunks)
+        pipeline = self.pipeline_of(self.grid.chunks)
         if self.is_cut:  # chunks at the edges have other sizes
-            made.encoded_nbytes, made.is_identity = None, False
-        return made
+            pipeline.encoded_nbytes, pipeline.is_identity = None, False
+        return pipeline
 
     def pipeline_of(self, shape: Shape) -> Pipeline:
         """Pipeline of inner chunks of a shape, such as those that are cut at an edge.
 
         - Raises CodecError if a codec cannot be used here.
         """
-        made = self._pipelines.get(shape)
-        if made is None:
-            made = self._pipelines[shape] = build_with_sharding(
+        pipeline = self._pipelines.get(shape)
+        if pipeline is None:
+            pipeline = self._pipelines[shape] = build_with_sharding(
                 self.inner_codecs, shape, self.dtype, self.document, self.fill_value
             )
-        return made
+        return pipeline
 
     @cached_property
     def _pipelines(self) -> dict[Shape, Pipeline]:
@@ -487,9 +495,8 @@ class ArrayMetadata:
         if isinstance(self.placed, ScatteredChunks):
             return self.placed.is_cut
         grid = self.grid
-        return cuts_edges(self.shard_format) and any(
-            n % c for n, c in zip(grid.shape, grid.chunks, strict=True)
-        )
+        cuts_edges = bool(getattr(self.shard_format, "cuts_edges", False))
+        return cuts_edges and any(n % c for n, c in zip(grid.shape, grid.chunks, strict=True))
 
     @cached_property
     def index_codec(self) -> ObjectFormat:
@@ -501,10 +508,11 @@ class ArrayMetadata:
     @cached_property
     def placed(self) -> PlacedShards | None:
         """Shards by their positions in the whole array, if their format looks at positions."""
-        found = self.shard_format
         if self.window is not None:
             return ArrayMetadata(self.text).placed
-        return placed_shards(found, self.grid)
+        within = getattr(self.shard_format, "within", None)
+        placed: PlacedShards | None = None if within is None else within(self.grid)
+        return placed
 
     @property
     def values_shape(self) -> Shape:
@@ -529,15 +537,11 @@ class ArrayMetadata:
         index = None if self.placed is None else self.placed.index_of(key)
         if index is None:
             raise KeyError(key)
-        cell = unravel(rank, grid.chunks_per_shard)
-        start = tuple(
-            i * s + k * c for i, s, k, c in zip(index, grid.shards, cell, grid.chunks, strict=True)
-        )
+        box = grid.chunk_box(index, unravel(rank, grid.chunks_per_shard))
         if isinstance(self.placed, ScatteredChunks):
-            stored = self.placed.chunk_shape(index, rank)
-            return Box(start, tuple(a + n for a, n in zip(start, stored, strict=True)))
-        sizes = zip(start, grid.chunks, self.document["shape"], strict=True)
-        return Box(start, tuple(max(a, min(a + c, n)) for a, c, n in sizes))
+            return Box.from_shape(box.start, self.placed.chunk_shape(index, rank))
+        sizes = zip(box.start, box.stop, self.document["shape"], strict=True)
+        return Box(box.start, tuple(max(a, min(b, n)) for a, b, n in sizes))
 
     @property
     def first_shard(self) -> Shape:
@@ -564,8 +568,8 @@ class ArrayMetadata:
     @cached_property
     def shard_format(self) -> ShardFormat | None:
         """Format of the shards; None for an array without shards."""
-        found = shard_format_named(self.format_name)
-        return None if found is None else found.from_dict(self.sharding)
+        cls = shard_format_named(self.format_name)
+        return None if cls is None else cls.from_dict(self.sharding)
 
     @cached_property
     def fill_pattern(self) -> FillPattern:
@@ -593,8 +597,8 @@ class ArrayMetadata:
     def shard_index(self, key: str) -> Shape | None:
         """Position of the shard with a storage key; None if the key is that of no shard."""
         if self.placed is not None:
-            found = self.placed.index_of(key)
-            return None if found is None else self._in_part(found)
+            position = self.placed.index_of(key)
+            return None if position is None else self._in_part(position)
         prefix, separator = self._key_encoding
         parts = key.split(separator)
         if tuple(parts[: len(prefix)]) != prefix:
@@ -615,13 +619,10 @@ class ArrayMetadata:
         Call it on the metadata of a whole array: the origin of a window is not added.
         """
         grid = self.grid
-        first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
-        origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
-        stop = tuple(
-            min(ceil_div(b, s) * s, n)
-            for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True)
-        )
-        return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
+        box = grid.rounded_to_shards(region)
+        stop = tuple(map(min, box.stop, grid.shape))
+        window = grid.shard_range(region).start, Box(box.start, stop).shape
+        return ArrayMetadata(self.text, window), region.shift(box.start)
 
     def with_shape(self, shape: Shape) -> ArrayMetadata:
         """Metadata of the whole array with another shape."""
@@ -631,6 +632,41 @@ class ArrayMetadata:
     def raw_nbytes(self) -> int:
         """Decoded size of the array in bytes; see `itemsize` for elements of variable length."""
         return math.prod(self.grid.shape) * self.itemsize
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded size of an inner chunk, in bytes."""
+        return math.prod(self.grid.chunks) * self.itemsize
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Decoded size of a shard, in bytes."""
+        return math.prod(self.grid.shards) * self.itemsize
+
+    @property
+    def plain_nbytes(self) -> int:
+        """Size of a shard whose inner chunks are not compressed, with its index, in bytes.
+
+        Elements of variable length count as references, so that such a shard may be larger.
+        """
+        return self.shard_nbytes + self.index_codec.encoded_nbytes
+
+    @property
+    def most_nbytes(self) -> int:
+        """Upper bound of the size of a shard, in bytes, unless elements have a variable length."""
+        plain = self.plain_nbytes
+        added = 0 if self.pipeline.encoded_nbytes is not None else plain // 8
+        rest = min(_REST_NBYTES, plain)
+        return plain + added + _AROUND_NBYTES * self.grid.n_chunks_per_shard + rest
+
+    @property
+    def sealing_nbytes(self) -> int:
+        """Memory that the index of a shard takes while it is made, in bytes.
+
+        It is 0 for most formats, whose index is counted with what is known of the inner chunks.
+        """
+        nbytes: int = getattr(self.index_codec, "sealing_nbytes", 0)
+        return nbytes
 
     @property
     def itemsize(self) -> int:
@@ -841,10 +877,10 @@ def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape)
         try:
             pipeline = build_with_sharding(codecs, shape, dtype, metadata.document, fill_value)
             (encoded,) = pipeline.encode(batch)
-            found = pipeline.decode(bytes(encoded))
-            if found.shape != shape or not is_same_type(found.dtype, dtype):
+            decoded = pipeline.decode(bytes(encoded))
+            if decoded.shape != shape or not is_same_type(decoded.dtype, dtype):
                 raise TypeError(  # noqa: TRY301
-                    f"{dtype} of {shape} comes back as {found.dtype} of {found.shape}"
+                    f"{dtype} of {shape} comes back as {decoded.dtype} of {decoded.shape}"
                 )
         # Each codec and library raises errors of its own, ImportError among them.
         except Exception as error:

@@ -59,8 +59,8 @@ CORE = "https://purl.org/zarr/spec/protocol/core/3.0"
 
 def is_hierarchy(document: Any) -> bool:
     """Whether the parsed ``zarr.json`` of a store is that of a hierarchy of 2022."""
-    found = document.get("zarr_format") if isinstance(document, dict) else None
-    return isinstance(found, str) and found.startswith(CORE.partition("protocol")[0])
+    version = document.get("zarr_format") if isinstance(document, dict) else None
+    return isinstance(version, str) and version.startswith(CORE.partition("protocol")[0])
 
 
 def documents_of(key: str) -> list[str]:
@@ -98,14 +98,14 @@ CONSOLIDATED_OF_V2 = ".zmetadata"
 _MAY_CHANGE = ("shape", "attributes", "dimension_names")
 
 
-def kind_of_document(found: Any) -> str:
+def kind_of_document(document: Any) -> str:
     """Kind of the node that a parsed document describes.
 
     - Returns: ``"torn"`` if the document describes no node of Zarr v3.
     """
-    if not isinstance(found, dict) or found.get("zarr_format") != 3:
+    if not isinstance(document, dict) or document.get("zarr_format") != 3:
         return "torn"
-    node = found.get("node_type")
+    node = document.get("node_type")
     return node if node in ("array", "group") else "torn"
 
 
@@ -177,10 +177,10 @@ def _as_zarr_sorts(name: str) -> tuple[int, str]:
 def remove_member(group: Document, name: str) -> bool:
     """Take a node, and all nodes inside it, out of the consolidated metadata of a group."""
     listed = group["consolidated_metadata"]["metadata"]
-    found = [one for one in listed if one == name or one.startswith(f"{name}/")]
-    for one in found:
-        del listed[one]
-    return bool(found)
+    removed = [member for member in listed if member == name or member.startswith(f"{name}/")]
+    for member in removed:
+        del listed[member]
+    return bool(removed)
 
 
 def consolidated(group: Document, members: Mapping[str, Document]) -> Document:

@@ -57,13 +57,9 @@ def canonical_order(name: object) -> str:
     )
 
 
-def _axis_bits(shape: Shape) -> list[int]:
-    return [(n - 1).bit_length() for n in shape]
-
-
 def _morton_bits(shape: Shape, order: str) -> list[int]:
     """Axis from which each bit of the compressed code comes, lowest bit first."""
-    bits = _axis_bits(shape)
+    bits = [(n - 1).bit_length() for n in shape]
     axes = range(len(shape))[:: -1 if order == BY_CHUNK_ID else 1]
     return [axis for b in range(max(bits, default=0)) for axis in axes if b < bits[axis]]
 
@@ -71,12 +67,12 @@ def _morton_bits(shape: Shape, order: str) -> list[int]:
 def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
     """Code of every cell, where bit `i` is the next unused bit of axis ``axis_of_bit[i]``."""
     codes = np.zeros(shape, dtype=np.uint64)
-    taken = [0] * len(shape)
+    n_used = [0] * len(shape)
     for bit, axis in enumerate(axis_of_bit):
         coords = np.arange(shape[axis], dtype=np.uint64)
-        part = ((coords >> np.uint64(taken[axis])) & np.uint64(1)) << np.uint64(bit)
+        part = ((coords >> np.uint64(n_used[axis])) & np.uint64(1)) << np.uint64(bit)
         codes |= part.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        taken[axis] += 1
+        n_used[axis] += 1
     return codes
 
 
@@ -206,9 +202,9 @@ class Shared:
 
     def entered(self, column: Ranks) -> Ranks:
         """Offsets or sizes by rank, in which each of these chunks has those of its owner."""
-        found = column.copy()
-        found[self.ranks] = column[self.owners]
-        return found
+        entered = column.copy()
+        entered[self.ranks] = column[self.owners]
+        return entered
 
 
 def own_ranges(old: Stored, nbytes: Ranks) -> tuple[Stored, Shared]:
@@ -231,8 +227,8 @@ def own_ranges(old: Stored, nbytes: Ranks) -> tuple[Stored, Shared]:
         return old, Shared(ranks[:0], ranks[:0])
     offsets, sizes = old.offsets.copy(), old.nbytes.copy()
     offsets[ranks[others]] = sizes[ranks[others]] = -1
-    kept = others & (nbytes[ranks] == KEEP)
-    return replace(old, offsets=offsets, nbytes=sizes), Shared(ranks[kept], owners[kept])
+    is_kept = others & (nbytes[ranks] == KEEP)
+    return replace(old, offsets=offsets, nbytes=sizes), Shared(ranks[is_kept], owners[is_kept])
 
 
 def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) -> Placement:

@@ -9,7 +9,6 @@ edges, these are decoded and encoded again, and all others pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwrite.codecs.documents import Codec
@@ -97,17 +96,11 @@ def passage_between(source: ArrayMetadata, target: ArrayMetadata) -> Passage | N
 def _payload(metadata: ArrayMetadata) -> tuple[list[tuple[str, Codec]], int]:
     """Codecs of the inner chunks without the checksums at the end, and how many these are."""
     codecs = [(str(codec["name"]), _configuration(codec)) for codec in metadata.inner_codecs]
-    return _without_checksums(codecs)
-
-
-def _without_checksums(
-    codecs: Sequence[tuple[str, Codec]],
-) -> tuple[list[tuple[str, Codec]], int]:
-    rest, n = list(codecs), 0
-    while rest and rest[-1][0] == _CHECKSUM:
-        rest.pop()
-        n += 1
-    return rest, n
+    n_checksums = 0
+    while codecs and codecs[-1][0] == _CHECKSUM:
+        codecs.pop()
+        n_checksums += 1
+    return codecs, n_checksums
 
 
 def _configuration(codec: Codec) -> Codec:

@@ -9,13 +9,26 @@ that name, and so it refuses what has this format where the wing is missing.
 
 `IndexCodec` is the format of the sharding specification, and `NoIndex` is that of arrays without
 shards.
+
+By further members a format, most often one of a wing, differs from that of the specification. The
+core asks for them by name, and knows none of these formats:
+
+- ``within`` gives `PlacedShards` for a grid, if the keys of shards, or what stands around their
+  inner chunks, depend on the places of the shards.
+- ``cuts_edges`` is True if inner chunks at the edges of the array are cut there, and not padded.
+- ``own_strategy`` is the strategy by which all its shards are written, whatever a call asks for.
+- ``load`` of its objects reads an index that lies in several places, and checks it. Its arguments
+  are a function that reads a range, and the size of the shard. It returns the index, and the size
+  of its parts together.
+- ``sealing_nbytes`` of its objects is the memory that making their index takes, if that grows with
+  the inner chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +37,8 @@ from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError
 from shardwrite.format.index import IndexCodec, Seal, ShardIndex
-from shardwrite.grid import Shape
-from shardwrite.seams import installed, needed, registered
+from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.seams import installed, is_same_class, needed, registered
 
 __all__ = [
     "ShardFormat",
@@ -86,6 +99,56 @@ class ObjectFormat(Protocol):
         ------
         CorruptShardError
             If the checksum differs, or an entry cannot be right.
+        """
+
+
+# ---- Shards by their positions
+
+
+class PlacedShards(Protocol):
+    """Shards of an array by their positions, as ``within`` of a format gives them for a grid."""
+
+    def key_of(self, index: Sequence[int]) -> str:
+        """Key of the shard at a position."""
+
+    def index_of(self, key: str) -> Shape | None:
+        """Position of the shard with a key; None if the key is that of no shard."""
+
+    def at(self, index: Sequence[int]) -> ObjectFormat:
+        """What stands around the inner chunks of the shard at a position."""
+
+
+@runtime_checkable
+class ScatteredChunks(PlacedShards, Protocol):
+    """Shards whose inner chunks come from everywhere in another array."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some inner chunks are stored smaller than the others. Memory has them padded."""
+
+    @property
+    def why(self) -> str:
+        """What scatters the inner chunks, for messages."""
+
+    how_to_read: ClassVar[str]  # remedy where the values are wanted
+
+    @property
+    def origin_shape(self) -> Shape:
+        """Shape of the array that the inner chunks come from: what users know as the values."""
+
+    def chunks_in(self, region: Box) -> Iterator[tuple[int, list[tuple[int, Box]]]]:
+        """Inner chunks that hold elements of a box of that array, shard by shard."""
+
+    def chunk_shape(self, index: Sequence[int], rank: int) -> Shape:
+        """Shape in which the inner chunk of a rank is stored."""
+
+    def origins(
+        self, index: Sequence[int], other: ShardGrid
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the other array has the inner chunks of a shard.
+
+        - Returns: for each inner chunk, the row-major rank of the other array's shard and the
+          chunk's rank in it. The first is -1 where there is no chunk.
         """
 
 
@@ -165,11 +228,7 @@ def register_shard_format(cls: _Class) -> _Class:
         raise SpecError("not a name", field="name", value=cls.name, remedy="give it a text")
     is_of_wing = cls.name in registered(_KIND)  # whose class is imported to compare
     known = shard_format_named(cls.name) if is_of_wing else _FORMATS.get(cls.name)
-    is_own = known is None or (known.__module__, known.__qualname__) == (
-        cls.__module__,
-        cls.__qualname__,
-    )
-    if not is_own or cls.name in _CODECS:
+    if not is_same_class(known, cls) or cls.name in _CODECS:
         remedy = "give the shard format another name"
         raise SpecError("not a free name", field="name", value=cls.name, remedy=remedy)
     _FORMATS[cls.name] = cls
@@ -198,12 +257,12 @@ def why_kept(document: Document) -> str:
     for codec in codecs if isinstance(codecs, list) else []:
         name: object = codec.get("name") if isinstance(codec, dict) else None
         try:
-            found = shard_format_named(name) if isinstance(name, str) else None
+            shard_format = shard_format_named(name) if isinstance(name, str) else None
         except SpecError as error:
             return error.message
-        why: str = getattr(found, "why_kept", "")
-        if why:
-            return why
+        reason: str = getattr(shard_format, "why_kept", "")
+        if reason:
+            return reason
     return ""
 
 

@@ -9,7 +9,8 @@ gives a `format.frame.Framing`.
 
 To add one, write a class with the members of `Strategy`. An instance can be given as ``strategy=``.
 With `shardwrite.register_strategy`, the class is also known by its name, which a run needs that is
-continued by other processes.
+continued by other processes. `WritesAnew` has most of these members, for classes that derive from
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from shardwrite.format.order import (
     place,
 )
 from shardwrite.grid import Shape
-from shardwrite.seams import installed, resolve, where
+from shardwrite.seams import installed, is_same_class, resolve, where
 from shardwrite.seams import registered as registered_in
 
 __all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
@@ -236,14 +237,6 @@ def registered(name: str) -> type[Strategy] | None:
     return _REGISTERED.get(name)
 
 
-def registered_names() -> list[str]:
-    """Names of the registered strategies that users can choose.
-
-    The strategy that belongs to a shard format is not among them.
-    """
-    return sorted({*_REGISTERED, *registered_in("strategy")} - {BY_CHUNK_ID})
-
-
 def check_strategy(value: object) -> Strategy:
     """Check that an object is a write strategy."""
     missing = _lacks(value, _MEMBERS)
@@ -280,18 +273,11 @@ def _lacks(value: object, members: Sequence[str]) -> list[str]:
 
 
 def _is_own(name: str, cls: type[Any]) -> bool:
-    """Whether a name is free, or belongs to this class.
-
-    A cell of a notebook that runs again, or a module that is reloaded, makes its class anew.
-    """
+    """Whether a name is free, or belongs to this class."""
     place = where("strategy", name)
     if place is not None:
         return place == f"{cls.__module__}:{cls.__qualname__}"
-    known = _REGISTERED.get(name)
-    return known is None or (known.__module__, known.__qualname__) == (
-        cls.__module__,
-        cls.__qualname__,
-    )
+    return is_same_class(_REGISTERED.get(name), cls)
 
 
 def _refused(value: object, why: str) -> SpecError:
@@ -306,9 +292,66 @@ def _refused(value: object, why: str) -> SpecError:
 # ---- The strategies of this package
 
 
+class WritesAnew:
+    """What most strategies have in common: shards are written anew, in one order of their grid.
+
+    A strategy may derive from it, and has then only to say its name, its label, and what it does in
+    another way.
+    """
+
+    __slots__ = ()
+
+    streaming_order = "C"
+    in_place = False
+    replaces = True
+    depends_on_cut = False
+
+    def to_dict(self) -> Mapping[str, JSON]:
+        """See :meth:`Strategy.to_dict`; the fields of a dataclass."""
+        return asdict(cast("Any", self))
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """See :meth:`Strategy.from_dict`."""
+        return cls(**parameters)
+
+    def sequence(
+        self,
+        chunks_per_shard: Shape,
+        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
+    ) -> Ranks:
+        """See :meth:`Strategy.sequence`; the result depends on the grid only."""
+        return permutation(chunks_per_shard, self.streaming_order)
+
+    def lay_out(
+        self,
+        nbytes: Ranks,
+        sequence: Ranks,
+        base: int,
+        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
+    ) -> Placement:
+        """See :meth:`Strategy.lay_out`; inner chunks lie end to end."""
+        return place(nbytes, sequence, base)
+
+    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
+        """See :meth:`Strategy.streams`; always True."""
+        return True
+
+    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
+        """See :meth:`Strategy.revise`."""
+        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
+        return rewritten(place(merged, sequence, base, old), merged, base)
+
+
+def rewritten(placement: Placement, nbytes: Ranks, base: int) -> Revision:
+    """Revision that writes a shard anew, with its inner chunks where they are placed."""
+    end = base + placement.data_nbytes
+    return Revision("rewrite", placement.offsets, nbytes, placement.sequence, 0, end)
+
+
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class FixedOrder:
+class FixedOrder(WritesAnew):
     """Strategy that writes inner chunks in a fixed order, whatever order they arrive in.
 
     Parameters
@@ -346,9 +389,9 @@ class FixedOrder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
         object.__setattr__(self, "in_place", _flag(self.in_place))
-        given: Any = self.max_unused
-        is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-        if not is_number or not 0 <= given <= 1:
+        share: Any = self.max_unused
+        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
+        if not is_number or not 0 <= share <= 1:
             raise SpecError(
                 "not a share",
                 field="max_unused",
@@ -362,36 +405,18 @@ class FixedOrder:
         return f"fixed-order ({self.order}{', in place' if self.in_place else ''})"
 
     @property
-    def streaming_order(self) -> str:
+    def streaming_order(self) -> str:  # type: ignore[override]
         """Order of inner chunks, the same as `order`."""
         return self.order
 
     @property
-    def replaces(self) -> bool:
+    def replaces(self) -> bool:  # type: ignore[override]
         """See :meth:`Strategy.replaces`; unless it writes in place."""
         return not self.in_place
-
-    @property
-    def depends_on_cut(self) -> bool:
-        """See :meth:`Strategy.depends_on_cut`; always False."""
-        return False
 
     def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
         return {**asdict(self), "max_unused": float(self.max_unused)}
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """See :meth:`Strategy.from_dict`."""
-        return cls(**parameters)
-
-    def sequence(
-        self,
-        chunks_per_shard: Shape,
-        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
-    ) -> Ranks:
-        """See :meth:`Strategy.sequence`; the result depends on the grid only."""
-        return permutation(chunks_per_shard, self.order)
 
     def lay_out(
         self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
@@ -431,14 +456,7 @@ class FixedOrder:
             ):
                 return changed  # where most bytes are new, a new shard costs no more
         placement = self._laid_out(merged, sequence, base, old.fixed_nbytes, old)
-        return Revision(
-            "rewrite",
-            placement.offsets,
-            merged,
-            placement.sequence,
-            0,
-            base + placement.data_nbytes,
-        )
+        return rewritten(placement, merged, base)
 
 
 def _room(old: Stored, end: int) -> Ranks:
@@ -448,8 +466,8 @@ def _room(old: Stored, end: int) -> Ranks:
     """
     is_solid = old.nbytes > 0
     begins = np.append(np.sort(old.offsets[is_solid]), end)
-    behind = np.minimum(np.searchsorted(begins, old.offsets, side="right"), len(begins) - 1)
-    return np.where(is_solid, begins[behind] - old.offsets, old.nbytes)
+    following = np.minimum(np.searchsorted(begins, old.offsets, side="right"), len(begins) - 1)
+    return np.where(is_solid, begins[following] - old.offsets, old.nbytes)
 
 
 def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:
@@ -467,10 +485,10 @@ def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
     if old.fixed_nbytes is None:
         return np.full(len(old.nbytes), -1, dtype=np.int64)
     homes, size = _homes(sequence, base, old.fixed_nbytes), old.fixed_nbytes
-    taken = np.sort(old.offsets[old.nbytes >= 0])
-    at = np.searchsorted(taken, homes)
+    occupied = np.sort(old.offsets[old.nbytes >= 0])
+    position = np.searchsorted(occupied, homes)
     edge = np.iinfo(np.int64).max // 2
-    after, before = np.append(taken, edge)[at], np.append(-edge, taken)[at]
+    after, before = np.append(occupied, edge)[position], np.append(-edge, occupied)[position]
     end = old.index_span[0] or old.total_nbytes
     is_free = (after >= homes + size) & (before + size <= homes) & (homes + size <= end)
     return np.where(is_free, homes, -1)
@@ -489,17 +507,17 @@ def _in_place(
     - `end_of_old`: end of the inner chunks if nothing goes after the end of the object.
     """
     new = sequence[nbytes[sequence] >= 0]
-    behind = new[spots[new] < 0]
-    ends = old.total_nbytes + np.cumsum(nbytes[behind])
+    appended = new[spots[new] < 0]
+    ends = old.total_nbytes + np.cumsum(nbytes[appended])
     offsets = np.where(nbytes >= 0, spots, old.offsets)
-    offsets[behind] = ends - nbytes[behind]
-    end = int(ends[-1]) if len(behind) else end_of_old
+    offsets[appended] = ends - nbytes[appended]
+    end = int(ends[-1]) if len(appended) else end_of_old
     return Revision("in place", offsets, merged, new, old.total_nbytes, end)
 
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class AppendOnly:
+class AppendOnly(WritesAnew):
     """Strategy that appends units in the plan's order, with row-major order inside each unit.
 
     An update clones the shard, appends new inner chunks to the clone and puts it in the place of
@@ -522,6 +540,8 @@ class AppendOnly:
     """
 
     name: ClassVar[str] = "append-only"
+    replaces = False
+    depends_on_cut = True  # as units are what a task encodes
     in_place: bool = False
 
     def __post_init__(self) -> None:
@@ -532,30 +552,6 @@ class AppendOnly:
         """Readable name: ``append-only`` or ``append-only (in place)``."""
         return f"append-only{' (in place)' if self.in_place else ''}"
 
-    @property
-    def streaming_order(self) -> str:
-        """Row-major order, because a task that encodes a whole shard has one unit."""
-        return "C"
-
-    @property
-    def replaces(self) -> bool:
-        """See :meth:`Strategy.replaces`; never."""
-        return False
-
-    @property
-    def depends_on_cut(self) -> bool:
-        """See :meth:`Strategy.depends_on_cut`; always True, as units are what a task encodes."""
-        return True
-
-    def to_dict(self) -> Mapping[str, JSON]:
-        """See :meth:`Strategy.to_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """See :meth:`Strategy.from_dict`."""
-        return cls(**parameters)
-
     def sequence(
         self,
         chunks_per_shard: Shape,  # noqa: ARG002 (other strategies need it)
@@ -564,39 +560,21 @@ class AppendOnly:
         """See :meth:`Strategy.sequence`; the result depends on the units only."""
         return np.concatenate([np.empty(0, np.int64), *units])
 
-    def lay_out(
-        self,
-        nbytes: Ranks,
-        sequence: Ranks,
-        base: int,
-        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
-    ) -> Placement:
-        """See :meth:`Strategy.lay_out`; inner chunks lie end to end."""
-        return place(nbytes, sequence, base)
-
-    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; always True."""
-        return True
-
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """See :meth:`Strategy.revise`."""
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
-            return _in_place(
-                old,
-                nbytes,
-                merged,
-                sequence,
-                np.full(len(nbytes), -1, dtype=np.int64),
-                old.total_nbytes,
-            )
+            no_spots = np.full(len(nbytes), -1, dtype=np.int64)
+            return _in_place(old, nbytes, merged, sequence, no_spots, old.total_nbytes)
         new = sequence[nbytes[sequence] >= 0]
         # The clone does not need the old index at its end.
-        kept = old.total_nbytes if base else old.index_span[0]
-        ends = kept + np.cumsum(nbytes[new])
+        kept_nbytes = old.total_nbytes if base else old.index_span[0]
+        ends = kept_nbytes + np.cumsum(nbytes[new])
         offsets = old.offsets.copy()
         offsets[new] = ends - nbytes[new]
-        return Revision("append", offsets, merged, new, kept, int(ends[-1]) if len(new) else kept)
+        return Revision(
+            "append", offsets, merged, new, kept_nbytes, int(ends[-1]) if len(new) else kept_nbytes
+        )
 
 
 def _flag(in_place: object) -> bool:
@@ -620,11 +598,11 @@ def labelled(label: str) -> Strategy:
     """
     orders = sorted(set(ORDER_ALIASES.values()))
     for in_place in (False, True):
-        known: list[Strategy] = [
+        strategies: list[Strategy] = [
             AppendOnly(in_place=in_place),
             *(FixedOrder(order, in_place=in_place) for order in orders),
         ]
-        for strategy in known:
+        for strategy in strategies:
             if strategy.label == label:
                 return strategy
     raise ValueError(f"no strategy has the label {label!r}")
@@ -648,7 +626,7 @@ def as_strategy(value: object) -> Strategy:
             return FixedOrder(value)
         name, colon, text = value.partition(":")
         try:
-            found = registered(value)
+            cls = registered(value)
             from_text: Any = getattr(registered(name), "from_text", None) if colon else None
         except (AttributeError, ImportError, LookupError) as error:
             raise SpecError(
@@ -657,17 +635,19 @@ def as_strategy(value: object) -> Strategy:
                 value=value,
                 remedy="mend the installation of the package that has it",
             ) from error
-        if found is not None:
-            return check_strategy(found())
+        if cls is not None:
+            return check_strategy(cls())
         if from_text is not None:
             return check_strategy(from_text(text))
     elif not isinstance(value, type) and hasattr(value, "lay_out"):
         return check_strategy(value)
+    # The strategy that belongs to a shard format is not among those that users can choose.
+    choices = sorted({*_REGISTERED, *registered_in("strategy")} - {BY_CHUNK_ID})
     raise SpecError(
         "no such write strategy",
         field="strategy",
         value=value,
-        remedy=f"use one of {registered_names()}, FixedOrder(order=...), AppendOnly(), Hdf5(), an "
+        remedy=f"use one of {choices}, FixedOrder(order=...), AppendOnly(), Hdf5(), an "
         f"order of inner chunks, which is one of {sorted(ORDER_ALIASES)}, or import the module "
         "that registers the strategy",
     )

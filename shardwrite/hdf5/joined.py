@@ -290,26 +290,26 @@ class JoinedStore(Store):
         return _opened(path, version, self._dataset), self._metadata.shard_key(inside)
 
     def open(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open`."""
+        """See :meth:`Store.open`."""
         if key == DOCUMENT:
             return SnapshotReader(key, self._document.encode(), self.version(key))
         found = self._find(key)
         return None if found is None else found[0].open(found[1])
 
     def open_again(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open_again`."""
+        """See :meth:`Store.open_again`."""
         found = self._find(key)
         return self.open(key) if found is None else found[0].open_again(found[1])
 
     def version(self, key: str) -> Any:
-        """See :meth:`Readable.version`; that of the document is one of all files."""
+        """See :meth:`Store.version`; that of the document is one of all files."""
         if key == DOCUMENT:
             return _digest([version for _, version in self._files])
         found = self._find(key)
         return None if found is None else found[0].version(found[1])
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`."""
+        """See :meth:`Store.list_keys`."""
         if DOCUMENT.startswith(prefix):
             yield DOCUMENT
         for number, (path, version) in enumerate(self._files):

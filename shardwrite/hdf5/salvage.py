@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwrite.encode.reader import Ranges, decodes, shard_up_to
+from shardwrite.codecs.stages import Ranges
+from shardwrite.encode.reader import decodes, shard_up_to
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape

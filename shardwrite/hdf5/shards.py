@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.encode.reader import Loaded, Ranges, ShardReader
+from shardwrite.codecs.stages import Ranges
+from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.frame import HDF5, Frame, OldShard, OldShards
+from shardwrite.format.frame import HDF5, Frame, OldShards
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
@@ -268,7 +269,7 @@ class Hdf5Framing:
         extent = grid.shard_box(index).intersect(grid.whole).shape
         return Hdf5Frame(describe(metadata, self.strategy), extent)
 
-    def may_replace(self, metadata: ArrayMetadata, key: str, old: OldShard) -> None:
+    def may_replace(self, metadata: ArrayMetadata, key: str, old: Ranges) -> None:
         """See `Framing`; the dataset keeps its name."""
         name = self.strategy.name_in_file
         names = names_in(metadata, key, old, [name], is_enough=True)
@@ -382,7 +383,7 @@ def names_at(shards: OldShards, index: Shape, wanted: str | None = None) -> list
     """
     metadata = shards.metadata
 
-    def look(reader: OldShard) -> list[str] | None:
+    def look(reader: Ranges) -> list[str] | None:
         if magic_at(HDF5, metadata, reader) is None:
             return []
         among = [wanted, *_noted(shards)]

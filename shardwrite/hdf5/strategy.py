@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
-
-import numpy as np
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.frame import HDF5, Framing
-from shardwrite.format.order import KEEP, Placement, Ranks, Revision, Stored, permutation, place
-from shardwrite.format.strategies import register_strategy
-from shardwrite.grid import Shape
+from shardwrite.format.strategies import WritesAnew, register_strategy
 from shardwrite.seams import resolve
 
 DEFAULT_DATASET = "data"
@@ -26,7 +22,7 @@ _NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # no name in UTF-8 holds these
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class Hdf5:
+class Hdf5(WritesAnew):
     """Strategy that makes each shard a file of HDF5, whose one dataset has the same inner chunks.
 
     The file opens in programs that read HDF5 and NetCDF-4, and the shard in those that read Zarr.
@@ -82,34 +78,9 @@ class Hdf5:
         """Readable name, such as ``hdf5 (data)``."""
         return f"hdf5 ({self.name_in_file})"
 
-    @property
-    def streaming_order(self) -> str:
-        """Row-major order, in which libraries of HDF5 list chunks."""
-        return "C"
-
-    @property
-    def in_place(self) -> bool:
-        """See :meth:`Strategy.in_place`; always False."""
-        return False
-
-    @property
-    def replaces(self) -> bool:
-        """See :meth:`Strategy.replaces`; always True."""
-        return True
-
-    @property
-    def depends_on_cut(self) -> bool:
-        """See :meth:`Strategy.depends_on_cut`; always False."""
-        return False
-
     def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
         return {"index": self.index, "dataset": self.name_in_file}
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """See :meth:`Strategy.from_dict`."""
-        return cls(**parameters)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -117,38 +88,9 @@ class Hdf5:
         return cls(dataset=text)
 
     def framing(self) -> Framing:
-        """What a shard holds as a file of HDF5, beside its inner chunks."""
+        """What a shard holds as a file of HDF5, beside its inner chunks. It decides on offsets."""
         made: Framing = resolve("framing", self.name)(self)
         return made
-
-    def sequence(
-        self,
-        chunks_per_shard: Shape,
-        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
-    ) -> Ranks:
-        """See :meth:`Strategy.sequence`; inner chunks are given to HDF5 in row-major order."""
-        return permutation(chunks_per_shard, "C")
-
-    def lay_out(
-        self,
-        nbytes: Ranks,
-        sequence: Ranks,
-        base: int,
-        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
-    ) -> Placement:
-        """See :meth:`Strategy.lay_out`; the frame decides later on the offsets."""
-        return place(nbytes, sequence, base)
-
-    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; True, as room is left for what HDF5 adds."""
-        return True
-
-    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
-        """See :meth:`Strategy.revise`; a shard is written anew."""
-        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
-        placed = place(merged, sequence, base)
-        end = base + placed.data_nbytes
-        return Revision("rewrite", placed.offsets, merged, placed.sequence, 0, end)
 
 
 def dataset_of(label: str | None) -> str | None:

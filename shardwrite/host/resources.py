@@ -101,12 +101,12 @@ def tasks_on_node(environ: Mapping[str, str] | None = None) -> int:
     environ = os.environ if environ is None else environ
     counts: list[int] = []
     for item in filter(None, environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
+        if match is None:
             raise SpecError(
                 "no list of tasks", field="SLURM_STEP_TASKS_PER_NODE", value=item, remedy="unset it"
             )
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     node = _number(environ, "SLURM_NODEID") or 0
     return max(1, counts[node]) if node < len(counts) else 1
 
@@ -141,8 +141,8 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
     # SLURM sets this limit to the job's memory on the node
     limits.append(None if soft == resource.RLIM_INFINITY else soft)
-    known = [limit for limit in limits if limit is not None]
-    share = min(known) * _SHARE / tasks_on_node(environ) if known else None
+    set_limits = [limit for limit in limits if limit is not None]
+    share = min(set_limits) * _SHARE / tasks_on_node(environ) if set_limits else None
     free = _free(Path(root))
     return max(1, int(free if share is None else min(share, free)))
 
@@ -224,13 +224,13 @@ def _is_usable(path: str) -> bool:
 
 def file_system(path: Path, root: str = "/") -> str:
     """Type of the file system that a path is on; empty if the system does not list its mounts."""
-    found, longest, real = "", -1, Path(os.path.realpath(path))
+    file_system_type, longest, real = "", -1, Path(os.path.realpath(path))
     for line in _read(Path(root) / "proc/self/mounts").split("\n")[:-1]:  # no other end of a line
         _, mount, kind, *_ = line.split(" ")
         place = Path(_ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), mount))
         if real.is_relative_to(place) and len(place.parts) >= longest:
-            found, longest = kind, len(place.parts)
-    return found
+            file_system_type, longest = kind, len(place.parts)
+    return file_system_type
 
 
 # ---- Stripes: how files are spread over the targets of a Lustre file system
@@ -347,12 +347,12 @@ def peak_memory_nbytes(run: str) -> int:
         watch_memory(run)
     _enter(memory_nbytes())
     with _lock:
-        found = _watched.get(run)
-        return 0 if found is None else found.peak - found.baseline
+        watched = _watched.get(run)
+        return 0 if watched is None else watched.peak - watched.baseline
 
 
 def _enter(nbytes: int) -> None:
     """Enter a sample for all runs, as they share the process."""
     with _lock:
-        for one in _watched.values():
-            one.peak = max(one.peak, nbytes)
+        for watched in _watched.values():
+            watched.peak = max(watched.peak, nbytes)

@@ -44,8 +44,8 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.editing import keep_room
-from shardwrite.stores.files import check_movable, sync_entry, write_file
 from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
+from shardwrite.stores.posix import check_movable, sync_entry, write_file
 from shardwrite.stores.removal import remove_state
 
 # ---- Runs whose array is gone: removed, or replaced by another one

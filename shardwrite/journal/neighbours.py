@@ -9,13 +9,16 @@ from __future__ import annotations
 import itertools
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
 from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import (
+    begin_run,
     begun_with,
     differences,
     find_run,
@@ -31,7 +34,7 @@ from shardwrite.journal.takeover import cancel_begin, discard_run, refuse_consum
 from shardwrite.journal.trust import require_trusted
 from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import Target
-from shardwrite.plan.identity import Bounds, ShardWindow
+from shardwrite.plan.identity import Bounds, Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
 
 _MAX_TRIES = 3
@@ -214,6 +217,29 @@ def give_up_passing(target: Target) -> None:
     for other in tidied_neighbours(target):
         if _is_passing(other) and not live_holders(other.path):
             give_up(other)
+
+
+def begin_passing(
+    target: Target,
+    kind: str,
+    text: str,
+    identity: Identity,
+    window: ShardWindow,
+    durability: str | None = None,
+) -> RunDirectory:
+    """Begin a run that this process ends, or nobody: one that has died is given up.
+
+    - `kind`: what the run is, such as ``"salvage"``.
+    - `text`: document of the array.
+    - `window`: shards that no other run may write meanwhile.
+    """
+    name = uuid.uuid4().hex
+    intent = Intent(digest=name, mode="r+", identity=identity, shards_from=window)
+    own = replace(target, update=f"{kind}-{name[:16]}")
+    refuse_overlapping_runs(own, intent, restart=False)
+    level = target.durability() if durability is None else durability
+    create = partial(begin_run, own, intent, text, restart=False, durability=level)
+    return begin_beside(own, create)[0]
 
 
 def begin_beside(

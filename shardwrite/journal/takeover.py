@@ -97,7 +97,7 @@ from shardwrite.place.checks import CONSUMES
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Bounded, Capability, ObjectWriter, Store
+from shardwrite.stores.base import Capability, ObjectWriter, Store
 from shardwrite.stores.editing import NO_ROOM, give_room, needing
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
@@ -165,8 +165,7 @@ def clear_beyond(
                         transaction.remove(shard.key, shard.check_current)
                         removed.append(index)
                         continue
-                    if isinstance(transaction, Bounded):
-                        transaction.expect_nbytes(shard.reader.nbytes)
+                    transaction.expect_nbytes(shard.reader.nbytes)
                     writer = transaction.create(shard.key)
                     if Capability.CONDITIONAL in store.capabilities:
                         writer.expect(shard.reader.version)
@@ -342,7 +341,7 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     if not has_manifest(part.document):
         return _same
     from shardwrite.read.array import ShardedArray  # for arrays with a manifest
-    from shardwrite.read.chunk_table import stored_coords_here
+    from shardwrite.read.inspection import stored_coords_here
 
     grid = part.grid
     per_shard = grid.chunks_per_shard

@@ -174,13 +174,12 @@ def ranges_of(pairs: JSON, data: bytes) -> list[tuple[int, bytes]]:
     return ranges
 
 
-class Composed:
+class Composed(ObjectReader):
     """A readable object that is composed of another object and of ranges that replace its bytes.
 
     - `nbytes`: size in bytes of the composed object: that of the shard before the change, or after
       it.
     - `ranges`: offsets and bytes of the ranges that replace those of `reader`.
-    - `nbytes`: size in bytes of the composed object.
     """
 
     def __init__(

@@ -36,8 +36,6 @@ from shardwrite.place.base import (
 from shardwrite.place.directory import Directory, remove_temporaries
 from shardwrite.place.objects import InStore
 from shardwrite.stores.base import (
-    Bounded,
-    MayLoseUpdates,
     ObjectEditor,
     ObjectReader,
     ObjectWriter,
@@ -155,14 +153,12 @@ class TransformerStore(Store):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`MayLoseUpdates`."""
-        return isinstance(self._inner, MayLoseUpdates) and self._inner.loses_changes
+        """See :attr:`Store.loses_changes`."""
+        return self._inner.loses_changes
 
     def exclusively(self) -> TransformerStore:
-        """See :class:`MayLoseUpdates`."""
-        inner = self._inner
-        inner = inner.exclusively() if isinstance(inner, MayLoseUpdates) else inner
-        return TransformerStore(inner, self._name)
+        """See :meth:`Store.exclusively`."""
+        return TransformerStore(self._inner.exclusively(), self._name)
 
     def held_nbytes(self, most_nbytes: int) -> int:
         """See :meth:`Store.held_nbytes`."""
@@ -190,7 +186,7 @@ class TransformerStore(Store):
         return key
 
     def open(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open`."""
+        """See :meth:`Store.open`."""
         reader = self._inner.open(self.key_below(key))
         if key != DOCUMENT or reader is None:
             return reader
@@ -204,7 +200,7 @@ class TransformerStore(Store):
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
     def open_again(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open_again`."""
+        """See :meth:`Store.open_again`."""
         return self.open(key) if key == DOCUMENT else self._inner.open_again(self.key_below(key))
 
     def own_document(self) -> Any:
@@ -214,11 +210,11 @@ class TransformerStore(Store):
         return None if data is None else parse_document(data, key)
 
     def version(self, key: str) -> Any:
-        """See :meth:`Readable.version`."""
+        """See :meth:`Store.version`."""
         return self._inner.version(self.key_below(key))
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`; objects of arrays inside this one are not its own."""
+        """See :meth:`Store.list_keys`; objects of arrays inside this one are not its own."""
         if not prefix:
             leaves = (DOCUMENT, RECEIPT_NAME, REPORT_NAME, MARK_NAME)
             yield from (leaf for leaf in leaves if self.version(leaf) is not None)
@@ -262,7 +258,7 @@ class TransformerStore(Store):
         proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> Transaction:
-        """See :meth:`Writable.transaction`."""
+        """See :meth:`Store.transaction`."""
         if proof is not None:
             keys = proof.keys
             proof = replace(proof, keys=lambda: [self.key_below(key) for key in keys()])
@@ -347,9 +343,8 @@ class _Transaction(Transaction):
         return _DocumentWriter(made, self._store) if key == DOCUMENT else made
 
     def expect_nbytes(self, most_nbytes: int) -> None:
-        """See :class:`Bounded`."""
-        if isinstance(self._inner, Bounded):
-            self._inner.expect_nbytes(most_nbytes)
+        """See :meth:`Transaction.expect_nbytes`."""
+        self._inner.expect_nbytes(most_nbytes)
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`."""

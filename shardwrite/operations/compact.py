@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
@@ -203,14 +203,14 @@ def compact(
         def look() -> Ledger:
             nonlocal before, wasteful
             before, wasteful = looked_at(target, array, above)
-            known = Ledger(metadata.grid)
-            known.is_done[~wasteful] = True
-            known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = (
+            ledger = Ledger(metadata.grid)
+            ledger.is_done[~wasteful] = True
+            ledger.nbytes[:], ledger.n_chunks[:], ledger.index_crcs[:] = (
                 before.stored_nbytes,
                 before.n_chunks,
                 before.index_crcs,
             )
-            return known
+            return ledger
 
         after = ShardTable.empty(before.ranks[wasteful])
 
@@ -229,7 +229,7 @@ def compact(
         if wasteful.any() or tidied_run(job.target) is not None:
             with reporting(
                 progress,
-                int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
+                int(wasteful.sum()) * metadata.shard_nbytes,
             ) as on_report:
                 seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
@@ -257,12 +257,12 @@ def looked_at(
     wasteful = unused(table) > above * table.stored_nbytes
     ranks = map(int, np.flatnonzero(wasteful))
     among = (unravel(rank, metadata.grid.counts) for rank in ranks)
-    for at in itertools.chain(shards_at_ends(metadata.grid), among):
-        signature = signature_at(metadata, target.store, at)
+    for index in itertools.chain(shards_at_ends(metadata.grid), among):
+        signature = signature_at(metadata, target.store, index)
         if signature is not None:
             raise SpecError(
-                f"the shard {metadata.shard_key(at)!r} is also a {signature.title}. Bytes that are "
-                "not chunks are the rest of that file, and no waste",
+                f"the shard {metadata.shard_key(index)!r} is also a {signature.title}. Bytes that "
+                "are not chunks are the rest of that file, and no waste",
                 field="store",
                 value=target.label,
                 remedy="leave the array as it is: each update writes such a file anew. For an "

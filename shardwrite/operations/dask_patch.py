@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +23,9 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.runs.stored_array import empty_after
+
+Instead = Callable[[], Any] | None
+"""What to call in place of dask's function; None if that makes the call."""
 
 _LOCK = threading.Lock()
 _live: set[DaskPatch] = set()
@@ -106,33 +109,11 @@ class DaskPatch:
 def _install() -> None:
     """Put functions of this module in the place of dask's, in both modules that name them."""
     core: Any = dask.array.core
-    makers: dict[str, Callable[..., Call | StoreCall]] = {
-        "to_zarr": Call.of,
-        "store": StoreCall.of,
-    }
-    modules: tuple[Any, ...] = (core, dask.array)
-    for name, of in makers.items():
-        ours = _in_place_of(getattr(core, name), of)
-        for module in modules:
+    for name, instead in (("to_zarr", instead_of_to_zarr), ("store", _instead_of_store)):
+        ours = _in_place_of(getattr(core, name), instead)
+        for module in (core, dask.array):
             _replaced[module, name] = (getattr(module, name), ours)
             setattr(module, name, ours)
-
-
-def _in_place_of(
-    original: Callable[..., Any], of: Callable[..., Call | StoreCall]
-) -> Callable[..., Any]:
-    """A function that makes the calls which write shards, and leaves the others to dask's."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def patched(*arguments: Any, **keywords: Any) -> Any:
-        # Others may still hold this function when the patch has been taken back.
-        call = of(signature, arguments, keywords) if _live else None
-        if call is None or not call.is_ours:
-            return original(*arguments, **keywords)
-        return call.write()
-
-    return patched
 
 
 def _uninstall() -> None:
@@ -143,152 +124,157 @@ def _uninstall() -> None:
     _replaced.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of `dask.array.to_zarr`, of any version of dask."""
+def _in_place_of(original: Callable[..., Any], instead: Callable[..., Instead]) -> Any:
+    """A function that makes the calls which write shards, and leaves the others to dask's."""
+    signature = inspect.signature(original)
 
-    x: Any  # the array to write
-    url: Any  # where to write it
-    # The parameters that dask names, such as `component` and `region`, as far as they were given
-    given: Mapping[str, Any]
-    keywords: Mapping[str, Any]  # all other keywords, which dask hands on to zarr
+    @functools.wraps(original)
+    def patched(*arguments: Any, **keywords: Any) -> Any:
+        if not _live:  # others may still hold this function when the patch has been taken back
+            return original(*arguments, **keywords)
+        write = instead(*named_arguments(signature, arguments, keywords))
+        return original(*arguments, **keywords) if write is None else write()
 
-    @classmethod
-    def of(
-        cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> Call:
-        """Name the arguments of a call as the installed version of dask does."""
-        given = dict(signature.bind(*arguments, **keywords).arguments)
-        others: dict[str, Any] = {}
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                others = given.pop(name, {})
-        # Versions of late 2025 take them in a mapping.
-        others = {**(given.pop("zarr_array_kwargs", None) or {}), **others}
-        return cls(given.pop("arr"), given.pop("url"), given, others)
+    return patched
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether the call writes shards."""
-        if _is_array(self.url):
-            return _has_shards(self.url)
-        return self.keywords.get("shards") is not None
 
-    def write(self) -> Any:
-        """Make the call by `to_sharded_zarr`."""
-        known = inspect.signature(to_sharded_zarr).parameters
-        of_array = {field.name for field in fields(ArrayOptions)}
-        ours = {name: self.keywords[name] for name in self.keywords if name in known}
-        others = {name: self.keywords[name] for name in self.keywords if name not in known}
-        if _is_array(self.url):
-            region = self.given.get("region")
-            ours = {"casting": "same_kind", **ours, "region": ... if region is None else region}
-            where = self.url
-        else:
-            ours.pop("mode", None)  # some versions of dask do not name it
-            ours = {"shards": None, "chunks": self._chunks, **ours, **self._how_new}
-            where = _store_of(self.url)
-            if isinstance(where, str) and ours.get("storage_options") is None:
-                ours["storage_options"] = {}  # so that it may be a URL
-        of_zarr = {name for name in ours if name in of_array}
-        kept = {name: value for name, value in ours.items() if name not in of_zarr}
-        compute = self.given.get("compute", True)
-        return_stored = self.given.get("return_stored", False)
-        done = to_sharded_zarr(
-            self.x,
-            where,
+def named_arguments(
+    signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Arguments of a call by the names that the installed version of dask has, and all others."""
+    given = dict(signature.bind(*arguments, **keywords).arguments)
+    others: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            others = given.pop(name, {})
+    return given, others
+
+
+# ---- Calls of `dask.array.to_zarr`, of any version of dask
+
+
+def instead_of_to_zarr(given: Mapping[str, Any], others: Mapping[str, Any]) -> Instead:
+    """What to call instead; None if the call writes no shards.
+
+    - `given`: the parameters that dask names, as far as they were given.
+    - `others`: all other keywords, which dask hands on to zarr.
+    """
+    # Versions of late 2025 take them in a mapping.
+    keywords = {**(given.get("zarr_array_kwargs") or {}), **others}
+    if not writes_shards(given["url"], keywords):
+        return None
+    return functools.partial(write_to_zarr, given["arr"], given["url"], given, keywords)
+
+
+def writes_shards(url: Any, keywords: Mapping[str, Any]) -> bool:
+    """Whether a call writes shards."""
+    return _has_shards(url) if _is_array(url) else keywords.get("shards") is not None
+
+
+def write_to_zarr(x: Any, url: Any, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
+    """Make a call by `to_sharded_zarr`."""
+    parameters = inspect.signature(to_sharded_zarr).parameters
+    of_array = {field.name for field in fields(ArrayOptions)}
+    ours = {name: keywords[name] for name in keywords if name in parameters}
+    others = {name: keywords[name] for name in keywords if name not in parameters}
+    if _is_array(url):
+        region = given.get("region")
+        ours = {"casting": "same_kind", **ours, "region": ... if region is None else region}
+        where = url
+    else:
+        ours.pop("mode", None)  # some versions of dask do not name it
+        # An inner chunk is a chunk of the dask array, if the call does not say it.
+        chunks = tuple(max(1, *sizes) for sizes in getattr(x, "chunks", ()))
+        ours = {"shards": None, "chunks": chunks, **ours, **_how_new(given, keywords)}
+        where = _store_of(url)
+        if isinstance(where, str) and ours.get("storage_options") is None:
+            ours["storage_options"] = {}  # so that it may be a URL
+    of_zarr = {name: ours[name] for name in ours if name in of_array}
+    rest = {name: ours[name] for name in ours if name not in of_array}
+    compute, return_stored = given.get("compute", True), given.get("return_stored", False)
+    done = to_sharded_zarr(
+        x,
+        where,
+        compute=compute,
+        return_stored=return_stored,
+        zarr_array_kwargs={**of_zarr, **others},
+        **rest,
+    )
+    if compute or return_stored or not _stores_as_arrays():
+        return done
+    return empty_after(done, x)
+
+
+def _how_new(given: Mapping[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """How a new array is begun, from the parameters that dask names."""
+    how = {
+        name: given[name]
+        for name in ("component", "storage_options", "region", "overwrite")
+        if given.get(name) is not None
+    }
+    opening = given.get("zarr_read_kwargs") or {}
+    mode = keywords.get("mode") or opening.get("mode") or given.get("mode", "a")
+    if mode in ("r", "r+"):
+        raise SpecError(
+            "Cannot use this mode to write an array that is new",
+            field="mode",
+            value=mode,
+            remedy='give "w-" or "w", or write into a zarr.Array',
+        )
+    # dask opens the store with "a", and then creates an array that must not exist.
+    return how if mode == "a" else {**how, "mode": mode}
+
+
+# ---- Calls of `dask.array.store`
+
+
+def _instead_of_store(given: Mapping[str, Any], others: Mapping[str, Any]) -> Instead:
+    """What to call instead; None if no target has shards.
+
+    - `others`: keywords that dask hands on to `dask.compute`.
+    """
+    sources, targets = given["sources"], given["targets"]
+    if isinstance(sources, dask.array.Array):
+        sources, targets = [sources], [targets]
+    sources, targets = list(sources), list(targets)
+    are_ours = [_has_shards(target) for target in targets]
+    if any(are_ours) and not all(are_ours):
+        raise SpecError(
+            "some of them are arrays of zarr with shards, and others are not",
+            field="targets",
+            value=[type(target).__name__ for target in targets],
+            remedy="store those with shards by a call of their own",
+        )
+    return functools.partial(_store, sources, targets, given, others) if any(are_ours) else None
+
+
+def _store(
+    sources: list[Any], targets: list[Any], given: Mapping[str, Any], others: Mapping[str, Any]
+) -> Any:
+    """Make a call by `shardwrite.store`."""
+    compute, return_stored = given.get("compute", True), given.get("return_stored", False)
+    regions = given.get("regions")
+    if regions is None or isinstance(regions, tuple):
+        regions = [regions] * len(targets)
+    keywords = {"casting": "same_kind", **others}
+    scheduler = keywords.pop("scheduler", None)
+    with config.set({} if scheduler is None else {"scheduler": scheduler}):
+        done: Any = store(
+            sources,
+            targets,
+            regions=[... if region is None else region for region in regions],
             compute=compute,
             return_stored=return_stored,
-            zarr_array_kwargs={**{name: ours[name] for name in of_zarr}, **others},
-            **kept,
+            **keywords,
         )
-        if compute or return_stored or not _stores_as_arrays():
+    if not compute and not return_stored:
+        if not _stores_as_arrays():
             return done
-        return empty_after(done, self.x)
-
-    @property
-    def _chunks(self) -> tuple[int, ...]:
-        """Shape of an inner chunk, if the call does not say it: a chunk of the dask array."""
-        return tuple(max(1, *sizes) for sizes in getattr(self.x, "chunks", ()))
-
-    @property
-    def _how_new(self) -> dict[str, Any]:
-        """How a new array is begun, from the parameters that dask names."""
-        how = {
-            name: self.given[name]
-            for name in ("component", "storage_options", "region", "overwrite")
-            if self.given.get(name) is not None
-        }
-        opening = self.given.get("zarr_read_kwargs") or {}
-        mode = self.keywords.get("mode") or opening.get("mode") or self.given.get("mode", "a")
-        if mode in ("r", "r+"):
-            raise SpecError(
-                "Cannot use this mode to write an array that is new",
-                field="mode",
-                value=mode,
-                remedy='give "w-" or "w", or write into a zarr.Array',
-            )
-        # dask opens the store with "a", and then creates an array that must not exist.
-        return how if mode == "a" else {**how, "mode": mode}
+        done = [empty_after(done, source) for source in sources]
+    return done[0] if len(done) == 1 else tuple(done)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
-    """A call of `dask.array.store`."""
-
-    sources: Sequence[Any]  # the arrays, and where they go
-    targets: Sequence[Any]
-    given: Mapping[str, Any]  # the other parameters that dask names, as far as they were given
-    keywords: Mapping[str, Any]  # all other keywords, which dask hands on to `dask.compute`
-
-    @classmethod
-    def of(
-        cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> StoreCall:
-        """Name the arguments of a call as the installed version of dask does."""
-        given = dict(signature.bind(*arguments, **keywords).arguments)
-        others = given.pop("kwargs", {})
-        sources, targets = given.pop("sources"), given.pop("targets")
-        if isinstance(sources, dask.array.Array):
-            sources, targets = [sources], [targets]
-        return cls(list(sources), list(targets), given, others)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the call writes shards."""
-        are = [_has_shards(target) for target in self.targets]
-        if any(are) and not all(are):
-            raise SpecError(
-                "some of them are arrays of zarr with shards, and others are not",
-                field="targets",
-                value=[type(target).__name__ for target in self.targets],
-                remedy="store those with shards by a call of their own",
-            )
-        return any(are)
-
-    def write(self) -> Any:
-        """Make the call by `shardwrite.store`."""
-        compute = self.given.get("compute", True)
-        return_stored = self.given.get("return_stored", False)
-        regions = self.given.get("regions")
-        if regions is None or isinstance(regions, tuple):
-            regions = [regions] * len(self.targets)
-        others = dict(self.keywords)
-        scheduler = others.pop("scheduler", None)
-        with config.set({} if scheduler is None else {"scheduler": scheduler}):
-            done: Any = store(
-                list(self.sources),
-                list(self.targets),
-                regions=[... if region is None else region for region in regions],
-                compute=compute,
-                return_stored=return_stored,
-                **{"casting": "same_kind", **others},
-            )
-        if not compute and not return_stored:
-            if not _stores_as_arrays():
-                return done
-            done = [empty_after(done, source) for source in self.sources]
-        return done[0] if len(done) == 1 else tuple(done)
+# ---- Targets
 
 
 def _is_array(target: Any) -> bool:
@@ -319,5 +305,5 @@ def _store_of(url: Any) -> Any:
 @functools.cache
 def _stores_as_arrays() -> bool:
     """Whether `dask.array.store` returns an array for ``compute=False``, not a `Delayed`."""
-    one = dask.array.zeros(1, chunks=1)
-    return isinstance(dask.array.core.store(one, np.zeros(1), compute=False), dask.array.Array)
+    zero = dask.array.zeros(1, chunks=1)
+    return isinstance(dask.array.core.store(zero, np.zeros(1), compute=False), dask.array.Array)

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from shardwrite._version import __version__
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
@@ -49,8 +49,8 @@ def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
     def called(arguments: _A) -> _R:
         given: Any = arguments
         word = "stores" if hasattr(given, "stores") else "store"
-        found, message = getattr(given, word), given.message
-        many = list(found) if isinstance(found, list | tuple) else [found]
+        targets, message = getattr(given, word), given.message
+        many = list(targets) if isinstance(targets, list | tuple) else [targets]
         if not any(map(is_session, many)):
             if message is not None:
                 remedy = "leave it out, or give a session of Icechunk"
@@ -65,10 +65,10 @@ def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
         from shardwrite.place.run_state import own_run_dir  # for sessions
 
         with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
-            into: Any = stores if isinstance(found, list | tuple) else stores[0]
-            made: Any = function(replace(given, run_dir=run_dir, **{word: into}))
-        results = _commit(stores, made if isinstance(made, list) else [made], message)
-        return cast("_R", results if isinstance(made, list) else results[0])
+            into: Any = stores if isinstance(targets, list | tuple) else stores[0]
+            result: Any = function(replace(given, run_dir=run_dir, **{word: into}))
+        results = _commit(stores, result if isinstance(result, list) else [result], message)
+        return cast("_R", results if isinstance(result, list) else results[0])
 
     return called
 
@@ -96,11 +96,11 @@ def _written(many: Sequence[Any]) -> Iterator[list[Any]]:
 
     opened: dict[int, SessionStore] = {}
     try:
-        for one in many:
-            if is_session(one) and id(one) not in opened:
+        for target in many:
+            if is_session(target) and id(target) not in opened:
                 for_processes = not active_engine().shares_memory
-                opened[id(one)] = SessionStore.to_write(one, for_processes=for_processes)
-        yield [opened.get(id(one), one) for one in many]
+                opened[id(target)] = SessionStore.to_write(target, for_processes=for_processes)
+        yield [opened.get(id(target), target) for target in many]
     except BaseException as error:
         for store in opened.values():
             store.discard()
@@ -118,21 +118,21 @@ def _commit(
     """
     from shardwrite.stores.session_store import SessionStore
 
-    made: dict[int, tuple[str, str]] = {}
+    commits_by_store: dict[int, tuple[str, str]] = {}
     for store in stores:
-        if isinstance(store, SessionStore) and id(store) not in made:
-            own = [found for found, into in zip(results, stores, strict=True) if into is store]
-            told = _message(store, own) if message is None else message
-            made[id(store)] = store.commit(told), told
-    commits = [made.get(id(store), (None, None)) for store in stores]
+        if isinstance(store, SessionStore) and id(store) not in commits_by_store:
+            own = [result for result, into in zip(results, stores, strict=True) if into is store]
+            text = _message(store, own) if message is None else message
+            commits_by_store[id(store)] = store.commit(text), text
+    commits = [commits_by_store.get(id(store), (None, None)) for store in stores]
     return [
-        replace(found, snapshot=snapshot, message=told)
-        for found, (snapshot, told) in zip(results, commits, strict=True)
+        replace(result, snapshot=snapshot, message=text)
+        for result, (snapshot, text) in zip(results, commits, strict=True)
     ]
 
 
 def _message(store: Any, results: Sequence[WriteResult]) -> str:
     """Message of a commit, which names the arrays and counts the shards."""
-    names = [found.path.removesuffix(f" in {store!r}") for found in results]
-    n_shards = sum(found.n_shards for found in results)
+    names = [result.path.removesuffix(f" in {store!r}") for result in results]
+    n_shards = sum(result.n_shards for result in results)
     return f"{', '.join(names)}: {counted(n_shards, 'shard')}, written by shardwrite {__version__}"

@@ -108,11 +108,11 @@ def prepare(given: PrepareArguments) -> None:
         )
     _check_plan(plan)
     target = resolve_new(given.store, given.name, given.run_dir, given.format)
-    made = plan if plan.gathering is None else plan.gathering
-    steps = steps_of(made.metadata)
-    steps.check_new(target, made.metadata, given.run_dir)
+    main = plan if plan.gathering is None else plan.gathering
+    steps = steps_of(main.metadata)
+    steps.check_new(target, main.metadata, given.run_dir)
     if given.format is not None:
-        _check_format(made, given.format)
+        _check_format(main, given.format)
     engine = LocalEngine("threads")
     options = for_new_array(taken_from(given, RunOptions))
     job = Job(PartSource.of(given.x).chunks_for(plan), plan, target, options)

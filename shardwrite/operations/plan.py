@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import taking
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.document import ArrayOptions
 from shardwrite.grid import ceil_div
 from shardwrite.journal.begin import find_run
@@ -55,7 +54,7 @@ _MOST_LISTS = 4  # of all objects, when a run is resumed
 
 LISTED_AT_ONCE = 1000
 
-TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
+TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket`
 
 
 def with_traffic(plan: Plan, target: Target) -> Plan:
@@ -71,7 +70,7 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     requests = _fixed(target, plan, run) + _for_shards(store, plan, run)
     ratio = plan.compression_ratio or 1.0
     per_index = plan.metadata.index_codec.encoded_nbytes
-    read = 0 if plan.region is None else len(plan.shared_shards) * plain_nbytes_of(plan.metadata)
+    read = 0 if plan.region is None else len(plan.shared_shards) * plan.metadata.plain_nbytes
     traffic = Traffic(
         requests=requests,
         hourly=_hourly() if target.in_store else Requests(),
@@ -84,11 +83,11 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
 
 def _fixed(target: Target, plan: Plan, run: RunDirectory | None) -> Requests:
     """Requests that do not depend on the number of shards."""
-    found = TRIED + (_NEW if plan.region is None else _UPDATE)
-    found += _GROUP.times(len(target.place.groups))
+    requests = TRIED + (_NEW if plan.region is None else _UPDATE)
+    requests += _GROUP.times(len(target.place.groups))
     if target.in_store:
-        found += _STATE
-    return found if run is None else found + _RESUMED
+        requests += _STATE
+    return requests if run is None else requests + _RESUMED
 
 
 def _hourly() -> Requests:
@@ -105,21 +104,21 @@ def _for_shards(store: BucketStore, plan: Plan, run: RunDirectory | None) -> Req
     is_done = None if run is None else replay(run, plan.metadata).ledger.is_done
     if is_done is not None:
         n_left -= int(is_done.sum())
-    found = Requests(n_put=n_left)
+    requests = Requests(n_put=n_left)
     if plan.region is not None:
-        return found + _for_shared(plan, n_opens)
+        return requests + _for_shared(plan, n_opens)
     if is_done is not None and plan.metadata.is_sharded:  # shards that no journal names are read
         there = ranks_of_objects(ShardedArray(plan.metadata, store), store.url)
         n_lists = _MOST_LISTS * (len(there) // LISTED_AT_ONCE)
-        found += Requests(n_get=int((~is_done[there]).sum()) * n_opens, n_list=n_lists)
-    return found
+        requests += Requests(n_get=int((~is_done[there]).sum()) * n_opens, n_list=n_lists)
+    return requests
 
 
 def _for_shared(plan: Plan, n_opens: int) -> Requests:
     """Requests that look at shards of an update, and read what it keeps of them."""
     grid, n_get = plan.metadata.grid, 0
     sequence = plan.strategy.sequence(grid.chunks_per_shard, [])
-    has_small = plain_nbytes_of(plan.metadata) <= TAIL_NBYTES
+    has_small = plan.metadata.plain_nbytes <= TAIL_NBYTES
     for spans, n_shards in _spans(plan):
         if all(span.is_whole for span in spans):
             n_get += n_shards  # what stands there is looked at right before the put
@@ -128,14 +127,14 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
         if not has_small:
             is_kept = np.ones(grid.chunks_per_shard, dtype=bool)
             is_kept[tuple(slice(span.start, span.stop) for span in spans)] = False
-            kept = is_kept.ravel()[sequence]
-            n_stretches = int(kept[0]) + int((kept[1:] & ~kept[:-1]).sum())
+            is_copied = is_kept.ravel()[sequence]
+            n_stretches = int(is_copied[0]) + int((is_copied[1:] & ~is_copied[:-1]).sum())
             n_touched = math.prod(span.stop - span.start for span in spans)
             n_cut = n_touched - math.prod(span.n_covered for span in spans)
             has_large_index = plan.metadata.index_codec.encoded_nbytes > TAIL_NBYTES
             per_shard += n_stretches + n_cut + has_large_index
             # Long stretches are copied piece by piece.
-            per_shard += plain_nbytes_of(plan.metadata) // COPIED_AT_ONCE_NBYTES
+            per_shard += plan.metadata.plain_nbytes // COPIED_AT_ONCE_NBYTES
         n_get += n_shards * per_shard
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
         n_get += plan.partition.n_blocks * n_opens
@@ -161,14 +160,14 @@ def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:
     for n, shard, chunk, count, a, b in zip(
         grid.shape, grid.shards, grid.chunks, grid.counts, region.start, region.stop, strict=True
     ):
-        found: Counter[_Span] = Counter()
+        spans: Counter[_Span] = Counter()
         for i in range(count):
             first, last = i * shard, min((i + 1) * shard, n)
             start, stop = max(a, first), min(b, last)
             n_covered = sum(
                 start <= k and min(k + chunk, last) <= stop for k in range(first, last, chunk)
             )
-            found[
+            spans[
                 _Span(
                     (start - first) // chunk,
                     ceil_div(stop - first, chunk),
@@ -176,7 +175,7 @@ def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:
                     (start, stop) == (first, last),
                 )
             ] += 1
-        axes.append(found.items())
+        axes.append(spans.items())
     for each in itertools.product(*axes):
         yield tuple(span for span, _ in each), math.prod(n for _, n in each)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.manifest import keys_of, listed_chunks, origin_in
@@ -18,7 +18,7 @@ from shardwrite.grid import Shape, ShardGrid, ceil_div
 from shardwrite.place.base import at_url, named
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.array import ShardedArray, as_dask_array, open_sharded
-from shardwrite.read.chunk_table import stored_coords
+from shardwrite.read.inspection import stored_coords
 
 
 @public

@@ -9,8 +9,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
+from shardwrite.engines.local import Engine, active_engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
@@ -76,8 +75,8 @@ def plan_region(given: PlanRegionArguments) -> Plan:
     where = Where(given.region, given.axis, given.casting)
     target = target_via(resolve_target(given.store, given.name, given.run_dir), given.via)
     options, drops = taken_from(given, PlanOptions), given.drop_hdf5
-    _, made = region_plan(given.x, target, where, active_engine(), options, drop_hdf5=drops)
-    return with_traffic(made, target_of_update(target, made))
+    _, planned = region_plan(given.x, target, where, active_engine(), options, drop_hdf5=drops)
+    return with_traffic(planned, target_of_update(target, planned))
 
 
 if TYPE_CHECKING:
@@ -183,10 +182,10 @@ def region_job(
 
     - `run`: how the run goes. Its mode is ``"r+"`` whatever it says.
     """
-    source, made = region_plan(x, target, where, engine, options, drop_hdf5=run.drop_hdf5)
+    source, planned = region_plan(x, target, where, engine, options, drop_hdf5=run.drop_hdf5)
     into = replace(run, mode="r+", publish="last")
-    chunks = ArrayChunks(source, made.region)
-    return source, Job(chunks, made, target_of_update(target, made), into)
+    chunks = ArrayChunks(source, planned.region)
+    return source, Job(chunks, planned, target_of_update(target, planned), into)
 
 
 @public

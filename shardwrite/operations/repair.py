@@ -30,15 +30,14 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.config.table import STRATEGY, value_of
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.frame import signatures_in
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import Strategy, as_strategy
-from shardwrite.grid import Shape, ravel, unravel
+from shardwrite.grid import Shape, ravel
 from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
@@ -68,6 +67,7 @@ from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
+from shardwrite.stores.base import Store
 from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -210,28 +210,18 @@ class Repair(Result):
 # ---- Versions of objects, to tell later which of them were replaced or changed
 
 
-def object_versions(
-    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Digests of the versions of some objects, by :meth:`Readable.version`.
-
-    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
-    """
-    return of_objects(engine, array, ranks, _versions_of)
+def _versions(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Digests of the versions of some objects, by :meth:`Store.version`."""
+    return of_objects(active_engine(), array, ranks, _version_of)
 
 
-def _versions_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    metadata, store = array.metadata, array.store
-    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
-    return np.array([_digest(store.version(key)) for key in keys], dtype=np.int64)
-
-
-def _digest(version: object) -> int:
-    """A number for a version, the same one in every process."""
+def _version_of(store: Store, key: str) -> int:
+    """A number for the version of an object, the same one in every process."""
+    version = store.version(key)
     if version is None:
         return 0
-    found = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
-    return int.from_bytes(found, "little", signed=True) or 1
+    digest = hashlib.blake2b(repr(version).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True) or 1
 
 
 # ---- The repair
@@ -356,7 +346,7 @@ def repair(
         target, array, run = opened.target, opened.array, opened.beside.run
         target = target.exclusively(when=exclusive)
         check_whole(array.metadata.grid, target.label)
-        given = x
+        source = x
         if x is not None:
             check_meaning(as_source_array(x).known, array.metadata, "x")
             x = as_written_array(x, array.metadata, "x")
@@ -375,10 +365,11 @@ def repair(
         def look() -> _Seen:
             if is_look:
                 return _Seen(verify_opened(opened, deep=deep))
-            versions = _versions(array) if compares else None
-            against = given if compares else None
-            found = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
-            return _Seen(found, versions)
+            ranks = np.arange(array.metadata.grid.n_shards)
+            versions = _versions(array, ranks) if compares else None
+            against = source if compares else None
+            report = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
+            return _Seen(report, versions)
 
         seen = look()
         before = seen.report
@@ -399,7 +390,7 @@ def repair(
                 seen = look()
         report = seen.report
         tasks = _tasks(array, report, with_changed=x is not None)
-        found = Repair(
+        done = Repair(
             path=target.label,
             tasks=tasks,
             n_temporaries=n_temporaries,
@@ -412,19 +403,19 @@ def repair(
         )
         is_open = run is not None and not run.makes_array
         if x is None:
-            return replace(found, is_interrupted=is_open)
+            return replace(done, is_interrupted=is_open)
         if not tasks:
             if run is not None and is_open:
                 give_up(run)  # all of its shards are good by now
             steps_of(array.metadata).end_repair(target, array.metadata, run_dir)
-            return found
+            return done
         receipt = read_receipt(target)
         stores_empty = receipt is not None and receipt.stores_empty_chunks
         how = RepairOptions(
             usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty
         )
         written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
-        return replace(found, tasks=written, result=result)
+        return replace(done, tasks=written, result=result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,16 +445,16 @@ def _keeping_kinds(
     metadata = array.metadata
     if not bad or not signatures_in(metadata):
         return asked
-    known = OldShards.of(target, metadata)
+    old_shards = OldShards.of(target, metadata)
     looked_at = [*bad, *shards_at_ends(metadata.grid)]
     if asked is None:
-        kinds = () if drops else filter(None, map(known.kind_of, looked_at))
+        kinds = () if drops else filter(None, map(old_shards.kind_of, looked_at))
         kind = next(iter(kinds), None)
         if kind is None:
             return None
         asked = as_strategy(kind.strategy)
         check_updatable(target.store, asked)
-    return keeping(known, asked, looked_at, drops=drops)
+    return keeping(old_shards, asked, looked_at, drops=drops)
 
 
 def _write_again(
@@ -525,12 +516,6 @@ def _prefix(seen: _Seen) -> str:
     return "" if seen.versions is None else _COMPARED
 
 
-def _versions(array: ShardedArray) -> npt.NDArray[np.int64]:
-    """Versions of the objects of all shards."""
-    ranks = np.arange(array.metadata.grid.n_shards)
-    return object_versions(active_engine(), array, ranks)
-
-
 def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int]:
     """Ranks of shards that were bad or missing, and that another process wrote or emptied since.
 
@@ -542,7 +527,7 @@ def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int
     table = inspect_shards(active_engine(), array, ranks, deep=True)
     is_other = table.is_present | (states[ranks] == ShardState.BAD)
     if seen.versions is not None:
-        now = object_versions(active_engine(), array, ranks)
+        now = _versions(array, ranks)
         is_other &= now != seen.versions[ranks]
     receipt = read_receipt(target)
     if receipt is not None:
@@ -551,7 +536,7 @@ def _replaced_since(target: Target, array: ShardedArray, seen: _Seen) -> set[int
             if noted is not None:
                 is_missing = states[ranks] == ShardState.MISSING
                 is_other |= is_missing & (noted.ravel()[ranks] == 0)
-    return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
+    return set(ranks[is_other].tolist()).difference(table.bad)
 
 
 def _ledger_of(

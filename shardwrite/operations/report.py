@@ -12,8 +12,6 @@ from shardwrite.errors import printable
 from shardwrite.results import Facts, Result, counted, human, table_text
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
-_ABSENT = "; absent ones read as the fill value"
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -166,35 +164,24 @@ class Report(Result):
         what = "every encoded chunk" if self.is_encoded else "every value"
         checked += [f"{what} against the source"] if self.against else []
         unfinished = [("unfinished", self.told_progress)] if self.n_pending else []
+        present = f"{self.n_present:,} of {self.n_shards:,} are present"
+        if self.n_present < self.n_shards:
+            present += "; absent ones read as the fill value"
+        nbytes = f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored"
+        if self.n_pending:
+            nbytes += " so far"
+        if ratio and self.is_whole:
+            nbytes += f" ({ratio:.2f}x)"
+        orders = [f"{name}: {count:,}" for name, count in sorted(self.orders.items())]
         return [
             ("array", self.path),
             *unfinished,
-            (
-                "shards",
-                (
-                    f"{self.n_present:,} of {self.n_shards:,} are present"
-                    + _ABSENT * (self.n_present < self.n_shards)
-                ),
-            ),
-            (
-                "absent",
-                absent.get(self.expected_by, "unknown whether they are empty or lost"),
-            ),
+            ("shards", present),
+            ("absent", absent.get(self.expected_by, "unknown whether they are empty or lost")),
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
-            (
-                "bytes",
-                (
-                    f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored"
-                    + (" so far" if self.n_pending else "")
-                    + (f" ({ratio:.2f}x)" if ratio and self.is_whole else "")
-                ),
-            ),
+            ("bytes", nbytes),
             ("unused", human(self.unused_nbytes)),
-            (
-                "order",
-                ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items()))
-                or "none",
-            ),
+            ("order", ", ".join(orders) or "none"),
             ("checked", ", ".join(checked)),
             problems,
         ]
@@ -229,9 +216,9 @@ class Report(Result):
         ]
 
     def __repr__(self) -> str:
-        found = counted(len(self.problems), "problem") if self.problems else "no problems"
-        told = " ".join(self._headline[0])
-        return f"<Report of {printable(self.path)}: {told}, {found}>"
+        problems = counted(len(self.problems), "problem") if self.problems else "no problems"
+        headline = " ".join(self._headline[0])
+        return f"<Report of {printable(self.path)}: {headline}, {problems}>"
 
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""

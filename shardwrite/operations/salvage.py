@@ -25,14 +25,13 @@ array: the directory of this process would be removed at its exit.
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges, ShardReader, scan_for_end, shard_up_to
+from shardwrite.codecs.stages import Buffer, Ranges
+from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
@@ -44,11 +43,9 @@ from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.journal.begin import begin_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
-from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.neighbours import begin_passing, give_up
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
@@ -61,9 +58,15 @@ from shardwrite.read.signatures import signature_of
 from shardwrite.runs.old_shards import OldShards
 from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import resolve
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Protectable, Store, Transaction
+from shardwrite.stores.base import (
+    ObjectReader,
+    Store,
+    Transaction,
+    changed_meanwhile,
+    copy_bytes,
+    open_there,
+)
 from shardwrite.stores.directories import make_directories
-from shardwrite.stores.files import COPIED_NBYTES, copy_bytes
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written
@@ -89,10 +92,7 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
 
 
 def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:
-    reader = target.store.open(key)
-    if reader is None:
-        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
-    with reader:
+    with open_there(target.store, key) as reader:
         data = reader.read(0, reader.nbytes)
     target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
     return f"{target.label}/{leaf}"
@@ -127,20 +127,15 @@ class NewIndex:
     def read(self, offset: int, nbytes: int) -> Buffer:
         """See :meth:`shardwrite.encode.reader.Ranges.read`."""
         end = offset + nbytes
-        found = bytearray(nbytes)
+        out = bytearray(nbytes)
         old = max(0, min(end, self.source.nbytes) - offset)
         if old:
-            found[:old] = self.source.read(offset, old)
+            out[:old] = self.source.read(offset, old)
         for at, data in self.changes:
             first, last = max(at, offset), min(at + len(data), end)
             if first < last:
-                found[first - offset : last - offset] = data[first - at : last - at]
-        return found
-
-    def write(self, writer: ObjectWriter) -> None:
-        """Append the whole of it to a new object."""
-        for start in range(0, self.nbytes, COPIED_NBYTES):
-            writer.write([self.read(start, min(COPIED_NBYTES, self.nbytes - start))])
+                out[first - offset : last - offset] = data[first - at : last - at]
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +162,15 @@ def find_torn(
     """
     if ledger is None and not scan:
         return Torn()
-    known = OldShards.of(target, array.metadata)
+    old_shards = OldShards.of(target, array.metadata)
     shards, left = list[Shape](), list[str]()
     for index in bad:
         key = array.metadata.shard_key(index)
-        found = _mended(array, target, index, ledger, known)
-        if isinstance(found, str):
+        state = _mended(array, target, index, ledger, old_shards)
+        if isinstance(state, str):
             how = _FROM_SOURCE if ledger is None else _BY_THE_RUN
-            left.append(f"{key} {found}. {how}")
-        elif found is not None:
+            left.append(f"{key} {state}. {how}")
+        elif state is not None:
             shards.append(index)
     return Torn(tuple(shards), tuple(left))
 
@@ -209,8 +204,8 @@ def _whole_state(
     signature = signature_of(metadata, reader)
     if signature is not None and ledger is None:
         index_again = resolve("new index", signature.strategy)
-        made: NewIndex | str | None = index_again(metadata, store, index, reader, known)
-        return _left(signature, made) if isinstance(made, str) else made
+        new_index: NewIndex | str | None = index_again(metadata, store, index, reader, known)
+        return _left(signature, new_index) if isinstance(new_index, str) else new_index
     size = _whole_size(metadata, reader, index, ledger)
     # The file is another one than the journal knows, and what it knows is not there any more.
     return size if signature is None or size is None else _left(signature, _CHANGED)
@@ -230,8 +225,8 @@ def _whole_size(
     noted, codec = int(ledger.nbytes[rank]), metadata.index_codec
     if codec.location != "end" or not noted or noted >= reader.nbytes:
         return None
-    found = shard_up_to(metadata, reader, noted)
-    return noted if found is not None and found.index.checksum == ledger.index_crcs[rank] else None
+    shard = shard_up_to(metadata, reader, noted)
+    return noted if shard is not None and shard.index.checksum == ledger.index_crcs[rank] else None
 
 
 def _facts_of(metadata: ArrayMetadata, key: str, reader: Ranges, size: int) -> Written:
@@ -268,9 +263,9 @@ def salvage_shards(
             salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
             list_before(directory, part, _box_of(part), target.durability(), driver)
-            told = salvage.cut(local)
+            texts = salvage.cut(local)
             _end(directory, salvage, driver)
-            return told
+            return texts
     except Exception:
         # The first error is raised, not one of the clean-up.
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
@@ -293,27 +288,17 @@ def _begin(
         for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
     )
     part, _ = metadata.part(Box(start, stop))
-    first = part.first_shard
-    name = uuid.uuid4().hex
-    intent = Intent(
-        digest=name,
-        mode="r+",
-        identity=Identity(mode="r+", salvage=True, region=Box(start, stop).bounds),
-        shards_from=ShardWindow(first, part.grid.counts),
-    )
-    own = replace(target, update=f"salvage-{name[:16]}")
-    refuse_overlapping_runs(own, intent, restart=False)
-    create = partial(
-        begin_run, own, intent, metadata.text, restart=False, durability=target.durability()
-    )
-    return begin_beside(own, create)[0], part, first
+    identity = Identity(mode="r+", salvage=True, region=Box(start, stop).bounds)
+    window = ShardWindow(part.first_shard, part.grid.counts)
+    directory = begin_passing(target, "salvage", metadata.text, identity, window)
+    return directory, part, part.first_shard
 
 
 def _box_of(part: ArrayMetadata) -> Box:
     """Box of a part of an array, in coordinates of the array."""
     grid = part.grid
     start = tuple(a * s for a, s in zip(part.first_shard, grid.shards, strict=True))
-    return Box(start, tuple(a + n for a, n in zip(start, grid.shape, strict=True)))
+    return Box.from_shape(start, grid.shape)
 
 
 def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:
@@ -380,27 +365,24 @@ class _Salvage:
 
         - Raises IncompleteError if this process was asked to stop.
         """
-        told: dict[Shape, str] = {}
+        texts: dict[Shape, str] = {}
         metadata = self.spec.metadata
         for index in torn:
             box = metadata.grid.shard_box(index)
-            report = commit_shards(self.spec, box, [index], partial(self._cut_one, told))
+            report = commit_shards(self.spec, box, [index], partial(self._cut_one, texts))
             if not report.shards:
                 key = metadata.shard_key(index)
                 raise IncompleteError(
                     f"{key} was not cut back: this process was asked to stop", missing=[key]
                 )
             self.ledger.enter(report.entry)
-        return tuple(told.values())
+        return tuple(texts.values())
 
-    def _cut_one(self, told: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
+    def _cut_one(self, texts: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
         """Commit the whole part of a shard; a shard that has no torn tail stays as it is."""
         metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
-        reader = store.open(key)
-        if reader is None:
-            raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
-        with reader:
+        with open_there(store, key) as reader:
             state = _whole_state(metadata, store, reader, index, (self.known, self.kinds))
             if state is None:
                 return self._whole(index, key, reader)
@@ -409,9 +391,8 @@ class _Salvage:
             copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
             if isinstance(state, NewIndex):
-                state.write(writer)
-                if isinstance(writer, Protectable):
-                    writer.protect(True)
+                copy_bytes(state, writer, state.nbytes)
+                writer.protect(True)
                 facts = _facts_of(metadata, key, state, state.nbytes)
                 how = f"a new index was made from the dataset {state.dataset!r}, {_BY_DATASET}"
                 text = f"{key}: {how}; the file before is {copy}"
@@ -423,10 +404,10 @@ class _Salvage:
 
             def check() -> None:
                 if store.version(key) != reader.version:
-                    raise _changed(key)
+                    raise changed_meanwhile(key)
 
             writer.finish(check)
-            told[index] = text
+            texts[index] = text
             return facts
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
@@ -441,11 +422,6 @@ class _Salvage:
                 self.known.nbytes[rank],
                 self.known.index_crcs[rank],
             ):
-                raise _changed(key)  # the journal may only list shards that the run has written
+                # The journal may only list shards that the run has written.
+                raise changed_meanwhile(key)
         return facts
-
-
-def _changed(key: str) -> StoreError:
-    return StoreError(
-        f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE
-    )

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import shardwrite._dask as dask
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
+from shardwrite.engines.local import Engine, active_engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import what_differs
@@ -95,12 +94,13 @@ class PartSource:
 
     def _stored(self) -> StoredArray:
         """The stored array that has the encoded chunks."""
-        found = behind(self.given)
-        if isinstance(found, StoredArray):
-            return found
-        why = "only its values are known" if found is None else found
+        stored = behind(self.given)
+        if isinstance(stored, StoredArray):
+            return stored
+        reason = "only its values are known" if stored is None else stored
         raise _not_this(
-            f"the plan copies encoded chunks of a Zarr array, and this one has none to copy: {why}",
+            "the plan copies encoded chunks of a Zarr array, and this one has none to copy: "
+            f"{reason}",
             type(self.given).__name__,
         )
 
@@ -112,8 +112,8 @@ def _copies(stored: StoredArray, metadata: ArrayMetadata) -> StoredChunks:
     """Encoded chunks of a stored array for another one."""
     differing = what_differs(stored.array.metadata, metadata)
     if differing:
-        why = f"its encoded chunks cannot be copied, since {' and '.join(differing)} differ"
-        raise _not_this(why, stored.label)
+        reason = f"its encoded chunks cannot be copied, since {' and '.join(differing)} differ"
+        raise _not_this(reason, stored.label)
     return StoredChunks(metadata, None, stored.array)
 
 
@@ -249,9 +249,9 @@ class ArraySteps:
 
 def steps_of(metadata: ArrayMetadata) -> ArraySteps:
     """Steps of an array by the format of its shards."""
-    found = find("steps", metadata.format_name)
-    made: ArraySteps = ArraySteps() if found is None else found()
-    return made
+    cls = find("steps", metadata.format_name)
+    steps: ArraySteps = ArraySteps() if cls is None else cls()
+    return steps
 
 
 def counted_at(target: Target, result: WriteResult) -> WriteResult:

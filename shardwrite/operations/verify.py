@@ -16,7 +16,6 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,18 +24,16 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine
+from shardwrite.engines.local import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document
 from shardwrite.format.passage import passage_between
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal.begin import begin_run
 from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
 from shardwrite.journal.holding import holding
@@ -44,12 +41,10 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
     Beside,
-    begin_beside,
+    begin_passing,
     give_up,
     look_beside,
-    refuse_overlapping_runs,
 )
-from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.receipt import Contents, read_receipt
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory
@@ -106,7 +101,10 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
         )
     check_updatable(target.store, FixedOrder())
     require_trusted(target)
-    directory = _begin(target, array)
+    grid = array.metadata.grid
+    identity = Identity(mode="r+", salvage=True, region=grid.whole.bounds)
+    window = ShardWindow((0,) * grid.ndim, grid.counts)
+    directory = begin_passing(target, "accept", array.metadata.text, identity, window)
     try:
         with taking_part(directory.path, driver := uuid.uuid4().hex[:12]):
             _accept(directory, array, driver)
@@ -115,28 +113,6 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
             give_up(directory)
         raise
-
-
-def _begin(target: Target, array: ShardedArray) -> RunDirectory:
-    """Begin a run that no other run on the array goes along with."""
-    grid, name = array.metadata.grid, uuid.uuid4().hex
-    intent = Intent(
-        digest=name,
-        mode="r+",
-        identity=Identity(mode="r+", salvage=True, region=grid.whole.bounds),
-        shards_from=ShardWindow((0,) * grid.ndim, grid.counts),
-    )
-    own = replace(target, update=f"accept-{name[:16]}")
-    refuse_overlapping_runs(own, intent, restart=False)
-    create = partial(
-        begin_run,
-        own,
-        intent,
-        array.metadata.text,
-        restart=False,
-        durability=target.durability(),
-    )
-    return begin_beside(own, create)[0]
 
 
 def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
@@ -229,13 +205,13 @@ def _lists(place: Place) -> dict[str, dict[str, Document]]:
     """What the group, and each group below, lists, if it has consolidated metadata."""
     below = documents_below(place)
     names = ["", *(name for name in below if kind_of_document(below[name]) == "group")]
-    found = {}
+    lists = {}
     for name in names:
         group = place.member(name) if name else place
         document = document_if_there(group)
         if document is not None and has_consolidated(document, group):
-            found[name] = document[_LIST]["metadata"]
-    return found
+            lists[name] = document[_LIST]["metadata"]
+    return lists
 
 
 def _differences(
@@ -245,7 +221,7 @@ def _differences(
     above = f"{group}/" if group else ""
     nodes = {name: documents[name] for name in documents if name.startswith(above)}
     inside = f" of {group}" if group else ""
-    found = []
+    problems = []
     for name in sorted({*nodes, *(f"{above}{name}" for name in listed)}):
         entry = listed.get(name.removeprefix(above))
         if name not in nodes:
@@ -256,8 +232,8 @@ def _differences(
             what = f"the consolidated metadata{inside} lists another document than stands there"
         else:
             continue
-        found.append(Problem(name, (), what, _REMEDY))
-    return found
+        problems.append(Problem(name, (), what, _REMEDY))
+    return problems
 
 
 def _plain(document: Document) -> Document:
@@ -267,7 +243,7 @@ def _plain(document: Document) -> Document:
 
 def unlisted_in(place: Place) -> tuple[str, ...]:
     """Warnings about the groups above that do not list an array as it is, or cannot be read."""
-    found = []
+    warnings = []
     own = document_of(place)
     try:
         for group in place.groups_above():
@@ -275,13 +251,13 @@ def unlisted_in(place: Place) -> tuple[str, ...]:
             if kind_of_document(document) != "group" or not has_consolidated(document, group):
                 continue
             if document[_LIST]["metadata"].get(place.name_in(group)) != own:
-                found.append(
+                warnings.append(
                     f"the consolidated metadata of {group.label} does not list the array as it is, "
                     f"so readers of the group do not see it so; {_REMEDY}"
                 )
     except (SpecError, StoreError) as error:  # no fault of the array
-        found.append(f"it is unknown whether groups above list the array: {error}")
-    return tuple(found)
+        warnings.append(f"it is unknown whether groups above list the array: {error}")
+    return tuple(warnings)
 
 
 # ---- Verification of an array
@@ -376,7 +352,7 @@ def _changed(table: ShardTable, expected: _Expected) -> dict[int, str]:
     if sizes is None:
         return {}
     other = table.is_present & (sizes >= 0) & (table.stored_nbytes != sizes)
-    other[[rank for rank, _ in table.problems]] = False
+    other[table.bad] = False
     return {
         rank: f"{int(table.stored_nbytes[rank])} bytes, and the receipt says "
         + (f"{int(sizes[rank])}" if sizes[rank] else "that it is empty")
@@ -398,14 +374,14 @@ def _states(
             np.flatnonzero(missing).tolist(),
             f"the {by} says that it was written, and there is no object",
         )
-        known = table.is_present & (expected.nbytes > 0)
-        other = known & (
+        is_known = table.is_present & (expected.nbytes > 0)
+        other = is_known & (
             (table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs)
         )
         for rank in np.flatnonzero(other).tolist():
-            found, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
+            nbytes, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
             wrong.setdefault(
-                rank, f"is not what the {by} says: {found} bytes, not {noted}, or another index"
+                rank, f"is not what the {by} says: {nbytes} bytes, not {noted}, or another index"
             )
     bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
     states[bad] = ShardState.BAD
@@ -525,8 +501,8 @@ def verify_opened(
         _compare(engine, array, against if donor is None else donor, states, wrong, remedies)
     if accept:
         bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
-        told = _problems(array.metadata, wrong, remedies, bad)
-        accept_as_it_is(target, array, [(problem.key, problem.message) for problem in told])
+        bad_shards = _problems(array.metadata, wrong, remedies, bad)
+        accept_as_it_is(target, array, [(problem.key, problem.message) for problem in bad_shards])
         expected, wrong = _Expected("receipt"), {}
         states[states == ShardState.MISSING] = ShardState.EMPTY
     other = _changed(table, expected)
@@ -597,20 +573,20 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     if not isinstance(against, str | os.PathLike):
         check_lossless(metadata, "against", type(against).__name__)
         return None, as_written_array(against, metadata, "against")
-    found = stored_at(_place_of(against))
-    check_names_of(found)
-    given = found.array
-    known = SourceMetadata(dimension_names=None if found.names is None else tuple(found.names))
-    if found.copy_limits.values is not None:
+    stored = stored_at(_place_of(against))
+    check_names_of(stored)
+    donor = stored.array
+    axes = SourceMetadata(dimension_names=None if stored.names is None else tuple(stored.names))
+    if stored.copy_limits.values is not None:
         # What is compared must not be read by the places of chunks, by which it was copied.
-        values = as_dask(found.copy_limits.values).astype(given.metadata.dtype, copy=False)
+        values = as_dask(stored.copy_limits.values).astype(donor.metadata.dtype, copy=False)
         check_lossless(metadata, "against", str(against))
-        return None, as_written_array(SourceArray(values, known), metadata, "against")
-    passage = passage_between(given.metadata, metadata)
-    if passage is not None and passage.n_encoded == 0 and _is_alike(found, metadata):
-        return Donor(given, passage, check=False, drop_empty=False), None
+        return None, as_written_array(SourceArray(values, axes), metadata, "against")
+    passage = passage_between(donor.metadata, metadata)
+    if passage is not None and passage.n_encoded == 0 and _is_alike(stored, metadata):
+        return Donor(donor, passage, check=False, drop_empty=False), None
     check_lossless(metadata, "against", str(against))
-    return None, as_written_array(SourceArray(by_inner_chunks(given), known), metadata, "against")
+    return None, as_written_array(SourceArray(by_inner_chunks(donor), axes), metadata, "against")
 
 
 def _is_alike(found: StoredArray, metadata: ArrayMetadata) -> bool:
@@ -664,12 +640,12 @@ def _compare(
     skip = {
         int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))
     }
-    found = (
+    messages = (
         compare_encoded(engine, array, source, skip)
         if isinstance(source, Donor)
         else compare(engine, array, source, skip)
     )
-    for rank, message in found.items():
+    for rank, message in messages.items():
         wrong.setdefault(rank, message)
         remedies[rank] = _REPLACE
         if states[rank] != ShardState.MISSING:

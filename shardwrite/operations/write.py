@@ -20,26 +20,50 @@ from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
-from shardwrite.engines.choice import active_engine
+from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.manifest import LIST, has_manifest
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import FixedOrder
+from shardwrite.grid import Shape, Sized
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.holding import holding
+from shardwrite.journal.ledger import Ledger
 from shardwrite.operations.icechunk_sessions import committing
-from shardwrite.operations.keywords import RegionArguments, StoreArguments, WriteArguments
-from shardwrite.options import taken_from
+from shardwrite.operations.keywords import EXISTING, RegionArguments, StoreArguments, WriteArguments
+from shardwrite.options import (
+    ArrayKeywords,
+    BeginKeywords,
+    ModeKeywords,
+    NameKeywords,
+    StateKeywords,
+    described,
+    metadata_of,
+    taken_from,
+)
 from shardwrite.place.base import at_url, named
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target, is_array, resolve_new, resolve_target, target_via
+from shardwrite.plan.limits import check_new
+from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.runs.array_plan import ArrayChunks, plan_array
-from shardwrite.runs.execute import execute
+from shardwrite.plan.partition import Partition
+from shardwrite.plan.plan import Plan
+from shardwrite.runs.array_plan import (
+    ArrayChunks,
+    naming_settings,
+    plan_array,
+    resources_of,
+    with_configured,
+)
+from shardwrite.runs.execute import execute, execute_missing
+from shardwrite.runs.finished import has_ended
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source import NoChunks
 from shardwrite.runs.source_array import as_source_array
 
 if TYPE_CHECKING:
@@ -89,8 +113,8 @@ class ZarrWords:
         name, overwrite = rest.pop("name", None), rest.pop("overwrite", None)
         for key in rest:
             if rest[key] is not None or key not in (*_INSTEAD, "shape", "dtype"):
-                known = [f.name for f in fields(ArrayOptions)]
-                remedy = _INSTEAD.get(key, f"these are known: {known}")
+                keywords = [f.name for f in fields(ArrayOptions)]
+                remedy = _INSTEAD.get(key, f"these are known: {keywords}")
                 raise _refused("no keyword here", key, remedy)
         return cls(array=array, name=name, overwrite=overwrite, facts=facts)
 
@@ -106,9 +130,9 @@ class ZarrWords:
         """The options with these keywords."""
         for key, value in self.array.items():
             usual = next(f.default for f in fields(options) if f.name == key)
-            known = getattr(options, key)
-            if known is not usual and known != usual and known != value:
-                raise _refused(f"says something else than {key}={known!r}", key, "give it once")
+            option = getattr(options, key)
+            if option is not usual and option != usual and option != value:
+                raise _refused(f"says something else than {key}={option!r}", key, "give it once")
         return replace(options, **self.array)
 
     def check(self, x: dask.array.Array) -> None:
@@ -198,8 +222,8 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     if mode == "a":
         check_beside(target)
         with holding(target):
-            found = tidied_run(target)
-            if (found is not None and found.makes_array) or target.place.kind() != "array":
+            run = tidied_run(target)
+            if (run is not None and run.makes_array) or target.place.kind() != "array":
                 return False
     _check_agrees(x, open_at(target.place).metadata, array)
     return True
@@ -222,9 +246,9 @@ def refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
             )
 
 
-def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
+def _check_agrees(x: Any, existing: ArrayMetadata, array: ArrayOptions) -> None:
     """Refuse a source or keywords that describe another array than the one that exists."""
-    source, shape = as_source_array(x).array, found.grid.shape
+    source, shape = as_source_array(x).array, existing.grid.shape
     if source.shape != shape:
         remedy = f"give an array of shape {shape}, or the region= that it goes to"
         raise SpecError(
@@ -233,34 +257,34 @@ def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
             value=source.shape,
             remedy=remedy,
         )
-    given = {
+    asked = {
         field.name: getattr(array, field.name)
         for field in dataclasses.fields(array)
         if getattr(array, field.name) is not field.default
         and getattr(array, field.name) != field.default
     }
     shards, chunks, _ = resolve_shapes(
-        shape, found.itemsize or 1, array.shards, array.chunks, source.chunks
+        shape, existing.itemsize or 1, array.shards, array.chunks, source.chunks
     )
-    is_sharded = array.shards is not None if "shards" in given else found.is_sharded
-    wanted = make_metadata(shape, found.dtype, shards if is_sharded else None, chunks, array)
+    is_sharded = array.shards is not None if "shards" in asked else existing.is_sharded
+    wanted = make_metadata(shape, existing.dtype, shards if is_sharded else None, chunks, array)
     pairs: dict[str, tuple[Any, Any]] = {
         "shards": (
-            found.grid.shards if found.is_sharded else None,
+            existing.grid.shards if existing.is_sharded else None,
             shards if is_sharded else None,
         ),
-        "chunks": (found.grid.chunks, chunks),
-        "manifest": (LIST if has_manifest(found.document) else None, array.manifest),
-        **dict.fromkeys(_OF_CODECS, (found.inner_codecs, wanted.inner_codecs)),
-        **{name: (_around(found), _around(wanted)) for name in _OF_SHARDING},
-        **{name: (found.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},
+        "chunks": (existing.grid.chunks, chunks),
+        "manifest": (LIST if has_manifest(existing.document) else None, array.manifest),
+        **dict.fromkeys(_OF_CODECS, (existing.inner_codecs, wanted.inner_codecs)),
+        **{name: (_around(existing), _around(wanted)) for name in _OF_SHARDING},
+        **{name: (existing.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},
     }
     for name, (there, now) in pairs.items():
-        if name in given and there != now:
+        if name in asked and there != now:
             raise SpecError(
                 f"is not that of the array that exists, which has {there}",
                 field=name,
-                value=given[name],
+                value=asked[name],
                 remedy='leave it out, or give mode="w" to replace the array',
             )
 
@@ -360,21 +384,18 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
 
         return write_into(taken_from(given, RegionArguments, store=store, name=name, region=region))
     run = taken_from(given, RunOptions, mode="w-" if mode == "a" else mode)
-    options, engine, source = (
-        taken_from(given, PlanOptions),
-        active_engine(),
-        as_source_array(given.x),
-    )
+    options, engine = taken_from(given, PlanOptions), active_engine()
+    source = as_source_array(given.x)
     into = target_via(resolve_new(store, name, given.run_dir, array.format), given.via)
     words.check(source.array)
-    made = plan_array(source.array, engine, source.described(array), options, into.store)
-    job = Job(ArrayChunks(source.array), made, into, for_new_array(run))
+    plan = plan_array(source.array, engine, source.described(array), options, into.store)
+    job = Job(ArrayChunks(source.array), plan, into, for_new_array(run))
     if not given.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed([job], engine)
         return next(_stored([job], [source.array], rest)) if given.return_stored else rest
-    with reporting(given.progress, made.raw_nbytes) as on_report:
+    with reporting(given.progress, plan.raw_nbytes) as on_report:
         (result,) = execute([job], engine, on_report)
     return next(_stored([job], [source.array], None)) if given.return_stored else result
 
@@ -449,23 +470,22 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
     arrays, stores = given.arrays, given.stores
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
-    engine, many = active_engine(), _Many.of(arrays, stores, given.names, given.regions)
+    engine = active_engine()
+    each = _per_array(arrays, stores, given.names, given.regions)
     words = ZarrWords.of(given.zarr_array_kwargs)
     mode = mode_of(given.mode, words.overwriting(given.overwrite))
     run = for_new_array(taken_from(given, RunOptions, mode=mode))
     array, options = words.over(taken_from(given, ArrayOptions)), taken_from(given, PlanOptions)
     jobs, sources = [], []
-    for x, store_, name, region in many.each():
+    for x, store_, name, region in each:
         where_to = (at_url(store_, given.storage_options), words.named(name), given.run_dir)
         if region is None:
-            target, taken = (
-                target_via(resolve_new(*where_to, array.format), given.via),
-                as_source_array(x),
-            )
-            words.check(taken.array)
-            described = taken.described(array)
-            made = plan_array(taken.array, engine, described, options, target.store)
-            source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
+            target = target_via(resolve_new(*where_to, array.format), given.via)
+            given_source = as_source_array(x)
+            source, described = given_source.array, given_source.described(array)
+            words.check(source)
+            plan = plan_array(source, engine, described, options, target.store)
+            job = Job(ArrayChunks(source), plan, target, run)
         else:
             from shardwrite.operations.region import region_job  # updates only
             from shardwrite.runs.region_plan import Where  # updates only
@@ -496,39 +516,136 @@ def _stored(
         yield stored_array(job, source, rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Many:
-    """Arrays that are written together, and for each its store, its name and its region."""
-
-    arrays: Sequence[Any]
-    stores: Sequence[Any]
-    names: Sequence[str | None]
-    regions: Sequence[Any]
-
-    @classmethod
-    def of(cls, arrays: Any, stores: Any, names: Any, regions: Any) -> _Many:
-        """Check that there are as many of each."""
-        if not isinstance(arrays, list | tuple):
+def _per_array(
+    arrays: Any, stores: Any, names: Any, regions: Any
+) -> Iterator[tuple[Any, Any, str | None, Any]]:
+    """Array, store, name and region of each, after a check that there are as many of each."""
+    if not isinstance(arrays, list | tuple):
+        raise SpecError(
+            "not a sequence of arrays",
+            field="arrays",
+            value=type(arrays).__name__,
+            remedy="give a list of them",
+        )
+    n = len(arrays)
+    names = names or [None] * n
+    if regions is None or isinstance(regions, tuple | slice | str | type(...)):
+        regions = [regions] * n
+    for field, items in (("stores", stores), ("names", names), ("regions", regions)):
+        if isinstance(items, str | Path) or not isinstance(items, HasLength) or len(items) != n:
             raise SpecError(
-                "not a sequence of arrays",
-                field="arrays",
-                value=type(arrays).__name__,
-                remedy="give a list of them",
+                f"as many {field} as arrays are needed",
+                field=field,
+                value=list(map(str, items)) if isinstance(items, list | tuple) else str(items),
+                remedy=f"give {n}",
             )
-        n = len(arrays)
-        names = names or [None] * n
-        if regions is None or isinstance(regions, tuple | slice | str | type(...)):
-            regions = [regions] * n
-        for field, found in (("stores", stores), ("names", names), ("regions", regions)):
-            if isinstance(found, str | Path) or not isinstance(found, HasLength) or len(found) != n:
-                raise SpecError(
-                    f"as many {field} as arrays are needed",
-                    field=field,
-                    value=list(map(str, found)) if isinstance(found, list | tuple) else str(found),
-                    remedy=f"give {n}",
-                )
-        return cls(arrays, stores, names, regions)
+    return zip(arrays, stores, names, regions, strict=True)
 
-    def each(self) -> Iterator[tuple[Any, Any, str | None, Any]]:
-        """Array, store, name and region of each."""
-        return zip(self.arrays, self.stores, self.names, self.regions, strict=True)
+
+# ---- Creation of arrays without data, which regions or a stream fill later
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
+    """Arguments of `create`."""
+
+    store: Any = dataclasses.field(metadata=EXISTING)
+    shape: tuple[int, ...] = dataclasses.field(
+        metadata=described(
+            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
+            kind="tuple of int",
+        )
+    )
+    dtype: Any = dataclasses.field(metadata=described("Data type of the array.", kind="dtype_like"))
+    shards: Sized | Mapping[str, Any] = dataclasses.field(
+        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
+    )
+    chunks: Sized = dataclasses.field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
+
+
+@taking(CreateArguments)
+def create(given: CreateArguments) -> None:
+    """Create a sharded array that holds no data yet. Every element reads as the fill value.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit, or something that may not be replaced exists there.
+    TypeError
+        If a keyword is unknown.
+    JournalError
+        If another run on the array has not ended.
+    StoreError
+        If the storage refuses.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> shardwrite.create(path, (1000, 1000), "float32", shards=500, chunks=100, fill_value=-1)
+    >>> _ = da.ones((10, 10), dtype="float32").to_sharded_zarr(
+    ...     path, region=(slice(0, 10), slice(0, 10))
+    ... )
+    >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
+    [1.0, 1.0, -1.0, -1.0]
+    """
+    asked = taken_from(given, ArrayOptions)
+    kind, engine = _dtype_of(given.dtype), active_engine()
+    array = with_configured(asked)
+    extents = _shape_of(given.shape)
+    whole = tuple((n,) for n in extents)
+    with naming_settings(asked, array):
+        shard_shape, chunk_shape, _ = resolve_shapes(
+            extents, kind.itemsize or 1, array.shards, array.chunks, whole
+        )
+        check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
+        sharded = None if array.shards is None else shard_shape
+        metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
+    edges = tuple((0, n) if n else (0,) for n in extents)
+    plan = Plan(
+        metadata=metadata,
+        strategy=FixedOrder(),
+        source=SourceLayout(whole, 0, "nothing", is_stable=True),
+        partition=Partition(edges, edges),  # nothing is written, so nothing is cut
+        resources=resources_of(engine),
+    )
+    ledger = Ledger(metadata.grid)
+    ledger.is_done[:] = True
+    options = for_new_array(taken_from(given, RunOptions))
+    target = resolve_new(given.store, given.name, given.run_dir, array.format)
+    job = Job(NoChunks(), plan, target, options)
+    with holding(target):
+        if not has_ended(job):
+            execute_missing(job, engine, lambda _: None, lambda: ledger)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    """The argument `dtype` as a numpy dtype."""
+    try:
+        numpy_dtype: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"no data type ({error})",
+            field="dtype",
+            value=str(dtype),
+            remedy='give for instance "float32"',
+        ) from None
+    return numpy_dtype
+
+
+def _shape_of(shape: Any) -> Shape:
+    """The argument `shape` as a tuple of Python integers."""
+    if isinstance(shape, np.ndarray) and shape.ndim:
+        shape = list(shape)
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
+    are_sizes = sizes is not None and all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes
+    )
+    if sizes is None or not are_sizes:
+        raise SpecError(
+            "not a shape",
+            field="shape",
+            value=shape,
+            remedy="give an integer, 0 or more, for each axis",
+        )
+    return tuple(int(n) for n in sizes)

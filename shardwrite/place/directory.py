@@ -30,9 +30,8 @@ from shardwrite.stores.directories import (
     rights_of,
     walk,
 )
-from shardwrite.stores.files import copy_file, discard_file, write_file
 from shardwrite.stores.looking import as_store_error, is_file, is_there, listed, mode_of, read_file
-from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.posix import PosixStore, copy_file, discard_file, write_file
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import cast
 
 import numpy as np
 
@@ -16,7 +14,7 @@ from shardwrite.errors import StoreError
 from shardwrite.format.frame import Frame, Layout
 from shardwrite.format.index import Seal
 from shardwrite.format.order import Ranks
-from shardwrite.stores.base import ObjectWriter, Protectable
+from shardwrite.stores.base import ObjectWriter
 
 
 def write_framed(
@@ -54,22 +52,8 @@ def _with_index(layout: Layout, seal: Seal) -> list[Buffer]:
 def _end(writer: ObjectWriter, seal: Seal) -> None:
     if seal.suffix:
         writer.write([seal.suffix])
-    protect(writer)
-
-
-def protect(writer: ObjectWriter) -> None:
-    """Have an object published without the permission to write, if the store has such.
-
-    A program that changes a shard as a file of its own format would make the index wrong.
-    """
-    if can_protect(type(writer)):
-        cast("Protectable", writer).protect(True)
-
-
-@cache
-def can_protect(kind: type) -> bool:
-    """Whether writers of a class can protect objects; to look takes long for small shards."""
-    return issubclass(kind, Protectable)
+    # A program that changes a shard as a file of its own format would make the index wrong.
+    writer.protect(True)
 
 
 class PieceRoom:

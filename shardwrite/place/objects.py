@@ -32,10 +32,10 @@ from shardwrite.place.base import (
     Place,
     names_above,
 )
-from shardwrite.stores.base import Capability, CommitsLater, Store, Transaction
+from shardwrite.stores.base import Capability, Store, Transaction, open_there
 from shardwrite.stores.directories import make_directories
-from shardwrite.stores.files import write_file
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
+from shardwrite.stores.posix import write_file
 from shardwrite.stores.removal import EXCLUSIVE_SCOPE
 
 _HIDDEN = json.dumps(
@@ -286,7 +286,7 @@ class InStore(Place):
 
     def _hide(self, run: Owner, leaf: str, durability: str, check: Callable[[], None]) -> None:
         """Put something in the place of a document that is no document of an array."""
-        if isinstance(self.store, CommitsLater):  # where nobody sees what happens before a commit
+        if self.store.commits_later:  # where nobody sees what happens before a commit
             with self._removing(run, [leaf], check) as transaction:
                 transaction.remove(leaf)
             return
@@ -413,9 +413,7 @@ class InStore(Place):
 
     def keep_copy(self, key: str, copy: Path, durability: str) -> None:
         """See :meth:`Place.keep_copy`."""
-        reader = self.store.open(key)
-        if reader is None:
-            raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+        reader = open_there(self.store, key)
         with reader, as_store_error(str(copy), "cannot keep a copy as"):
             make_directories(copy.parent, durability)
             data = reader.read(0, reader.nbytes)

@@ -17,7 +17,7 @@ from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import needed
-from shardwrite.stores.base import DURABILITIES, Capability, MayLoseUpdates, Store, require
+from shardwrite.stores.base import DURABILITIES, Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX
 from shardwrite.stores.looking import is_file, listed, local_path, parse_document
 from shardwrite.stores.opening import is_icechunk, is_store_url, open_store
@@ -131,11 +131,7 @@ class Target:
         """The target as one that nobody else writes to meanwhile, if the user has said so."""
         place = self.place
         in_store = if_loaded("shardwrite.place.objects", "InStore")
-        if (
-            not when
-            or not isinstance(place, in_store)
-            or not isinstance(place.base, MayLoseUpdates)
-        ):
+        if not when or not isinstance(place, in_store):
             return self
         return replace(self, place=replace(place, base=place.base.exclusively()))
 
@@ -352,7 +348,7 @@ def _is_store(store: Any) -> bool:
     if isinstance(store, str | os.PathLike):
         text = os.fspath(store)
         return isinstance(text, str) and is_store_url(text)
-    from shardwrite.stores.bucket_kinds import is_bucket
+    from shardwrite.stores.bucket_url import is_bucket
 
     kinds = type(store).__mro__
     return (

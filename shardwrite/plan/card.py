@@ -30,45 +30,23 @@ def index_text(metadata: ArrayMetadata) -> str:
 
 def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
     """Rows of a plan as a table: pairs of a name and a cell."""
-    grid = plan.metadata.grid
-    per_shard = math.prod(grid.shards) * plan.metadata.itemsize
+    grid, metadata = plan.metadata.grid, plan.metadata
+    shards = f"{grid.shards}, {human(metadata.shard_nbytes)} decoded"
+    per_shard = f"{grid.n_chunks_per_shard:,} per shard, {plan.n_inner_chunks:,} in the array"
+    source = f"{counted(plan.source.n_chunks, 'chunk')}, {counted(plan.source.n_tasks, 'task')}"
+    if plan.source_reruns > 1:
+        source += f", each run {plan.source_reruns:.3g} times on average"
+    groups, blocks = plan.partition.largest_group, plan.partition.largest_block
     rows = [
-        ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
-        (
-            "shards",
-            (
-                f"{grid.shards}, {human(per_shard)} decoded; "
-                f"up to {counted(plan.n_shards, 'file')}, grid {grid.counts}"
-            ),
-        ),
-        (
-            "inner chunks",
-            (
-                f"{grid.chunks}, {grid.n_chunks_per_shard:,} per shard, "
-                f"{plan.n_inner_chunks:,} in the array"
-            ),
-        ),
-        ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
-        ("index", index_text(plan.metadata)),
+        ("array", f"{grid.shape} {metadata.dtype}, {human(plan.raw_nbytes)}"),
+        ("shards", f"{shards}; up to {counted(plan.n_shards, 'file')}, grid {grid.counts}"),
+        ("inner chunks", f"{grid.chunks}, {per_shard}"),
+        ("codecs", " + ".join(codec["name"] for codec in metadata.inner_codecs)),
+        ("index", index_text(metadata)),
         ("strategy", plan.strategy.label),
-        (
-            "source",
-            (
-                f"{counted(plan.source.n_chunks, 'chunk')}, "
-                f"{counted(plan.source.n_tasks, 'task')}{_reruns(plan)}"
-            ),
-        ),
-        (
-            "tasks",
-            f"{_tasks(plan)}; {plan.layout}: {_LAYOUTS[plan.layout]}",
-        ),
-        (
-            "cut",
-            (
-                f"shards in groups of up to {plan.partition.largest_group}, "
-                f"encoded in blocks of up to {plan.partition.largest_block}"
-            ),
-        ),
+        ("source", source),
+        ("tasks", f"{_tasks(plan)}; {plan.layout}: {_LAYOUTS[plan.layout]}"),
+        ("cut", f"shards in groups of up to {groups}, encoded in blocks of up to {blocks}"),
         ("memory", _memory_cell(plan)),
     ]
     if plan.is_staged:
@@ -78,34 +56,19 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         told = f"at most {human(plan.scratch_nbytes)} per process in {plan.resources.scratch}"
         rows.append(("scratch", f"{told}, for shards that wait until they are put"))
     if plan.compression_ratio:
-        rows.append(
-            (
-                "expected",
-                (
-                    f"{human(plan.expected_memory.total_nbytes)} "
-                    f"at a compression of {plan.compression_ratio:g}x"
-                ),
-            )
-        )
+        expected = human(plan.expected_memory.total_nbytes)
+        rows.append(("expected", f"{expected} at a compression of {plan.compression_ratio:g}x"))
     if grid.overhang_fraction:
-        rows.append(
-            ("edge", f"{grid.overhang_fraction:.1%} of the shards' volume is outside the array")
-        )
+        told = f"{grid.overhang_fraction:.1%} of the shards' volume is outside the array"
+        rows.append(("edge", told))
     if plan.notes:
         rows.append(("chosen sizes", "\n".join(plan.notes)))
     if plan.array_region is None:
-        rows += _kept_rows(plan.metadata)
-    if plan.array_region is not None:
+        rows += _kept_rows(metadata)
+    else:
         where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
-        rows.append(
-            (
-                "region",
-                (
-                    f"[{where}]; touches {counted(plan.n_shards, 'shard')}, "
-                    f"{len(plan.shared_shards):,} only in part"
-                ),
-            )
-        )
+        touched = f"{counted(plan.n_shards, 'shard')}, {len(plan.shared_shards):,} only in part"
+        rows.append(("region", f"[{where}]; touches {touched}"))
     if plan.traffic is not None:
         rows += _traffic_rows(plan.traffic)
     rows.append(("digest", plan.digest))
@@ -126,13 +89,13 @@ def _traffic_rows(traffic: Traffic) -> list[tuple[str, str]]:
 def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
     """Rows of the names of axes and of attributes, where the new array has any."""
     names = metadata.document.get("dimension_names") or []
-    told = {
+    lists = {
         "axis names": ["(none)" if name is None else name for name in names],
         "attributes": list(attributes_of(metadata.document)),
     }
     return [
         (title, "\n".join(textwrap.wrap(", ".join(words), _CELL_WIDTH, break_long_words=False)))
-        for title, words in told.items()
+        for title, words in lists.items()
         if words
     ]
 
@@ -151,11 +114,6 @@ def _memory_cell(plan: PlanFacts) -> str:
         f"with {counted(resources.n_threads, 'thread')}; "
         f"limit {human(resources.memory_limit_nbytes)}"
     ) + "".join(f"\n{human(nbytes)} for {what}" for what, nbytes in shares if nbytes)
-
-
-def _reruns(plan: PlanFacts) -> str:
-    """Say how often a source task runs, unless each runs once."""
-    return f", each run {plan.source_reruns:.3g} times on average" if plan.source_reruns > 1 else ""
 
 
 def _tasks(plan: PlanFacts) -> str:
@@ -221,7 +179,7 @@ def array_facts(metadata: ArrayMetadata) -> Facts:
         headline=[
             (f"{grid.n_shards:,}", f"{noun}, each a file unless it is empty"),
             (human(metadata.raw_nbytes), "decoded"),
-            (human(math.prod(grid.chunks) * metadata.itemsize), "per inner chunk"),
+            (human(metadata.chunk_nbytes), "per inner chunk"),
         ],
         axes=axes_of(metadata),
         rows=[
@@ -237,8 +195,8 @@ def plan_facts(plan: PlanFacts, gathering: PlanFacts | None = None) -> Facts:
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:
-        told = f"A process needs {human(needed)}, and may use {human(allowed)}."
-        problems.append(("does not fit into the memory", told))
+        problem = f"A process needs {human(needed)}, and may use {human(allowed)}."
+        problems.append(("does not fit into the memory", problem))
     spool = "" if gathering is None else f", gathered out of a spool of {plan.n_shards:,}"
     rows = plan_rows(plan)
     if gathering is not None:
@@ -309,12 +267,12 @@ def _picture(plan: PlanFacts) -> str:
 def _caption(plan: PlanFacts, counts: Sequence[int]) -> str:
     names = [axis.name for axis in axes_of(plan.metadata)]
     grid = plan.metadata.grid
-    told = f"{counts[0]} x {counts[1]} shards"
+    caption = f"{counts[0]} x {counts[1]} shards"
     if grid.ndim > 1:
-        told += f" along axes {names[-2]} and {names[-1]}"
+        caption += f" along axes {names[-2]} and {names[-1]}"
     if grid.ndim > 2:
-        told += f", {math.prod(grid.counts[:-2])} such planes"
-    return told
+        caption += f", {math.prod(grid.counts[:-2])} such planes"
+    return caption
 
 
 def _grid_lines(

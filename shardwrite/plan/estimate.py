@@ -181,8 +181,8 @@ def pieces_of_chunks(
     starts, stops = source_edges[:-1], source_edges[1:]
     holds = starts < stops
     n_before = np.searchsorted(edges, starts[holds], "right") - 1
-    found: npt.NDArray[np.int64] = np.searchsorted(edges, stops[holds], "left") - n_before
-    return found
+    n_pieces: npt.NDArray[np.int64] = np.searchsorted(edges, stops[holds], "left") - n_before
+    return n_pieces
 
 
 def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
@@ -323,12 +323,12 @@ def estimate_memory(
         others_nbytes += batches_nbytes + n_tasks * block_nbytes
         allowed = max(allowed, resources.memory_limit_nbytes - others_nbytes)
     spool_ratio = allowed / max(1, waiting_nbytes)
-    kept = min(1 / assumed.compression_ratio, spool_ratio)
+    kept_share = min(1 / assumed.compression_ratio, spool_ratio)
     return MemoryEstimate(
         source_nbytes=source_nbytes,
         border_nbytes=border_nbytes,
-        encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept),
-        waiting_nbytes=int(waiting_nbytes * kept),
+        encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept_share),
+        waiting_nbytes=int(waiting_nbytes * kept_share),
         spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,
         held_nbytes=held_nbytes,
     )

@@ -11,7 +11,7 @@ import numpy as np
 from shardwrite.errors import PlanError
 from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placed import own_strategy
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import BATCH_NBYTES, Resources, entries_nbytes, overlap
 from shardwrite.plan.limits import check_n_tasks
@@ -26,7 +26,7 @@ from shardwrite.plan.plan import Plan
 def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
     """Memory of a worker process that copies encoded inner chunks, in bytes, at most."""
     grid = plan.metadata.grid
-    batch_nbytes = min(BATCH_NBYTES, math.prod(grid.shards) * plan.metadata.itemsize)
+    batch_nbytes = min(BATCH_NBYTES, plan.metadata.shard_nbytes)
     n_tasks = min(plan.resources.n_threads, max(1, plan.partition.n_groups))
     per_task = 2 * batch_nbytes + entries_nbytes(grid.n_chunks_per_shard) + each_nbytes
     return n_tasks * per_task + plan.memory.held_nbytes
@@ -52,8 +52,8 @@ def copied_nbytes(plan: PlanFacts, *, decodes: bool) -> int:
 
     - `decodes`: whether chunks are also decoded.
     """
-    chunk_nbytes = math.prod(plan.metadata.grid.chunks) * plan.metadata.itemsize
-    needed = copying_nbytes(plan, (2 if decodes else 1) * chunk_nbytes + plan.held_nbytes)
+    chunks_nbytes = (2 if decodes else 1) * plan.metadata.chunk_nbytes
+    needed = copying_nbytes(plan, chunks_nbytes + plan.held_nbytes)
     remedy = (
         "use fewer threads per process, or smaller shards. If the chunks are well compressed, it "
         "needs less: raise memory_limit"
@@ -99,12 +99,11 @@ def make_plan(
       margins beside the region.
     - `notes`: explanations of choices that were made before.
     """
-    own = own_strategy(metadata.shard_format)
+    own: Strategy | None = getattr(metadata.shard_format, "own_strategy", None)
     options = options if own is None else replace(options, strategy=own)
     check_fits(options.strategy, metadata)
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
-    inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
     # where bytes depend on the cut, the cut must stay as in older versions
     most_source_chunks = (
         None
@@ -159,7 +158,7 @@ def make_plan(
         (
             largest >> n
             for n in range(largest.bit_length())
-            if n == 0 or largest >> n >= inner_nbytes
+            if n == 0 or largest >> n >= metadata.chunk_nbytes
         ),
     )
 

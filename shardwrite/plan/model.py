@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwrite.errors import PlanError
-from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
@@ -277,7 +276,7 @@ class PlanFacts:
         )
 
     def _estimate(self, ratio: float, wave: Shape) -> MemoryEstimate:
-        chunk_nbytes = math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
+        chunk_nbytes = self.metadata.chunk_nbytes
         return estimate_memory(
             self.partition,
             self.source.chunks,
@@ -329,8 +328,8 @@ class PlanFacts:
     @property
     def _sealing_nbytes(self) -> int:
         """Bytes of indexes of a volume that a task holds: of one shard, or of many small ones."""
-        each, grid = sealing_nbytes_of(self.metadata), self.metadata.grid
-        shard_nbytes = math.prod(grid.shards) * self.metadata.itemsize + each
+        each, grid = self.metadata.sealing_nbytes, self.metadata.grid
+        shard_nbytes = self.metadata.shard_nbytes + each
         groups = zip(self.partition.largest_group, grid.shards, strict=True)
         per_group = math.prod(ceil_div(n, k) for n, k in groups)
         return each * max(1, min(per_group, BATCH_NBYTES // max(1, shard_nbytes)))
@@ -338,7 +337,7 @@ class PlanFacts:
     def _held_nbytes(self, ratio: float) -> int:
         """Bytes of a shard that wait in memory until the store takes them."""
         held = self.resources.held_nbytes
-        return held and min(held, int(most_nbytes_of(self.metadata) / ratio))
+        return held and min(held, int(self.metadata.most_nbytes / ratio))
 
     @property
     def scratch_nbytes(self) -> int:
@@ -348,11 +347,10 @@ class PlanFacts:
         """
         if self.resources.scratch is None:
             return 0
-        shard_nbytes = math.prod(self.metadata.grid.shards) * self.metadata.itemsize
-        together = n_at_once(shard_nbytes + sealing_nbytes_of(self.metadata))
+        together = n_at_once(self.metadata.shard_nbytes + self.metadata.sealing_nbytes)
         n_files = min(self.resources.n_threads, max(1, self.partition.n_groups))
         n_files *= 1 + together if together > 1 else 1
-        nbytes = n_files * most_nbytes_of(self.metadata) / (self.compression_ratio or 1.0)
+        nbytes = n_files * self.metadata.most_nbytes / (self.compression_ratio or 1.0)
         return math.ceil(nbytes)
 
     @property
@@ -434,8 +432,10 @@ class PlanFacts:
         for index in grid.shards_in(box.intersect(grid.whole)):
             inside = grid.shard_box(index).intersect(grid.whole)
             place = tuple(i + f for i, f in zip(index, self.first_shard, strict=True))
-            at = inside.shift(tuple(-o for o in origin))
-            refs.append(ShardRef(place, self.metadata.shard_key(index), at, box.contains(inside)))
+            in_array = inside.shift(tuple(-o for o in origin))
+            refs.append(
+                ShardRef(place, self.metadata.shard_key(index), in_array, box.contains(inside))
+            )
         return refs
 
     @cached_property
@@ -550,8 +550,8 @@ class PlanFacts:
             (self.memory.waiting_nbytes, "for encoded chunks that wait for their shard"),
             (self.memory.held_nbytes, "for shards that wait until they are put"),
         ]
-        told = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
-        listed = " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+        shares = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
+        listed = " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
         raise PlanError(
             f"a worker process of {threads} needs {needed:,} bytes and may use {allowed:,}; "
             f"it needs {listed}",

@@ -297,14 +297,14 @@ def _cut(fine: Sequence[int], group_edges: Sequence[int], length: int, chunk: in
 
     They are group edges, edges of `fine` within reach, or else edges of the inner chunk grid.
     """
-    kept = [0]
+    chosen = [0]
     for group_stop in group_edges[1:]:
-        while kept[-1] < group_stop:
-            reach = kept[-1] + length
+        while chosen[-1] < group_stop:
+            reach = chosen[-1] + length
             edge = group_stop if reach >= group_stop else fine[bisect_right(fine, reach) - 1]
-            kept.append(
+            chosen.append(
                 edge
-                if edge > kept[-1]
-                else min(group_stop, kept[-1] + max(chunk, length // chunk * chunk))
+                if edge > chosen[-1]
+                else min(group_stop, chosen[-1] + max(chunk, length // chunk * chunk))
             )
-    return kept
+    return chosen

@@ -89,13 +89,15 @@ class PartCuts:
         if not self.total:
             return np.full(len(self.middles), count - 1, dtype=np.int64)
         # Rounding may lead to a part beside the right one.
-        found = np.clip(np.floor(self.middles * count / self.total), 0, last)
-        while (is_late := (found > 0) & (self._start(found, count) > self.middles)).any():
-            found[is_late] -= 1
-        while (is_early := (found < last) & (self._start(found + 1, count) <= self.middles)).any():
-            found[is_early] += 1
-        made: npt.NDArray[np.int64] = found.astype(np.int64)
-        return made
+        numbers = np.clip(np.floor(self.middles * count / self.total), 0, last)
+        while (is_late := (numbers > 0) & (self._start(numbers, count) > self.middles)).any():
+            numbers[is_late] -= 1
+        while (
+            is_early := (numbers < last) & (self._start(numbers + 1, count) <= self.middles)
+        ).any():
+            numbers[is_early] += 1
+        parts: npt.NDArray[np.int64] = numbers.astype(np.int64)
+        return parts
 
     def _start(self, parts: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
         """Elements before some parts."""
@@ -182,10 +184,10 @@ class Plan(PlanFacts):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of the plan, without the digest, as values that JSON can hold."""
-        made, scales = super().to_dict(), [plan.to_dict() for plan in self.scales]
+        facts, scales = super().to_dict(), [plan.to_dict() for plan in self.scales]
         if self.gathering is not None:
-            made["gathering"] = self.gathering.to_dict()
-        return made | ({"scales": scales} if scales else {})
+            facts["gathering"] = self.gathering.to_dict()
+        return facts | ({"scales": scales} if scales else {})
 
     def part(self, index: int, count: int, among: Stretch | None = None) -> Part:
         """Return part `index` of `count`.
@@ -206,15 +208,11 @@ class Plan(PlanFacts):
         SpecError
             Unless they are whole numbers with ``0 <= index < count``.
         """
-        # for parts
-
         index, count = check_part(index, count)
         return Part(self, index, count, self._cuts(among).groups(index, count))
 
     def _cuts(self, among: Stretch | None) -> PartCuts:
         """Where the groups are cut into parts."""
-        # for parts
-
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
@@ -240,8 +238,8 @@ class Plan(PlanFacts):
             Place of this plan among several that are cut together.
         """
         parts = self._cuts(among).parts(count)
-        found: list[int] = np.unique(parts[n_left > 0]).tolist()
-        return found
+        unfinished: list[int] = np.unique(parts[n_left > 0]).tolist()
+        return unfinished
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,13 @@ def index_of_each_axis(key: Any, ndim: int) -> list[Any]:
     - Raises IndexError if there are more indices than axes, or more than one ellipsis.
     """
     items = list(key) if isinstance(key, tuple) else [key]
-    at = [i for i, item in enumerate(items) if item is Ellipsis]
-    if len(at) > 1:
-        raise IndexError(f"{len(at)} ellipses, where one can stand")
-    n_given = len(items) - len(at)
+    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError(f"{len(ellipses)} ellipses, where one can stand")
+    n_given = len(items) - len(ellipses)
     if n_given > ndim:
         raise IndexError(f"{n_given} indices, and the array has {ndim} axes")
-    first = at[0] if at else len(items)
+    first = ellipses[0] if ellipses else len(items)
     return [*items[:first], *[slice(None)] * (ndim - n_given), *items[first + 1 :]]
 
 

@@ -23,7 +23,6 @@ from shardwrite.config.table import SOURCE_CHUNKS, decide, value_of
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
@@ -49,18 +48,18 @@ def normalize(
     """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
     try:
-        known = (
+        previous_chunks = (
             None
             if previous is None
             else dask.array.core.normalize_chunks(previous, shape=shape, dtype=dtype)
         )
         full = dask.array.core.normalize_chunks(
-            chunks, shape=shape, dtype=dtype, previous_chunks=known
+            chunks, shape=shape, dtype=dtype, previous_chunks=previous_chunks
         )
     except (ArithmeticError, TypeError, ValueError, NotImplementedError) as error:
-        why = "sizes are positive" if isinstance(error, ArithmeticError) else str(error)
+        reason = "sizes are positive" if isinstance(error, ArithmeticError) else str(error)
         raise SpecError(
-            f"these chunks do not fit the shape {shape}: {why}",
+            f"these chunks do not fit the shape {shape}: {reason}",
             field="chunks",
             value=chunks,
             remedy='give one size, or one tuple of sizes, for each axis, or "auto"',
@@ -90,8 +89,8 @@ def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple
             check_chunks(shape, chunks)
     # Elements without a size are taken for bytes.
     counted = np.dtype("u1") if dtype.hasobject or not dtype.itemsize else dtype
-    given = chunks if isinstance(chunks, tuple | list) else [chunks]
-    texts = [size for size in given if isinstance(size, str)]
+    requested = chunks if isinstance(chunks, tuple | list) else [chunks]
+    texts = [size for size in requested if isinstance(size, str)]
     for text in texts:
         check_chunks(shape, least)
         if text != "auto":
@@ -229,10 +228,10 @@ class ShardedArray:
         bounds, local = (
             zip(*map(_bounds, indices, self.shape), strict=True) if self.ndim else ((), ())
         )
-        found = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
+        elements = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
         for axis in reversed(range(self.ndim)):  # last axis first: an integer removes its axis
-            found = found[(*[slice(None)] * axis, local[axis])]
-        return found
+            elements = elements[(*[slice(None)] * axis, local[axis])]
+        return elements
 
     def read(self, region: Box) -> npt.NDArray[Any]:
         """Elements of a box inside the array. Each shard that the box touches is opened once.
@@ -264,15 +263,15 @@ class ShardedArray:
                 yield from ((rank, None) for rank in ranks)
                 return
             with reader:
-                found = ShardReader(self.metadata, key, reader)
+                shard = ShardReader(self.metadata, key, reader)
                 for rank in ranks:
-                    yield rank, found.chunk(rank)
+                    yield rank, shard.chunk(rank)
 
     def _read_box(self, region: Box) -> npt.NDArray[Any]:
         if self._is_inner_chunk(region):
-            found = self._read_inner_chunk(region)
-            if found is not None:
-                return found
+            chunk = self._read_inner_chunk(region)
+            if chunk is not None:
+                return chunk
         out = np.empty(region.shape, self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
@@ -318,14 +317,14 @@ class ShardedArray:
                 return ShardReader(self.metadata, key, reader).chunk(rank)
 
         try:
-            found = self._reading(key, read)
+            chunk = self._reading(key, read)
         except StoreError as error:
             if error.fields["errno"] != errno.ESTALE:
                 raise
             return None
-        if found is None:
+        if chunk is None:
             return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
-        return found if _is_own(found, self.dtype) else np.array(found, self.dtype)
+        return chunk if _is_own(chunk, self.dtype) else np.array(chunk, self.dtype)
 
     def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
         """Copy the elements of one shard that lie in the box `wanted` into `out`."""
@@ -351,19 +350,19 @@ class ShardedArray:
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
-        found = ShardReader(metadata, key, Loaded(reader) if whole else reader)
+        shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
-        is_empty = found.index.is_empty[ranks]
+        is_empty = shard.index.is_empty[ranks]
         if is_empty.any():
             out[...] = metadata.fill_value
         for rank in ranks[~is_empty].tolist():
-            chunk = found.chunk(rank)
+            chunk = shard.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
-        shard_nbytes = plain_nbytes_of(self.metadata)
+        shard_nbytes = self.metadata.plain_nbytes
         return shard_nbytes if region_nbytes >= _WHOLE_SHARE * shard_nbytes else 0
 
     @property
@@ -372,9 +371,7 @@ class ShardedArray:
 
         From a larger one only the index and the inner chunks that it lists are read.
         """
-        grid, metadata = self.metadata.grid, self.metadata
-        decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
-        return 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
+        return 2 * self.metadata.plain_nbytes + _SMALL_NBYTES
 
     def _place(
         self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]
@@ -392,12 +389,12 @@ class ShardedArray:
         out[(*here, ...)] = chunk[(*there, ...)]
 
 
-def _is_own(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def _is_own(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether nobody else has the memory of an array, which may be given away then."""
-    owner = found
+    owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    return owner.base is None and found.flags.writeable and found.dtype == dtype
+    return owner.base is None and array.flags.writeable and array.dtype == dtype
 
 
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:

@@ -84,13 +84,8 @@ class Census:
     @property
     def counts(self) -> dict[str, int]:
         """Number of shards in each state, by the name of the state."""
-        return dict(
-            zip(
-                STATES,
-                np.bincount(self.states.ravel(), minlength=len(STATES)).tolist(),
-                strict=True,
-            )
-        )
+        counts = np.bincount(self.states.ravel(), minlength=len(STATES))
+        return dict(zip(STATES, counts.tolist(), strict=True))
 
     @property
     def stored_fraction(self) -> float:
@@ -146,10 +141,28 @@ class Census:
     @property
     def rows(self) -> list[tuple[str, str]]:
         """Rows of the census as a table: pairs of a name and a cell."""
-        return rows_of(self)
+        grid, shard = times(self.states.shape), times(self.chunks_per_shard)
+        stored = f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"
+        rows = [
+            ("array", self.path),
+            ("grid", f"{grid} shards, each of {shard} inner chunks"),
+            ("shards", self._told_counts or "none"),
+            ("inner chunks", f"{stored} ({self.stored_fraction:.1%})"),
+        ]
+        if self.counts["written"]:
+            low, mean, high = map(human, (self.min_nbytes, self.mean_nbytes, self.max_nbytes))
+            total = human(self.total_nbytes)
+            rows.append(("stored", f"{total}; {mean} per shard on average, from {low} to {high}"))
+        return rows + [("warning", text) for text in self.warnings]
+
+    @property
+    def _told_counts(self) -> str:
+        """Number of shards in each state that occurs, such as ``4 written, 1 missing``."""
+        names = [STATES[state] for state in LEGEND_ORDER]
+        return ", ".join(f"{self.counts[name]:,} {name}" for name in names if self.counts[name])
 
     def __repr__(self) -> str:
-        return f"<Census of {printable(self.path)}: {told_counts(self) or 'no shards'}>"
+        return f"<Census of {printable(self.path)}: {self._told_counts or 'no shards'}>"
 
     def __str__(self) -> str:
         return table_text("census", self.rows)
@@ -162,44 +175,3 @@ class Census:
 def times(shape: Shape) -> str:
     """Format a shape, such as ``4 x 3``."""
     return " x ".join(f"{n:,}" for n in shape) or "1"
-
-
-def told_counts(census: Census) -> str:
-    """Number of shards in each state that occurs, such as ``4 written, 1 missing``."""
-    counts = census.counts
-    return ", ".join(
-        f"{counts[STATES[state]]:,} {STATES[state]}"
-        for state in LEGEND_ORDER
-        if counts[STATES[state]]
-    )
-
-
-def rows_of(census: Census) -> list[tuple[str, str]]:
-    """Rows of the census as a table: pairs of a name and a cell."""
-    rows = [
-        ("array", census.path),
-        (
-            "grid",
-            (
-                f"{times(census.states.shape)} shards, "
-                f"each of {times(census.chunks_per_shard)} inner chunks"
-            ),
-        ),
-        ("shards", told_counts(census) or "none"),
-        (
-            "inner chunks",
-            (
-                f"{census.n_stored_chunks:,} of {census.n_inner_chunks:,} hold data "
-                f"({census.stored_fraction:.1%})"
-            ),
-        ),
-    ]
-    if census.counts["written"]:
-        low, mean, high = map(human, (census.min_nbytes, census.mean_nbytes, census.max_nbytes))
-        rows.append(
-            (
-                "stored",
-                f"{human(census.total_nbytes)}; {mean} per shard on average, from {low} to {high}",
-            )
-        )
-    return rows + [("warning", text) for text in census.warnings]

@@ -16,7 +16,7 @@ import shardwrite._dask as dask
 from shardwrite.encode.unit import check_block
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, boundaries, ravel, unravel
 from shardwrite.read.array import ShardedArray
 
@@ -57,16 +57,16 @@ def compare(
                 box,
                 source.dtype,
             )
-    found: list[_Difference] = []
+    differences: list[_Difference] = []
     if layer:
         tasks: Any = layer
         sources: Any = [source]
         engine.run(
             HighLevelGraph.from_collections(name, tasks, sources),
             list(layer),
-            lambda _, value: found.extend(value),
+            lambda _, value: differences.extend(value),
         )
-    return _messages(array, found)
+    return _messages(array, differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _differences(
 ) -> list[_Difference]:
     grid = array.metadata.grid
     wanted = check_block(block, box, dtype)
-    found = []
+    differences = []
     if isinstance(array.metadata.placed, ScatteredChunks):
         return list(_scattered_differences(array, array.metadata.placed, skip, wanted, box))
     for index in grid.shards_in(box):
@@ -95,10 +95,10 @@ def _differences(
         except StoreError:
             raise  # a storage that refuses says nothing about the values
         except ShardwriteError as error:
-            found.append(_Difference(rank, part.size, part.start, str(error)))
+            differences.append(_Difference(rank, part.size, part.start, str(error)))
             continue
-        found += _difference(rank, part, got, expected)
-    return found
+        differences += _difference(rank, part, got, expected)
+    return differences
 
 
 def _difference(
@@ -108,8 +108,8 @@ def _difference(
     differs = _differs(got, expected)
     if not differs.any():
         return []
-    at = np.unravel_index(int(np.argmax(differs)), differs.shape) if differs.ndim else ()
-    first = tuple(int(a + i) for a, i in zip(part.start, at, strict=True))
+    position = np.unravel_index(int(np.argmax(differs)), differs.shape) if differs.ndim else ()
+    first = tuple(int(a + i) for a, i in zip(part.start, position, strict=True))
     return [_Difference(rank, int(differs.sum()), first)]
 
 
@@ -163,11 +163,11 @@ def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[n
     return result
 
 
-def _messages(array: ShardedArray, found: Sequence[_Difference]) -> dict[int, str]:
+def _messages(array: ShardedArray, differences: Sequence[_Difference]) -> dict[int, str]:
     """One message for each shard, with the first element that differs and its inner chunk."""
     grid = array.metadata.grid
     by_rank: dict[int, list[_Difference]] = {}
-    for difference in found:
+    for difference in differences:
         by_rank.setdefault(difference.rank, []).append(difference)
     messages = {}
     for rank, all_of_it in by_rank.items():

@@ -111,11 +111,11 @@ def _nothing_at(place: Place) -> SpecError:
         refuse(place, "tree")
     root = place.store.local_root
     if root is None or stat.S_ISDIR(mode_of(root)):
-        why = "no Zarr array or group is there: there is no zarr.json, .zarray or .zgroup"
+        reason = "no Zarr array or group is there: there is no zarr.json, .zarray or .zgroup"
     else:
-        why = "there is no such directory"
+        reason = "there is no such directory"
     return SpecError(
-        why, field="src", value=place.label, remedy="give the path of an array or of a group"
+        reason, field="src", value=place.label, remedy="give the path of an array or of a group"
     )
 
 
@@ -147,9 +147,9 @@ def _kind_at(node: Place) -> str:
 
 def _nodes(place: Place) -> Iterator[tuple[str, str]]:
     """Path and kind of each node, each after the group above it; nothing inside of arrays."""
-    known = place.store.nodes()
-    if known is not None:
-        yield from known
+    nodes = place.store.nodes()
+    if nodes is not None:
+        yield from nodes
         return
     root = place.store.local_root
     if root is None:
@@ -170,9 +170,9 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
             if stat.S_ISLNK(mode) and stat.S_ISDIR(mode_of(path)):
                 yield inside, "link"
             elif stat.S_ISDIR(mode) and path.name.endswith(RUN_SUFFIX) and not _is_node(path):
-                made = inside.removesuffix(RUN_SUFFIX)
-                if path.name != RUN_SUFFIX and _is_unfinished(place.member(made)):
-                    yield made, "unfinished"
+                unfinished = inside.removesuffix(RUN_SUFFIX)
+                if path.name != RUN_SUFFIX and _is_unfinished(place.member(unfinished)):
+                    yield unfinished, "unfinished"
             elif stat.S_ISDIR(mode):
                 below.append(inside)
         waiting += reversed(below)

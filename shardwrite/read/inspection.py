@@ -6,9 +6,11 @@ chunks are those of all objects, or of a sample of a large array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +20,14 @@ from shardwrite.encode.reader import ShardReader
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
-from shardwrite.grid import Shape, ShardGrid, ravel, unravel
+from shardwrite.grid import Shape, ShardGrid, ceil_div, ravel, unravel
+from shardwrite.host.resources import n_cores
 from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
+from shardwrite.read.stored_shard import open_shard
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Capability, require
+from shardwrite.stores.base import Capability, Store, require
 
 ORDERS = ("any", "C", "F", "morton", "other")
 
@@ -34,35 +38,62 @@ _N_BATCHES_AIMED_AT = 64
 _BATCH_OBJECTS = 4096
 
 
+# ---- Tasks that look at shards in batches
+
+
+_Part = TypeVar("_Part")
+
+
+def look_in_batches(
+    engine: Engine,
+    array: ShardedArray,
+    look: Callable[..., _Part],
+    ranks: Sequence[int] | npt.NDArray[np.int64],
+    most: int,
+    collect: Callable[[int, _Part], None],
+    *arguments: object,
+) -> None:
+    """Look at shards of an array in tasks of at most `most` shards, and collect what they find.
+
+    - `look`: function of the array, some of the ranks, and the `arguments`.
+    - `collect`: is called with the position of the first of these ranks, and what `look` returns.
+    """
+    if not engine.shares_memory:
+        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
+    step = max(1, min(most, len(ranks) // _N_BATCHES_AIMED_AT))
+    name = f"shardwrite-{look.__name__.strip('_')}-{id(collect)}"
+    layer: dict[Any, Any] = {
+        (name, first): (_look, look, array, ranks[first : first + step], *arguments)
+        for first in range(0, len(ranks), step)
+    }
+    if layer:
+        graph = HighLevelGraph({name: layer}, {name: set()})
+        engine.run(graph, list(layer), lambda key, part: collect(key[1], part))
+
+
+def _look(look: Callable[..., _Part], array: ShardedArray, *arguments: object) -> _Part:
+    with array.decided.holds():
+        return look(array, *arguments)
+
+
 # ---- Shards by their indexes
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFacts:
-    """Facts about a shard, from its index."""
-
-    stored_nbytes: int  # size in bytes of the object, of its inner chunks, and of its index
-    used_nbytes: int
-    index_nbytes: int
-    n_chunks: int  # number of inner chunks that hold data
-    index_crc: int  # crc32c of the index table, as in a journal
-    n_shared: int  # number of inner chunks that have the same bytes as another one
-    # Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else ``other``;
-    # ``any`` if fewer than two of them hold data
-    order: str
 
 
 @dataclass(slots=True)
 class ShardTable:
-    """Facts about many shards, as columns of one length.
+    """Facts about many shards from their indexes, as columns of one length.
 
-    - `stored_nbytes`, `used_nbytes`, `index_nbytes`, `n_chunks`, `index_crcs`, `n_shared`,
-      `orders`: the fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has
-      no object or a bad one.
+    - `stored_nbytes`, `used_nbytes`, `index_nbytes`: size in bytes of the object, of its inner
+      chunks, and of its index.
+    - `n_chunks`: number of inner chunks that hold data.
+    - `index_crcs`: crc32c of the index table, as in a journal.
+    - `n_shared`: number of inner chunks that have the same bytes as another one.
+    - `orders`: order of the inner chunks, as its position in `ORDERS`: the first of ``C``, ``F``
+      and ``morton`` that fits, else ``other``; ``any`` if fewer than two of them hold data.
     """
 
     ranks: npt.NDArray[np.int64]  # row-major ranks of the shards in the shard grid
-    columns: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]  # 0 where a shard has no object or a bad one
     is_present: npt.NDArray[np.bool_]  # whether the shard has an object, be it good or bad
     problems: list[tuple[int, str]]  # rank and error message of each bad shard
     # Rank of each of these shards that the storage refused to read, and the system's number of the
@@ -81,6 +112,11 @@ class ShardTable:
     index_crcs = property(lambda self: self.columns[4])
     n_shared = property(lambda self: self.columns[5])
     orders = property(lambda self: self.columns[6])
+
+    @property
+    def bad(self) -> list[int]:
+        """Ranks of the bad shards."""
+        return [rank for rank, _ in self.problems]
 
     def forget(self, is_other: npt.NDArray[np.bool_]) -> None:
         """Take some of all shards for absent."""
@@ -118,12 +154,9 @@ def _order_of(
     return "other"
 
 
-def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
-    """Check one shard, and return facts about it.
+def _inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> tuple[int, ...] | None:
+    """Check one shard, and return its row of a `ShardTable`; None if it has no object.
 
-    - `deep`: decode every inner chunk as well. Of a shard that is a file of another format, also
-      look whether programs of that format can open it.
-    - Returns: the facts; None if the shard has no object.
     - Raises CorruptShardError if the shard is damaged.
     """
     metadata = array.metadata
@@ -139,50 +172,37 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
             signature = signature_of(metadata, reader)
             if signature is not None:
                 why_unreadable = resolve("deep check", signature.strategy)
-                why = why_unreadable(metadata, reader, shard.index)
-                if why:
-                    raise CorruptShardError(why).located(key=key)
+                reason = why_unreadable(metadata, reader, shard.index)
+                if reason:
+                    raise CorruptShardError(reason).located(key=key)
         table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
-        return ShardFacts(
+        return (
             reader.nbytes,
             table.used_nbytes,
             shard.index_nbytes,
             table.n_present,
             table.checksum,
             table.n_shared,
-            order,
+            ORDERS.index(order),
         )
 
 
-def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
-    with array.decided.holds():
-        return _inspected(array, ranks, deep)
-
-
-def _inspected(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
-    found = ShardTable.empty(ranks)
-    for at, rank in enumerate(ranks.tolist()):
+def _inspect(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
+    table = ShardTable.empty(ranks)
+    for row, rank in enumerate(ranks.tolist()):
         try:
-            facts = inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
+            facts = _inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
         except ShardwriteError as error:
-            found.is_present[at] = True
-            found.problems.append((rank, str(error)))
+            table.is_present[row] = True
+            table.problems.append((rank, str(error)))
             if isinstance(error, StoreError) and error.errno is not None:
-                found.errnos[rank] = error.errno
+                table.errnos[rank] = error.errno
             continue
         if facts is not None:
-            found.is_present[at] = True
-            numbers = (
-                facts.stored_nbytes,
-                facts.used_nbytes,
-                facts.index_nbytes,
-                facts.n_chunks,
-                facts.index_crc,
-                facts.n_shared,
-            )
-            found.columns[:, at] = (*numbers, ORDERS.index(facts.order))
-    return found
+            table.is_present[row] = True
+            table.columns[:, row] = facts
+    return table
 
 
 def inspect_shards(
@@ -195,70 +215,136 @@ def inspect_shards(
 ) -> ShardTable:
     """Check shards in parallel, and return a table of facts about them.
 
+    - `deep`: decode every inner chunk as well. Of a shard that is a file of another format, also
+      look whether programs of that format can open it.
     - Returns: one row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
-    if not engine.shares_memory:
-        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
-    found = ShardTable.empty(ranks)
-    step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))
-    name = f"shardwrite-inspect-{id(found)}"
-    layer: dict[Any, Any] = {
-        (name, first): (_inspect_batch, array, ranks[first : first + step], deep)
-        for first in range(0, len(ranks), step)
-    }
+    table = ShardTable.empty(ranks)
 
-    def collect(key: Any, part: ShardTable) -> None:
-        found.fill(key[1], part)
+    def collect(first: int, part: ShardTable) -> None:
+        table.fill(first, part)
         if on_shards is not None:
             on_shards(len(part.ranks))
 
-    if layer:
-        keys: Sequence[Any] = list(layer)
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), keys, collect)
-    found.problems.sort()
-    return found
+    look_in_batches(engine, array, _inspect, ranks, _BATCH_SHARDS, collect, deep)
+    table.problems.sort()
+    return table
 
 
 def stored_sizes(
     engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Sizes of the objects of some shards, without reading them.
+    """Sizes of the objects of some shards, without reading them; -1 where there is none."""
+    return of_objects(engine, array, ranks, _size_of)
 
-    - `ranks`: int64, shape (n,). Row-major ranks of the shards.
-    """
-    return of_objects(engine, array, ranks, _sizes_of)
+
+def _size_of(store: Store, key: str) -> int:
+    size = store.size(key)
+    return -1 if size is None else size
 
 
 def of_objects(
     engine: Engine,
     array: ShardedArray,
     ranks: npt.NDArray[np.int64],
-    look: Callable[[ShardedArray, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    number_of: Callable[[Store, str], int],
 ) -> npt.NDArray[np.int64]:
     """One number for the object of each shard, which tasks find out in batches."""
-    if not engine.shares_memory:
-        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
-    found = np.zeros(len(ranks), dtype=np.int64)
-    step = max(1, min(_BATCH_OBJECTS, len(ranks) // _N_BATCHES_AIMED_AT))
-    name = f"shardwrite-{look.__name__}-{id(found)}"
-    layer: dict[Any, Any] = {
-        (name, first): (look, array, ranks[first : first + step])
-        for first in range(0, len(ranks), step)
-    }
+    numbers = np.zeros(len(ranks), dtype=np.int64)
 
-    def collect(key: Any, part: npt.NDArray[np.int64]) -> None:
-        found[key[1] : key[1] + len(part)] = part
+    def collect(first: int, part: npt.NDArray[np.int64]) -> None:
+        numbers[first : first + len(part)] = part
 
-    if layer:
-        engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
-    return found
+    look_in_batches(engine, array, _numbers, ranks, _BATCH_OBJECTS, collect, number_of)
+    return numbers
 
 
-def _sizes_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _numbers(
+    array: ShardedArray, ranks: npt.NDArray[np.int64], number_of: Callable[[Store, str], int]
+) -> npt.NDArray[np.int64]:
     metadata, store = array.metadata, array.store
     keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
-    sizes = (store.size(key) for key in keys)
-    return np.array([-1 if size is None else size for size in sizes], dtype=np.int64)
+    return np.fromiter((number_of(store, key) for key in keys), np.int64, len(ranks))
+
+
+# ---- All inner chunks that an array stores, from the indexes of its shards
+
+
+_BATCH_INDEXES = 1024
+
+Coords = npt.NDArray[np.int64]
+
+
+def stored_coords(
+    engine: Engine, array: ShardedArray, on_shards: Callable[[int], None] | None = None
+) -> Coords:
+    """Positions of the inner chunks that an array stores. Nothing but indexes is read.
+
+    - Returns: positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
+      outside of the array are left out.
+    - Raises CorruptShardError if an index is not valid.
+    """
+    ranks = range(array.metadata.grid.n_shards)
+    parts: list[Coords] = []
+
+    def collect(_: int, part: tuple[int, Coords]) -> None:
+        parts.append(part[1])
+        if on_shards is not None:
+            on_shards(part[0])
+
+    look_in_batches(engine, array, _chunks, ranks, _BATCH_INDEXES, collect)
+    return _together(parts, array.metadata.grid.ndim)
+
+
+def _chunks(array: ShardedArray, ranks: Sequence[int]) -> tuple[int, Coords]:
+    return len(ranks), _coords_in(array, ranks)
+
+
+def stored_coords_here(array: ShardedArray) -> Coords:
+    """Positions of the inner chunks that an array stores, as `stored_coords` finds them.
+
+    Threads of this process read the indexes, whichever engine is active. A request to stop does not
+    interrupt them, since this is for the end of a run.
+
+    - Raises CorruptShardError if an index is not valid.
+    """
+    ranks, n_threads = range(array.metadata.grid.n_shards), n_cores()
+    step = max(1, min(_BATCH_INDEXES, ceil_div(len(ranks), n_threads)))
+    batches = [ranks[first : first + step] for first in ranks[::step]]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return _together(pool.map(partial(_coords_in, array), batches), array.metadata.grid.ndim)
+
+
+def _together(parts: Iterable[Coords], ndim: int) -> Coords:
+    """Positions in all parts, in row-major order."""
+    coords = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts])
+    return coords[np.lexsort(coords.T[::-1])] if ndim else coords
+
+
+def _coords_in(array: ShardedArray, ranks: Sequence[int]) -> Coords:
+    """Positions of the inner chunks in the shards of some ranks, inside the array."""
+    grid = array.metadata.grid
+    per_shard = np.array(grid.chunks_per_shard, dtype=np.int64)
+    counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
+    parts = [np.empty((0, grid.ndim), dtype=np.int64)]
+    for rank in ranks:
+        index = unravel(rank, grid.counts)
+        places = np.argwhere(_is_stored(array, index).reshape(grid.chunks_per_shard))
+        coords = places + per_shard * np.array(index, dtype=np.int64)
+        parts.append(coords[(coords < counts).all(axis=1)])
+    return np.concatenate(parts)
+
+
+def _is_stored(array: ShardedArray, index: Shape) -> npt.NDArray[np.bool_]:
+    """Which inner chunks of a shard are stored, by rank; none if it has no object."""
+    metadata = array.metadata
+    if not metadata.is_sharded:
+        return np.array([array.store.size(metadata.shard_key(index)) is not None])
+    shard = open_shard(metadata, array.store, index)
+    if shard is None:
+        return np.zeros(metadata.grid.n_chunks_per_shard, dtype=bool)
+    with shard:
+        return ~shard.index.is_empty
 
 
 # ---- Survey of an array before its conversion
@@ -312,10 +398,10 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     """List an array, and return the row-major ranks of the shards that have an object."""
     metadata = array.metadata
     check_whole(metadata.grid, label)
-    found = (metadata.shard_index(key) for key in array.store.list_keys())
+    positions = (metadata.shard_index(key) for key in array.store.list_keys())
     counts = metadata.grid.counts
     return np.array(
-        sorted(ravel(index, counts) for index in found if index is not None), dtype=np.int64
+        sorted(ravel(index, counts) for index in positions if index is not None), dtype=np.int64
     )
 
 

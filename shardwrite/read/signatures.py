@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.reader import Ranges
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.frame import Signature, framing_of, places_of, signatures_in
 from shardwrite.format.metadata import ArrayMetadata
@@ -44,11 +43,11 @@ def magic_at(signature: Signature, metadata: ArrayMetadata, source: Ranges) -> i
     magic = signature.magic
     if not isinstance(source, Begun):
         source = Begun(source, n_first=signature.most_block + len(magic))
-    for at in places_of(signature, metadata):
-        if at + len(magic) > source.nbytes:
+    for place in places_of(signature, metadata):
+        if place + len(magic) > source.nbytes:
             return None
-        if source.read(at, len(magic)) == magic:
-            return at
+        if source.read(place, len(magic)) == magic:
+            return place
     return None
 
 

@@ -60,13 +60,13 @@ def as_attributes(
             held = mask_value(value, dtype) if name == "_FillValue" else _as_json(value)
             nbytes = len(json.dumps(held))
         except (IndexError, RecursionError, TypeError):
-            why = f"JSON holds no values of the type {type(value).__name__}"
+            reason = f"JSON holds no values of the type {type(value).__name__}"
         else:
             if nbytes <= _MAX_NBYTES:
                 kept[name] = held
                 continue
-            why = f"it is too large: {nbytes:,} bytes as JSON"
-        warnings.warn(f"{path}: the attribute {name!r} is left out, since {why}", stacklevel=2)
+            reason = f"it is too large: {nbytes:,} bytes as JSON"
+        warnings.warn(f"{path}: the attribute {name!r} is left out, since {reason}", stacklevel=2)
     return kept
 
 
@@ -75,14 +75,14 @@ def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
 
     The result of decoding has a type that depends on theirs.
     """
-    found: dict[str, object] = {}
+    typed: dict[str, object] = {}
     for name in _OF_DECODING & set(attributes):
         value = attributes[name]
         if np.size(value) == 1:
             value = np.asarray(value).reshape(-1)[0]
         is_text = isinstance(value, bytes) and name != "_FillValue"
-        found[name] = value.decode("utf-8", "replace") if is_text else value
-    return found
+        typed[name] = value.decode("utf-8", "replace") if is_text else value
+    return typed
 
 
 def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -233,13 +233,9 @@ def metadata_of(array: Any) -> SourceMetadata:
         # that of format 3 for none.
         names = attributes.pop("_ARRAY_DIMENSIONS", None)
         if names is not None and array.fill_value is not None:
-            # of elements that are missing
-
             attributes.setdefault("_FillValue", mask_value(array.fill_value))
     typed = {}
     if "_FillValue" in attributes:
-        # of elements that are missing
-
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
     is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
     return SourceMetadata(

@@ -164,8 +164,8 @@ class StoredArray:
     @property
     def names(self) -> Sequence[str | None] | None:
         """Names of its dimensions."""
-        found: Sequence[str | None] | None = self.array.metadata.document.get("dimension_names")
-        return found
+        names: Sequence[str | None] | None = self.array.metadata.document.get("dimension_names")
+        return names
 
     @property
     def identity(self) -> str:
@@ -188,9 +188,9 @@ def open_stored(source: Any) -> StoredArray:
 
 def stored_at(place: Place) -> StoredArray:
     """Open the array at a place; see `open_stored`."""
-    told = place.store.copy_limits()
+    limits = place.store.copy_limits()
     if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
-        found = StoredArray(place, open_at(place), notes=told.notes, copy_limits=told)
+        stored = StoredArray(place, open_at(place), notes=limits.notes, copy_limits=limits)
     else:
         translated = needed(
             "document", "v2", "an array of Zarr v2", field="store", value=place.label
@@ -198,10 +198,10 @@ def stored_at(place: Place) -> StoredArray:
         v2 = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
         metadata = parse_metadata(json.dumps(v2.document, indent=2))
         array = ShardedArray(metadata, place.store)
-        notes = (*v2.notes, *told.notes)
-        found = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, told)
-    place.store.check_sizes(_sizes_of(found.array.metadata))
-    return found
+        notes = (*v2.notes, *limits.notes)
+        stored = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, limits)
+    place.store.check_sizes(_sizes_of(stored.array.metadata))
+    return stored
 
 
 def check_names_in(source: Any, name: str | None = None) -> None:
@@ -210,21 +210,21 @@ def check_names_in(source: Any, name: str | None = None) -> None:
     - `source`: see `open_stored`. Arrays that only other readers know are not looked at.
     """
     try:
-        found = stored_at(resolve_place(source, name, is_read=True))
+        stored = stored_at(resolve_place(source, name, is_read=True))
     except SpecError:
         return
-    check_names_of(found)
+    check_names_of(stored)
 
 
-def check_names_of(found: StoredArray) -> None:
+def check_names_of(stored: StoredArray) -> None:
     """The same for an array that is open.
 
     It is listed to the end if it lies on this machine. Otherwise the first chunk ends the listing.
     """
-    store = found.array.store
-    if not found.is_in_file and not found.is_foreign:
+    store = stored.array.store
+    if not stored.is_in_file and not stored.is_foreign:
         to_the_end = store.local_root is not None or store.is_in_memory
-        check_names(store.list_keys, found.array.metadata, found.label, to_the_end=to_the_end)
+        check_names(store.list_keys, stored.array.metadata, stored.label, to_the_end=to_the_end)
 
 
 def _sizes_of(metadata: ArrayMetadata) -> Callable[[str], int | None]:
@@ -252,9 +252,9 @@ def parsed_at(place: Place, leaf: str) -> Any:
 
 def check_apart(source: Place, target: Place) -> None:
     """Refuse two places of which one is the other, or lies in it."""
-    one, other = source.store.local_path, target.store.local_root
-    if one is not None and other is not None:
-        paths = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    source_path, other = source.store.local_path, target.store.local_root
+    if source_path is not None and other is not None:
+        paths = Path(os.path.realpath(source_path)), Path(os.path.realpath(other))
         is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
         is_apart &= not _is_same_directory(*paths)
     else:

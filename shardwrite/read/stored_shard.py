@@ -6,10 +6,8 @@ in its cache. What is read again is told in the log and counted, so that a fault
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -18,13 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.encode.reader import ShardReader
-from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.errors import CorruptShardError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.host.stopping import SHARDS, tell
-from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, count_reread
-from shardwrite.stores.files import copy_bytes
+from shardwrite.stores.base import (
+    ObjectReader,
+    ObjectWriter,
+    Store,
+    changed_meanwhile,
+    copy_bytes,
+    count_reread,
+)
 
 # ---- Chunks that are read once more
 
@@ -38,8 +42,8 @@ T = TypeVar("T")
 def read_again(store: Store, key: str, error: CorruptShardError) -> None:
     """Note that an object of a store is read once more, after an error."""
     count_reread(store.token)
-    told = f"read a second time from the storage, past what is cached: {error}"
-    tell(SHARDS, logging.WARNING, told, run="", shard=key)
+    message = f"read a second time from the storage, past what is cached: {error}"
+    tell(SHARDS, logging.WARNING, message, run="", shard=key)
 
 
 def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
@@ -83,7 +87,7 @@ class ExistingShard(ShardReader):
             np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1)
         )
         fixed_nbytes = self.metadata.pipeline.encoded_nbytes
-        is_checked = fixed_nbytes != math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
+        is_checked = fixed_nbytes != self.metadata.chunk_nbytes
         return Stored(
             offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes
         )
@@ -116,7 +120,7 @@ class ExistingShard(ShardReader):
             read_again(self._store, self.key, error)
         again = _opened(self.metadata, self._store, self.key, self._store.open_again)
         if again is None or again.reader.version != self.reader.version:
-            raise self._changed()
+            raise changed_meanwhile(self.key)
         with again:
             return ShardReader.chunk(again, rank)
 
@@ -127,14 +131,7 @@ class ExistingShard(ShardReader):
           current shard.
         """
         if self._store.version(self.key) != self.reader.version:
-            raise self._changed()
-
-    def _changed(self) -> StoreError:
-        return StoreError(
-            f"{self.key!r} was changed by another writer meanwhile",
-            key=self.key,
-            errno=errno.ESTALE,
-        )
+            raise changed_meanwhile(self.key)
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
@@ -186,9 +183,11 @@ class Backdrop:
         if self._old is None:
             return
         grid = self._grid
-        for tile, at in enumerate(np.ndindex(grid.chunk_counts_in(region))):
-            start = tuple(a + i * c for a, i, c in zip(region.start, at, grid.chunks, strict=True))
-            box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+        for tile, cell in enumerate(np.ndindex(grid.chunk_counts_in(region))):
+            start = tuple(
+                a + i * c for a, i, c in zip(region.start, cell, grid.chunks, strict=True)
+            )
+            box = Box.from_shape(start, grid.chunks)
             if self._covered.contains(box.intersect(grid.whole)):
                 continue
             place = tuple(

@@ -29,7 +29,6 @@ import shardwrite._dask as dask
 from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting, refused, value_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
-from shardwrite.format.bounds import most_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
@@ -327,7 +326,7 @@ def waiting(resources: Resources, store: Store | None, metadata: ArrayMetadata) 
     """Resources with what is known of shards that wait until a store takes them."""
     if store is None:
         return resources
-    held = store.held_nbytes(most_nbytes_of(metadata))
+    held = store.held_nbytes(metadata.most_nbytes)
     return replace(resources, held_nbytes=held, scratch=store.scratch)
 
 

@@ -44,7 +44,6 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_read
 from shardwrite.runs.session import Session
-from shardwrite.stores.base import CommitsLater
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.spool import no_spool
 
@@ -149,7 +148,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         ):
             session.directory.make_room(session.job.durability, session.driver)
             confirm(session.job.target)
-            if isinstance(session.job.target.store, CommitsLater):
+            if session.job.target.store.commits_later:
                 session.put_document()
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()

@@ -15,11 +15,10 @@ import errno
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import GraphNode, Task
@@ -35,7 +34,7 @@ from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
-from shardwrite.stores.base import HasMtime
+from shardwrite.stores.base import Store
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.write.context import GroupReport
 
@@ -126,7 +125,7 @@ class SourceWatch:
     def __init__(self, session: Session, source: ShardedArray) -> None:
         self.session, self._source = session, source
         is_listed = source.metadata.grid.n_shards <= MAX_SHARDS
-        self._is_watched = is_listed and isinstance(source.store, HasMtime)
+        self._is_watched = is_listed and source.store.has_mtime
         self._since: int | None = None
 
     def look_again(self, engine: Engine) -> int:
@@ -145,7 +144,7 @@ class SourceWatch:
         from shardwrite.read.inspection import of_objects, ranks_of_objects  # for copies
 
         ranks = ranks_of_objects(source, str(source.store.local_root))
-        times = of_objects(engine, source, ranks, _times_of)
+        times = of_objects(engine, source, ranks, _change_time_of)
         is_again = self._since is not None
         since = begun_at(session.directory.path) if self._since is None else self._since
         changed = ranks[times > since]
@@ -199,17 +198,8 @@ def _refusal(key: str, what: str) -> StoreError:
     )
 
 
-def _times_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Times at which the files of some objects were changed, in nanoseconds; 0 if one is gone."""
-    return np.fromiter(_times(array, ranks.tolist()), np.int64, len(ranks))
-
-
-def _times(array: ShardedArray, ranks: Sequence[int]) -> Iterator[int]:
-    metadata, store = array.metadata, array.store
-    if not isinstance(store, HasMtime):
-        raise TypeError("only files have times of changes")
-    for rank in ranks:
-        yield store.change_time(metadata.shard_key(unravel(rank, metadata.grid.counts)))
+def _change_time_of(store: Store, key: str) -> int:
+    return store.change_time(key)
 
 
 # ---- Computation

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
-from shardwrite.format.bounds import plain_nbytes_of
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.place.target import Target
 from shardwrite.runs.array_plan import waiting
 from shardwrite.runs.job import Job
-from shardwrite.stores.base import Capability, CommitsLater, MayLoseUpdates, Store, require
+from shardwrite.stores.base import Capability, Store, require
 
 
 def check_needs(job: Job, engine: Engine) -> None:
@@ -22,8 +21,8 @@ def check_needs(job: Job, engine: Engine) -> None:
     store.prepare()
     _check_size(job)
     grid = job.plan.metadata.grid
-    if isinstance(store, CommitsLater) and grid.n_shards:
-        store.check_key(job.plan.metadata.shard_key((0,) * grid.ndim))
+    if grid.n_shards:
+        store.check_new_key(job.plan.metadata.shard_key((0,) * grid.ndim))
     if not engine.shares_memory:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
@@ -43,7 +42,7 @@ def _check_size(job: Job) -> None:
     if job.source.is_encoded:
         return
     plan, store = job.plan, job.target.store
-    nbytes = int(plain_nbytes_of(plan.metadata) / (plan.compression_ratio or 1))
+    nbytes = int(plan.metadata.plain_nbytes / (plan.compression_ratio or 1))
     store.check_nbytes(nbytes, exists=not job.makes_array)
     held = waiting(plan.resources, store, plan.metadata)
     if held != plan.resources:
@@ -67,7 +66,7 @@ def check_unshared(target: Target) -> None:
     """
     store = target.store
     store.prepare()
-    if isinstance(store, MayLoseUpdates) and store.loses_changes:
+    if store.loses_changes:
         raise SpecError(
             f"{target.label} is in a bucket that cannot refuse a request if an object has changed "
             "meanwhile (CONDITIONAL), so an update could replace what another program has written, "

@@ -29,7 +29,7 @@ from shardwrite.place.target import resolve_place
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.job import Job
 from shardwrite.runs.source import ReadsPlaces
-from shardwrite.stores.base import CommitsLater, Store
+from shardwrite.stores.base import Store
 from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store
 
@@ -248,9 +248,8 @@ def _location(store: Store) -> tuple[str, str]:
     prefix, root = getattr(store, "prefix", "").strip("/"), store.local_root
     if root is not None:
         return "", os.path.realpath(os.path.join(root, prefix))
-    if not isinstance(store, if_loaded("shardwrite.stores.whole", "WholeStore")) or isinstance(
-        store, CommitsLater
-    ):
+    is_whole = isinstance(store, if_loaded("shardwrite.stores.whole", "WholeStore"))
+    if not is_whole or store.commits_later:
         return "?", store.token.rstrip("/")
     owner: Any = _unwrapped(store.owner)
     fs: Any = getattr(owner, "fs", None)
@@ -287,7 +286,7 @@ def _unwrapped(store: Any) -> Any:
 
 def _service(kind: str, given: Mapping[str, object]) -> str:
     """Service that has a bucket: its kind, and its address and account as far as they are given."""
-    from shardwrite.stores.bucket_kinds import given_address  # for buckets only
+    from shardwrite.stores.bucket_url import given_address  # for buckets only
 
     account = given.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     address = given_address(kind, given).rstrip("/")

@@ -54,7 +54,7 @@ from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.result import Effort, WriteResult, make_receipt, result_of
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.seams import resolve
-from shardwrite.stores.base import CommitsLater, take_n_reread
+from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
@@ -301,10 +301,8 @@ class Session:
 
     def enter(self, report: GroupReport) -> None:
         """Enter the report of a task, and remove the part files that it does not need any more."""
-        store = self.job.target.store
-        if isinstance(store, CommitsLater):
-            for changes in report.changes:
-                store.take(changes)
+        for changes in report.changes:
+            self.job.target.store.take(changes)
         for path in report.part_files:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
@@ -335,9 +333,9 @@ class Session:
     def learn(self) -> None:
         """Enter shards from this driver's journals whose reports have not arrived.
 
-        A `Staged` store lacks such shards if other processes have written them.
+        A store that `commits_later` lacks such shards if other processes have written them.
         """
-        if self.has_helpers and isinstance(self.job.target.store, CommitsLater):
+        if self.has_helpers and self.job.target.store.commits_later:
             return
         found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
@@ -503,7 +501,7 @@ class Session:
         list_before(self.directory, plan.metadata, region, self.job.durability, self.driver)
 
     def put_document(self) -> None:
-        """Put the document before the shards, as a `Staged` store asks for it.
+        """Put the document before the shards, for a store that `commits_later`.
 
         It raises what `publish_first` raises.
         """

@@ -25,7 +25,7 @@ from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Shape
 from shardwrite.seams import find
 

@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 
 from shardwrite.grid import unravel
-from shardwrite.read.census import STATES, Census, ShardState, rows_of
+from shardwrite.read.census import STATES, Census, ShardState
 from shardwrite.results import Facts, human
 from shardwrite.show.fold import (
     GAP,
@@ -66,7 +66,7 @@ def fragment(census: Census, n_cells: int = NOTEBOOK_CELLS) -> str:
             headline=headline,
             problems=problems,
             notes=[("warning", text) for text in census.warnings],
-            rows=[row for row in rows_of(census) if row[0] != "warning"],
+            rows=[row for row in census.rows if row[0] != "warning"],
             drawing=drawing,
         )
     )

@@ -41,7 +41,7 @@ from shardwrite.stores.looking import PosixReader, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
 
 if TYPE_CHECKING:
-    from shardwrite.stores.bucket_reading import Version
+    from shardwrite.stores.bucket import Version
 
 
 # ---- Files in buckets
@@ -404,11 +404,11 @@ class InsideStore(Store):
         self._found.check()
 
     def open(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open`."""
+        """See :meth:`Store.open`."""
         return self._open(key, self._found)
 
     def open_again(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open_again`; the file is opened anew."""
+        """See :meth:`Store.open_again`; the file is opened anew."""
         return self._open(key, self._found.again())
 
     def _open(self, key: str, found: _Found) -> ObjectReader | None:
@@ -422,12 +422,12 @@ class InsideStore(Store):
         return _MemberReader(key, found, member)
 
     def version(self, key: str) -> Any:
-        """See :meth:`Readable.version`; it is that of the file."""
+        """See :meth:`Store.version`; it is that of the file."""
         name = self.prefix + check_key(key)
         return None if self.contents.find(name) is None else self.file_version
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`."""
+        """See :meth:`Store.list_keys`."""
         for name in self.contents.names(self.prefix + check_prefix(prefix)):
             yield name.removeprefix(self.prefix)
 

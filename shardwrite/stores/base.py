@@ -1,9 +1,9 @@
 """Protocols that a store implements for the writer and the readers, independently of Zarr.
 
-Every store is `Readable` and `Writable`: it holds whole objects by key, of which ranges can be
-read. What only some stores can do is a `Capability`. The methods of a capability have a default
-here, which refuses, so a store that derives from these protocols implements only what it has. An
-operation asks by :func:`require` before it begins.
+Every store holds whole objects by key, of which ranges can be read. What only some stores can do is
+a `Capability`. The methods of a capability have a default here, which refuses, and all others that
+some stores need have one that does nothing. So a store that derives from these protocols implements
+only what it has. An operation asks by :func:`require` before it begins.
 
 To add a store, derive from `WholeStore` (in `whole`) if it puts each object in one call, else from
 `Store`. Then run `check_store` (in `contract`) on it.
@@ -18,11 +18,12 @@ import threading
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from shardwrite.codecs.stages import Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 
@@ -82,16 +83,8 @@ class Capability(enum.Enum):
         self.remedy = remedy
 
 
-class HasCapabilities(Protocol):
-    """A store, or something else that states its capabilities."""
-
-    @property
-    def capabilities(self) -> Collection[Capability]:
-        """What it can do."""
-
-
 def require(
-    store: HasCapabilities,
+    store: Store,
     capability: Capability,
     *,
     field: str,
@@ -187,6 +180,12 @@ def _refusal(thing: object, capability: Capability, key: str = "") -> StoreError
     return StoreError(message, key=key, errno=errno.EOPNOTSUPP)
 
 
+def changed_meanwhile(key: str) -> StoreError:
+    """The error that an object is not the version any more that was read."""
+    message = f"{key!r} was changed by another writer meanwhile"
+    return StoreError(message, key=key, errno=errno.ESTALE)
+
+
 # ---- Protocols of objects and stores
 
 
@@ -199,7 +198,7 @@ class ObjectReader(Protocol):
 
     nbytes: int
     version: Any
-    """Equals :meth:`Readable.version` of the key until the object is replaced or modified."""
+    """Equals :meth:`Store.version` of the key until the object is replaced or modified."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read exactly `nbytes` bytes from byte `offset` on.
@@ -210,17 +209,13 @@ class ObjectReader(Protocol):
             If the object ends too early or cannot be read.
         """
 
+    def has_other_names(self) -> bool:
+        """Whether it is a file with hard links, so that a change would show at all its names."""
+        return False
+
     def __enter__(self) -> ObjectReader: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
-
-
-@runtime_checkable
-class Linkable(Protocol):
-    """An open file, which may have several names (hard links)."""
-
-    def has_other_names(self) -> bool:
-        """Whether the file has more names than one, so that a change would show at all of them."""
 
 
 class ObjectWriter(Protocol):
@@ -266,10 +261,8 @@ class ObjectWriter(Protocol):
         """Append bytes of an object of the same store, not through this process (`COPY`)."""
         raise _refusal(self, Capability.COPY)
 
-
-@runtime_checkable
-class Protectable(Protocol):
-    """A writer whose object can be protected from programs that open it for writing."""
+    has_permissions: bool = False
+    """Whether programs can be kept from writing to the object, by `protect`."""
 
     def protect(self, is_protected: bool | None) -> None:
         """Say who may write to the object, where objects have permissions.
@@ -280,55 +273,14 @@ class Protectable(Protocol):
             True publishes the object without permission to write, and False with that of its owner.
             None leaves that to the object that it replaces.
         """
-
-
-@runtime_checkable
-class Overlapping(Protocol):
-    """A transaction that can finish an object while the task goes on.
-
-    Stores have it that answer late, because a network lies between.
-    """
-
-    def overlap(self, n_at_once: int) -> None:
-        """Let `finish` return before an object is visible, for so many objects at a time.
-
-        An object that cannot be finished is then an error of a later `finish`, or of the end of the
-        ``with`` block.
-        """
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """A transaction that wants to know how large its objects may be."""
-
-    def expect_nbytes(self, most_nbytes: int) -> None:
-        """Say how large the largest object may become, in bytes."""
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A writer whose object may have metadata, beside its bytes."""
+        return
 
     def describe(self, name: str, value: str) -> None:
         """Give the object an entry of metadata, where objects of the store have such.
 
         Metadata are hints for people: nothing relies on them.
         """
-
-
-@runtime_checkable
-class MayLoseUpdates(Protocol):
-    """A store in which an update may replace, without an error, what others have just written."""
-
-    @property
-    def loses_changes(self) -> bool:
-        """Whether that is so.
-
-        It is in buckets without conditions (`CONDITIONAL`), unless `exclusively` was called.
-        """
-
-    def exclusively(self) -> Any:
-        """The store as one that nobody else writes to meanwhile, as the user has promised."""
+        return
 
 
 class Transaction(Protocol):
@@ -356,48 +308,25 @@ class Transaction(Protocol):
             A store of files also refuses if the directory of the run is gone.
         """
 
+    def overlap(self, n_at_once: int) -> None:
+        """Let `finish` return before an object is visible, for so many objects at a time.
+
+        An object that cannot be finished is then an error of a later `finish`, or of the end of the
+        ``with`` block. Only stores that answer late, because a network lies between, do so.
+        """
+        return
+
+    def expect_nbytes(self, most_nbytes: int) -> None:
+        """Say how large the largest object may become, in bytes."""
+        return
+
+    def changes(self) -> Any:
+        """What was changed in another process, for :meth:`Store.take`; None if nothing waits."""
+        return None
+
     def __enter__(self) -> Transaction: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
-
-
-@runtime_checkable
-class HasMtime(Protocol):
-    """A store of files, whose file system notes when each of them was changed."""
-
-    def change_time(self, key: str) -> int:
-        """Time at which a file was changed, replaced or renamed, in nanoseconds; 0 if it is gone.
-
-        Programs cannot set it, as those do that copy files with their times.
-        """
-
-
-@runtime_checkable
-class CommitsLater(Protocol):
-    """A store whose objects nobody sees before a commit, which is made after the runs.
-
-    The document of an array is put before its shards, and other processes hand their changes over.
-    """
-
-    def check_key(self, key: str) -> None:
-        """Verify before a run that a shard can have such a key.
-
-        Raises
-        ------
-        SpecError
-            If it cannot.
-        """
-
-    def take(self, changes: Any) -> None:
-        """Take over what a task in another process has changed; see :class:`ReturnsChanges`."""
-
-
-@runtime_checkable
-class ReturnsChanges(Protocol):
-    """A transaction in another process than that of the commit of a `Staged` store."""
-
-    def changes(self) -> Any:
-        """What was changed, for :meth:`Staged.take`."""
 
 
 class ObjectEditor(Protocol):
@@ -450,10 +379,22 @@ class CopyLimits:
 
 
 @runtime_checkable
-class Readable(Protocol):
-    """Objects that can be read by key. Keys are relative paths of plain names (`check_key`)."""
+class Store(Protocol):
+    """Objects by key, with the methods of all capabilities; with `SHARED`, it can be pickled.
+
+    Keys are relative paths of plain names (`check_key`).
+    """
 
     capabilities: frozenset[Capability]
+
+    has_mtime: bool = False
+    """Whether objects are files, whose file system notes when each of them was changed."""
+
+    commits_later: bool = False
+    """Whether nobody sees the objects before a commit, which is made after the runs.
+
+    The document of an array is put before its shards, and other processes hand their changes over.
+    """
 
     def open(self, key: str) -> ObjectReader | None:
         """Open an object for reading; None if it is missing."""
@@ -492,10 +433,12 @@ class Readable(Protocol):
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Keys of all visible objects below `prefix`, which is empty or ends in a slash."""
 
+    def change_time(self, key: str) -> int:
+        """Time at which a file was changed, replaced or renamed, in nanoseconds; 0 if it is gone.
 
-@runtime_checkable
-class Writable(Protocol):
-    """Objects that can be written and removed by key."""
+        Programs cannot set it, as those do that copy files with their times.
+        """
+        raise TypeError(f"{self!r} has no files, of which {key!r} would be one")
 
     def transaction(
         self,
@@ -526,10 +469,31 @@ class Writable(Protocol):
             hold then.
         """
 
+    @property
+    def loses_changes(self) -> bool:
+        """Whether an update may replace, without an error, what others have just written.
 
-@runtime_checkable
-class Store(Readable, Writable, Protocol):
-    """A store, with the methods of all capabilities; with `SHARED`, it can be pickled."""
+        It may in buckets without conditions (`CONDITIONAL`), unless `exclusively` was called.
+        """
+        return False
+
+    def exclusively(self) -> Store:
+        """The store as one that nobody else writes to meanwhile, as the user has promised."""
+        return self
+
+    def check_new_key(self, key: str) -> None:
+        """Verify before a run that a shard can have such a key.
+
+        Raises
+        ------
+        SpecError
+            If it cannot.
+        """
+        return
+
+    def take(self, changes: Any) -> None:
+        """Take over what a task in another process has changed; see :meth:`Transaction.changes`."""
+        raise TypeError(f"{self!r} takes no changes: {changes!r}")
 
     @property
     def is_in_memory(self) -> bool:
@@ -578,7 +542,7 @@ class Store(Readable, Writable, Protocol):
         Parameters
         ----------
         most_nbytes : int
-            See :class:`Bounded`.
+            See :meth:`Transaction.expect_nbytes`.
         """
         return 0
 
@@ -600,7 +564,7 @@ class Store(Readable, Writable, Protocol):
         Parameters
         ----------
         most_nbytes : int
-            See :class:`Bounded`.
+            See :meth:`Transaction.expect_nbytes`.
         exists : bool
             Whether they are shards of an array that exists, so that their shape is given.
 
@@ -687,6 +651,35 @@ class Store(Readable, Writable, Protocol):
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove the temporary of one attempt at an object, and return whether there was one."""
         return False
+
+
+COPIED_NBYTES = 4 * 2**20
+"""Bytes that `copy_bytes` has in memory at a time."""
+
+
+def open_there(store: Store, key: str) -> ObjectReader:
+    """Open an object that must be there."""
+    reader = store.open(key)
+    if reader is None:
+        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+    return reader
+
+
+def copy_bytes(
+    reader: Ranges,
+    writer: ObjectWriter,
+    nbytes: int,
+    offset: int = 0,
+    *,
+    piece_nbytes: int = COPIED_NBYTES,
+) -> None:
+    """Append `nbytes` bytes of one object, from `offset` on, to another, through this process.
+
+    The objects may lie in different stores.
+    """
+    end = offset + nbytes
+    for start in range(offset, end, piece_nbytes):
+        writer.write([reader.read(start, min(piece_nbytes, end - start))])
 
 
 # ---- Reads that were made again, because the bytes of the first cannot have been right

@@ -10,6 +10,12 @@ has no conditions for that. The last request would replace whatever stands there
 *Errors.* The texts of obstore hold addresses and answers of the service, and those may hold
 signatures and keys. So only the code and the message of an answer are taken over.
 
+*Reading.* The first request for an object takes its last bytes. The answer says how large it is and
+which version, and the bytes hold the index of a shard, so one more request reads an inner chunk.
+Azure cannot be asked for last bytes. There, the first request takes the first bytes, which are all
+of a small object, and the second one the last bytes. All later requests ask for the same version:
+what was replaced meanwhile is an error.
+
 *Requests.* obstore makes most requests again by itself. It does not do so if a connection breaks,
 or an answer is late, and the request has a condition, as nearly all puts have: it may have been
 done. Here it is made again. If it had been done, the service refuses the second one, and the caller
@@ -28,20 +34,27 @@ import os
 import random
 import re
 import tempfile
+import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from shardwrite.config.table import VIA, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.base import Capability, ObjectReader, check_key, require
-from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
-from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version, version_from
-from shardwrite.stores.files import COPIED_NBYTES
+from shardwrite.stores.base import (
+    COPIED_NBYTES,
+    Capability,
+    ObjectReader,
+    changed_meanwhile,
+    check_key,
+    require,
+)
+from shardwrite.stores.bucket_url import CONDITIONS, KINDS, NOTHING, Probed, given_address
 from shardwrite.stores.looking import as_store_error, pwrite_all, writev_all
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTransaction, WholeWriter
@@ -77,13 +90,9 @@ _NAMES = re.compile(
 class _Trouble:
     """A kind of trouble: how it is recognised, and what it means."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     number: int
     meaning: str
-
-
-def _trouble(pattern: str, number: int, meaning: str) -> _Trouble:
-    return _Trouble(re.compile(pattern), number, meaning)
 
 
 _KEYS = {
@@ -104,74 +113,74 @@ _NONE_FOUND = (
 )
 
 _TROUBLES = (
-    _trouble(
+    _Trouble(
         "|".join(_MISSING),
         errno.ENXIO,
         "the bucket does not exist there. Make it, or correct its name. If the service has an "
         "address of its own, set {address}",
     ),
-    _trouble(
+    _Trouble(
         r"RequestTimeTooSkewed",
         errno.EACCES,
         "the clock of this machine is wrong by many minutes. Set it",
     ),
-    _trouble(
+    _Trouble(
         r"ExpiredToken|TokenRefreshRequired|InvalidToken",
         errno.EACCES,
         "the session token has expired or is not valid. Renew AWS_SESSION_TOKEN and the keys that "
         "belong to it",
     ),
-    _trouble(
+    _Trouble(
         r"without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
         r"|incorrectly configured region",
         errno.ENXIO,
         "the bucket lies in another region. Set AWS_REGION, or region in storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"token request|metadata endpoint|instance metadata|CredentialsError|IMDS",
         errno.EACCES,
         _NONE_FOUND,
     ),
-    _trouble(
+    _Trouble(
         r"InvalidBucketName|InvalidResourceName",
         errno.EINVAL,
         "no bucket can have that name. It has 3 to 63 lowercase letters, digits, dots and hyphens",
     ),
-    _trouble(
+    _Trouble(
         r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate"
         r"|\b401\b",
         errno.EACCES,
         "the service does not know the keys. Set {keys}, or storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"\b403\b|AccessDenied",
         errno.EACCES,
         "the keys have no right to do that. They need the rights to read, list, write and delete "
         "objects. Set {keys}, or storage_options",
     ),
-    _trouble(
+    _Trouble(
         r"EntityTooLarge",
         errno.EFBIG,
         "the object is too large for one request. Give smaller shards",
     ),
-    _trouble(
+    _Trouble(
         r"credential",
         errno.EACCES,
         _NONE_FOUND,
     ),
-    _trouble(
+    _Trouble(
         r"Connect\b|ConnectError|dns error|connection refused|builder error",
         errno.EIO,
         "the service cannot be reached. Check the network, and {address}",
     ),
     # Every text of obstore names its retry_timeout, too.
-    _trouble(
+    _Trouble(
         r"(?<!retry_)[Tt]imed? ?[Oo]ut",
         errno.ETIMEDOUT,
         "the service did not answer in time. If large shards take longer, set timeout among the "
         "client_options in storage_options, such as 3600s",
     ),
-    _trouble(
+    _Trouble(
         r"\b(429|50[0234])\b|SlowDown",
         errno.EIO,
         "the service is overloaded or out of order, and several attempts were made",
@@ -185,17 +194,17 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
     - `where`: URL of the store, without credentials.
     """
     text = _without_names(error)
-    told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
-    if (given := _PROVIDER.search(text)) is not None:
-        return StoreError(f"{told}: {given[0].strip()}", key=name, errno=errno.EACCES)
+    problem = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
+    if (provider := _PROVIDER.search(text)) is not None:
+        return StoreError(f"{problem}: {provider[0].strip()}", key=name, errno=errno.EACCES)
     for trouble in _TROUBLES:
-        if trouble.pattern.search(text):
+        if re.search(trouble.pattern, text):
             kind = where.partition(":")[0]
             kind = kind if kind in _KEYS else "s3"
             meaning = trouble.meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
-            message = f"{told}: {meaning} ({_answer(error, text)})"
+            message = f"{problem}: {meaning} ({_answer(error, text)})"
             return StoreError(message, key=name, errno=trouble.number)
-    return StoreError(f"{told}: {_answer(error, text)}", key=name, errno=errno.EIO)
+    return StoreError(f"{problem}: {_answer(error, text)}", key=name, errno=errno.EIO)
 
 
 def is_missing_bucket(error: BaseException) -> bool:
@@ -229,8 +238,8 @@ def _without_names(error: BaseException) -> str:
 
 def _answer(error: BaseException, text: str) -> str:
     """What the service or the network said, without addresses and keys."""
-    found = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
-    parts = [match[1].strip() for match in found if match is not None]
+    matches = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
+    parts = [match[1].strip() for match in matches if match is not None]
     if not parts and (match := _TRANSPORT.search(text)) is not None:
         parts = [match[1].strip()]
     return ", ".join([type(error).__name__, *parts])
@@ -294,15 +303,161 @@ def check_process() -> None:
     if not _used_in:
         _used_in.append(os.getpid())
     elif _used_in[0] != os.getpid():
-        _refuse_fork()
+        raise StoreError(
+            "a process that was forked cannot use the connections to a bucket of its parent; start "
+            'processes with "spawn", as dask does',
+            errno=errno.ENOTSUP,
+        )
 
 
-def _refuse_fork() -> NoReturn:
-    raise StoreError(
-        "a process that was forked cannot use the connections to a bucket of its parent; start "
-        'processes with "spawn", as dask does',
-        errno=errno.ENOTSUP,
-    )
+# ---- Reading of objects by ranges
+
+
+_FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
+_KEPT_NBYTES = 2**26
+Version = tuple[int, str | None, str | None]
+"""Size of an object in bytes, its ETag, and the version or generation that its service names."""
+
+
+def version_from(facts: Any) -> Version:
+    """Version of an object, from what obstore tells of it."""
+    tag, version = facts["e_tag"], facts["version"]
+    return int(facts["size"]), tag, version if tag or version else str(facts["last_modified"])
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one request has told of an object."""
+
+    version: Version  # size, ETag and version
+    tail: Any = b""  # the last bytes of the object
+
+
+class Tails:
+    """How many bytes are read from the ends of objects; in a store that is only read, these bytes.
+
+    - `keeps`: whether the last bytes of objects are kept, up to 64 MiB in all.
+    """
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self.nbytes = _FIRST_TAIL_NBYTES
+        self.keeps = keeps
+        self._kept: OrderedDict[str, Seen] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _tails, (self.keeps,)
+
+    def wanted(self, nbytes: int) -> None:
+        """Note that a reader needed the last `nbytes` bytes, so that the next object gives them."""
+        self.nbytes = max(self.nbytes, min(nbytes, _MOST_TAIL_NBYTES))
+
+    def find(self, name: str) -> Seen | None:
+        """What is kept of an object."""
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+            return self._kept.get(name)
+
+    def keep(self, name: str, seen: Seen) -> None:
+        """Keep what was seen of an object, and forget what was not used for the longest time."""
+        if not self.keeps:
+            return
+        with self._lock:
+            self._drop(name)
+            self._kept[name] = seen
+            self._total += len(seen.tail)
+            while self._total > _KEPT_NBYTES:
+                self._drop(next(iter(self._kept)))
+
+    def forget(self, name: str) -> None:
+        """Forget an object, which has changed."""
+        with self._lock:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        dropped = self._kept.pop(name, None)
+        if dropped is not None:
+            self._total -= len(dropped.tail)
+
+
+def _tails(keeps: bool) -> Tails:
+    return Tails(keeps=keeps)
+
+
+Get = Callable[[str, int, int, Version], bytes | None]
+"""Reads a range of one version of an object; None if that version is not there any more."""
+Look = Callable[[str], Version | None]
+"""Asks for the version of an object; None if it is missing."""
+
+
+class BucketReader(ObjectReader):
+    """An object of which ranges are read as they are asked for.
+
+    - `is_kept`: whether that was kept from earlier. Then the service is asked at least once, at the
+      latest when the reader is closed, whether the object is still the same.
+    """
+
+    def __init__(
+        self, name: str, seen: Seen, tails: Tails, get: Get, look: Look, *, is_kept: bool = False
+    ) -> None:
+        self._name, self._seen, self._tails = name, seen, tails
+        self._get, self._look = get, look
+        self._is_asked = not is_kept
+        self.version = seen.version
+        self.nbytes = seen.version[0]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectReader.read`."""
+        tail = self._seen.tail  # which another thread may replace
+        end, start = offset + nbytes, self.nbytes - len(tail)
+        if end > self.nbytes:
+            message = f"{self._name!r} ends at byte {self.nbytes}"
+            raise StoreError(message, key=self._name, errno=errno.EIO)
+        if offset >= start or not nbytes:
+            return bytes(memoryview(tail)[offset - start : end - start])
+        if end == self.nbytes and offset and nbytes <= _MOST_TAIL_NBYTES:
+            return self._ending(nbytes)
+        return self._asked(offset, end)
+
+    def _ending(self, nbytes: int) -> bytes:
+        """The last bytes, of which more are read and kept if the next reader may want them."""
+        self._tails.wanted(nbytes)
+        tail = self._asked(max(0, self.nbytes - self._tails.nbytes), self.nbytes)
+        self._seen = Seen(self.version, tail)
+        if len(tail) < self.nbytes:
+            self._tails.keep(self._name, self._seen)
+        return tail[len(tail) - nbytes :]
+
+    def _asked(self, start: int, end: int) -> bytes:
+        """A range, as the service gives it."""
+        data = self._get(self._name, start, end, self.version)
+        if data is None:
+            raise self._changed()
+        self._is_asked = True
+        if len(data) != end - start:
+            message = f"{len(data)} of {end - start} bytes of {self._name!r} were answered"
+            raise StoreError(message, key=self._name, errno=errno.EIO)
+        return data
+
+    def _changed(self) -> StoreError:
+        """The error for another version, after what was kept is forgotten."""
+        self._tails.forget(self._name)
+        return StoreError(
+            f"{self._name!r} was replaced or removed while it was read",
+            key=self._name,
+            errno=errno.ESTALE,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._is_asked and not any(exc_info):
+            self._is_asked = True
+            if self._look(self._name) != self.version:
+                raise self._changed()
 
 
 # ---- Scratch: objects that wait on the disk of this machine until they are put
@@ -319,8 +474,8 @@ class Room:
 def room_in(directory: str) -> Room:
     """Look whether files can be made in a directory, and how much room there is."""
     with as_store_error(directory, "cannot write to"), _file_in(directory) as file:
-        found = os.fstatvfs(file.fileno())
-        return Room(os.fstat(file.fileno()).st_dev, found.f_bavail * found.f_frsize)
+        facts = os.fstatvfs(file.fileno())
+        return Room(os.fstat(file.fileno()).st_dev, facts.f_bavail * facts.f_frsize)
 
 
 class ScratchWriter(WholeWriter):
@@ -347,8 +502,8 @@ class ScratchWriter(WholeWriter):
     def write(self, buffers: Sequence[Any]) -> int:
         """See :meth:`ObjectWriter.write`."""
         fd = self._fd()
-        given = [memoryview(buffer) for buffer in buffers]
-        views = [view.cast("B") for view in given if view.nbytes]
+        parts = [memoryview(buffer) for buffer in buffers]
+        views = [view.cast("B") for view in parts if view.nbytes]
         with self._storing():
             n_written = writev_all(fd, views)
         self._nbytes += n_written
@@ -391,7 +546,7 @@ class ScratchWriter(WholeWriter):
 def _file_in(directory: str) -> Any:
     """A new file that has no name, or loses it at once where the file system wants one."""
     where = _expanded(directory)
-    return cast("Any", tempfile.TemporaryFile(dir=where, prefix="shardwrite-", buffering=0))
+    return tempfile.TemporaryFile(dir=where, prefix="shardwrite-", buffering=0)
 
 
 def _expanded(directory: str) -> str:
@@ -446,7 +601,7 @@ class BucketStore(WholeStore):
 
     @property
     def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
-        """See :attr:`Readable.capabilities`."""
+        """See :attr:`Store.capabilities`."""
         return WholeStore.capabilities | self._kind.can | self._probed.can
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -508,12 +663,12 @@ class BucketStore(WholeStore):
         """See :attr:`Store.token`."""
         if self.is_in_memory:
             return super().token
-        given = dict(self._given)
+        options = dict(self._given)
         if self._endpoint:
-            given[self._kind.address] = self._endpoint
+            options[self._kind.address] = self._endpoint
         if self._kind.scheme == "az" and (account := os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")):
-            given.setdefault("account_name", account)
-        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+            options.setdefault("account_name", account)
+        where = [f"{key}={options[key]}" for key in _LOCATIONS if key in options]
         path = self.local_root or self._prefix
         return f"{' '.join([type(self._obstore).__qualname__, *where, str(path)])}/{self.prefix}"
 
@@ -531,21 +686,21 @@ class BucketStore(WholeStore):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`MayLoseUpdates`; known after :meth:`prepare`."""
+        """See :attr:`Store.loses_changes`; known after :meth:`prepare`."""
         is_safe = Capability.CONDITIONAL in self.capabilities
         return self.is_remote and not is_safe and not self.is_exclusive
 
     def via(self, directory: str) -> BucketStore:
         """The store as one whose shards wait in a directory until they are put."""
-        made = self.at("")
-        made._via = directory  # noqa: SLF001 (of this class)
-        return made
+        store = self.at("")
+        store._via = directory  # noqa: SLF001 (of this class)
+        return store
 
     def described(self, metadata: Mapping[str, str]) -> BucketStore:
         """See :meth:`WholeStore.described`."""
-        made = self.at("")
-        made._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
-        return made
+        store = self.at("")
+        store._metadata = self._kind.metadata(metadata)  # noqa: SLF001 (of this class)
+        return store
 
     def whole(self) -> tuple[WholeStore, str]:
         """See :meth:`Store.whole`; the bucket, with the options and keys of this store."""
@@ -581,14 +736,11 @@ class BucketStore(WholeStore):
         if self._probed.is_done or self.is_in_memory or self._kind.scheme == "file":
             return
         for _ in range(_MOST_PROBES):
-            if self._probe(self._probe_name()):
+            if self._probe(f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"):
                 break
         for left in list(self._listed(f"{self.prefix}{_PROBES}")):
             self.remove_object(left)
         self._probed.is_done = True
-
-    def _probe_name(self) -> str:
-        return f"{self.prefix}{_PROBES}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
 
     def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """See :meth:`Store.check_nbytes`."""
@@ -670,7 +822,7 @@ class BucketStore(WholeStore):
         return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
 
     def open_again(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open_again`; the service is asked for every byte."""
+        """See :meth:`Store.open_again`; the service is asked for every byte."""
         self._tails.forget(self.prefix + check_key(key))
         return self.open(key)
 
@@ -678,11 +830,11 @@ class BucketStore(WholeStore):
         """See :meth:`WholeStore.version_of_object`."""
         import obstore
 
-        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if found is None else version_from(found)
+        facts = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if facts is None else version_from(facts)
 
     def size(self, key: str) -> int | None:
-        """See :meth:`Readable.size`."""
+        """See :meth:`Store.size`."""
         version = self.version(key)
         return None if version is None else int(version[0])
 
@@ -694,8 +846,8 @@ class BucketStore(WholeStore):
         import obstore
 
         name = self.prefix + check_key(key)
-        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if found is None else float(found["last_modified"].timestamp())
+        facts = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if facts is None else float(facts["last_modified"].timestamp())
 
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""
@@ -708,9 +860,7 @@ class BucketStore(WholeStore):
     def replace_object(self, name: str, data: bytearray | bytes, version: Any) -> None:
         """See :meth:`WholeStore.replace_object`."""
         if not self._put_if(name, data, version):
-            raise StoreError(
-                f"{name!r} was changed by another writer meanwhile", key=name, errno=errno.ESTALE
-            )
+            raise changed_meanwhile(name)
 
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`."""
@@ -739,9 +889,9 @@ class BucketStore(WholeStore):
 
         check_process()
         try:
-            for found in obstore.list(self._obstore, prefix=prefix or None):
-                for one in found:
-                    path = str(one["path"])
+            for page in obstore.list(self._obstore, prefix=prefix or None):
+                for facts in page:
+                    path = str(facts["path"])
                     if path and path.startswith(prefix):  # a console marks a folder by an empty key
                         yield path
         except FileNotFoundError as error:
@@ -773,8 +923,8 @@ class BucketStore(WholeStore):
         wanted: Any = {"range": suffix if self._kind.has_suffixes else (0, _SMALL_NBYTES)}
 
         def see() -> Seen:
-            found = obstore.get(self._obstore, name, options=wanted)
-            version, data = version_from(found.meta), found.bytes()
+            answer = obstore.get(self._obstore, name, options=wanted)
+            version, data = version_from(answer.meta), answer.bytes()
             is_end = self._kind.has_suffixes or len(data) == version[0]
             return Seen(version, data) if is_end else Seen(version)
 
@@ -788,7 +938,7 @@ class BucketStore(WholeStore):
             return Seen(version)
 
     def _get(self, name: str, start: int, end: int, version: Version) -> bytes | None:
-        """See :data:`bucket_reading.Get`."""
+        """See :data:`Get`."""
         import obstore
         from obstore.exceptions import PreconditionError
 
@@ -796,12 +946,12 @@ class BucketStore(WholeStore):
 
         def get() -> tuple[bytes, Version] | None:
             try:
-                found = obstore.get(self._obstore, name, options=options)
+                response = obstore.get(self._obstore, name, options=options)
             except PreconditionError:
                 if not version[1]:
                     raise
                 return None
-            return bytes(found.bytes()), version_from(found.meta)
+            return bytes(response.bytes()), version_from(response.meta)
 
         answer = self._asked("read", name, get)
         return None if answer is None or answer[1] != version else answer[0]
@@ -887,7 +1037,7 @@ def _rebuild(
     via: str | None,
     is_exclusive: bool,
 ) -> BucketStore:
-    made = BucketStore(store).at(prefix.removesuffix("/"))
-    made.is_exclusive = is_exclusive
-    made._tails, made._probed, made._via = tails, probed, via  # noqa: SLF001 (of this class)
-    return made
+    rebuilt = BucketStore(store).at(prefix.removesuffix("/"))
+    rebuilt.is_exclusive = is_exclusive
+    rebuilt._tails, rebuilt._probed, rebuilt._via = tails, probed, via  # noqa: SLF001 (of this class)
+    return rebuilt

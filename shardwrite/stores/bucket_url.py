@@ -1,4 +1,4 @@
-"""Opening of a bucket by its URL, with options of obstore.
+"""Kinds of buckets, and opening of one by its URL, with options of obstore.
 
 What the options leave out, obstore reads from the environment of each process: for S3
 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on. The options travel with the tasks of a run.
@@ -16,21 +16,118 @@ import errno
 import importlib
 import inspect
 import operator
+import os
 import re
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.base import Capability
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
     from shardwrite.stores.bucket import BucketStore
+
+# ---- Kinds of stores of obstore, and what each of them can do
+
+
+CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
+"""What a service can do that knows conditions on requests."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""No metadata."""
+_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of store of obstore."""
+
+    scheme: str  # scheme of its URLs, and the option that names the bucket
+    container: str
+    can: frozenset[Capability]  # what it can do
+    # Whether the last bytes of an object can be read without knowing its size
+    has_suffixes: bool = True
+    most_nbytes: int = 2**63  # bytes that one request can put
+    address: str = ""  # option that names another address of the service; empty if there is none
+    # Environment variables for the address; the first one that is set counts
+    variables: tuple[str, ...] = ()
+    joint: str = "-"  # what joins the words in names of metadata; empty if objects have none
+
+    def metadata(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Metadata in names that the service takes, or none if objects have none.
+
+        Examples
+        --------
+        >>> KINDS["S3Store"].metadata({"run": "abc"}), KINDS["LocalStore"].metadata({"run": "abc"})
+        ({'shardwrite-run': 'abc'}, {})
+        """
+        names = {f"shardwrite-{name}".replace("-", self.joint): given[name] for name in given}
+        return names if self.joint else {}
+
+
+KINDS = {
+    "S3Store": Kind(
+        "s3",
+        "bucket",
+        _BUCKET,
+        most_nbytes=5 * 2**30,
+        address="endpoint",
+        variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    ),
+    "GCSStore": Kind(
+        "gs",
+        "bucket",
+        _BUCKET | CONDITIONS,
+        most_nbytes=5 * 2**40,
+        address="base_url",
+        variables=("GOOGLE_BASE_URL",),
+    ),
+    "AzureStore": Kind(
+        "az",
+        "container_name",
+        _BUCKET | CONDITIONS,
+        has_suffixes=False,
+        most_nbytes=5000 * 2**20,
+        address="endpoint",
+        variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        joint="_",
+    ),
+    "LocalStore": Kind(
+        "file",
+        "",
+        frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
+        joint="",
+    ),
+    "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
+}
+
+
+@dataclass(slots=True)
+class Probed:
+    """What was found out about a service by trying it; the same for all parts of a store."""
+
+    can: frozenset[Capability] = frozenset()  # what the service can do
+    is_done: bool = False  # whether it was tried
+
+
+def is_bucket(given: object) -> bool:
+    """Whether a value is a store of obstore that `BucketStore` knows."""
+    kind = type(given)
+    return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in KINDS
+
+
+def given_address(kind: str, options: Mapping[str, Any]) -> str:
+    """Address of a service, from an option or the environment; empty if neither names it."""
+    service = KINDS[kind]
+    named = (os.environ.get(name, "") for name in service.variables)
+    return str(options.get(service.address) or next(filter(None, named), ""))
 
 
 # ---- Credentials by a function of the user
@@ -96,17 +193,17 @@ class Credentials:
     def function(self) -> Callable[[], Any]:
         """The function, which is imported when it is first needed."""
         if self._found is None:
-            found = _imported(self._given) if isinstance(self._given, str) else self._given
-            if isinstance(found, type):
-                found = self._guarded(found)
-            call = getattr(found, "__call__", found)  # noqa: B004 (which may be a coroutine function)
-            if not callable(found):
+            function = _imported(self._given) if isinstance(self._given, str) else self._given
+            if isinstance(function, type):
+                function = self._guarded(function)
+            call = getattr(function, "__call__", function)  # noqa: B004 (which may be a coroutine function)
+            if not callable(function):
                 raise _refused_credentials("is no function", self.name)
-            if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(call):
+            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
                 raise _refused_credentials(
                     "is asynchronous, and requests wait for it in threads", self.name
                 )
-            self._found = found
+            self._found = function
         return self._found
 
     def __call__(self) -> dict[str, object]:
@@ -115,10 +212,10 @@ class Credentials:
             now = _now()
             if self._kept is None or (self._renew_at is not None and now >= self._renew_at):
                 self._kept, self._renew_at = None, None
-                found = self._checked(self._guarded(self.function), now)
-                if isinstance(until := found["expires_at"], datetime):
+                fresh = self._checked(self._guarded(self.function), now)
+                if isinstance(until := fresh["expires_at"], datetime):
                     self._renew_at = until - min(_AHEAD, (until - now) / 2)
-                self._kept = found
+                self._kept = fresh
             return dict(self._kept)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -135,15 +232,15 @@ class Credentials:
         if not any(names <= given.keys() for names in needed):
             names = " or ".join(" and ".join(sorted(names)) for names in needed)
             raise self._failed(f"does not give {names}")
-        found: dict[str, object] = {"expires_at": None, **given}
-        until = found["expires_at"]
+        credentials: dict[str, object] = {"expires_at": None, **given}
+        until = credentials["expires_at"]
         if until is None:
-            return found
+            return credentials
         if not isinstance(until, datetime) or until.tzinfo is None:
             raise self._failed("gives an expires_at that is no time with a time zone")
         if until <= now:
             raise self._failed("gives credentials that have expired already")
-        return found
+        return credentials
 
     def _failed(self, what: str) -> StoreError:
         return StoreError(f"credential_provider={self.name} {what}", errno=errno.EACCES)
@@ -164,12 +261,12 @@ def credentials_from(given: Any, kind: str) -> Credentials:
         raise _refused_credentials("is no function", type(given).__name__)
     with _providers_lock:
         try:
-            found = _shared.get((given, kind))
+            credentials = _shared.get((given, kind))
         except TypeError:  # it cannot be a key
             return Credentials(given, kind)
-        if found is None:
-            found = _shared[given, kind] = Credentials(given, kind)
-        return found
+        if credentials is None:
+            credentials = _shared[given, kind] = Credentials(given, kind)
+        return credentials
 
 
 def _imported(name: str) -> Any:
@@ -179,9 +276,9 @@ def _imported(name: str) -> Any:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # noqa: BLE001 (whatever it is, it is told by its kind)
         # What a module raises may hold anything.
-        why = str(error) if isinstance(error, ImportError | AttributeError) else "it fails"
+        reason = str(error) if isinstance(error, ImportError | AttributeError) else "it fails"
         raise _refused_credentials(
-            f"cannot be imported: {type(error).__name__}: {why}", name
+            f"cannot be imported: {type(error).__name__}: {reason}", name
         ) from None
 
 
@@ -248,15 +345,15 @@ def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) 
       ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
       last one may also be the name of a function. The words of fsspec are known, too.
     """
-    from shardwrite.stores.bucket import BucketStore  # not for `is_bucket_url`
+    from shardwrite.stores.bucket import BucketStore  # which imports this module
 
     address = _parsed(url)
-    given = _translated(options)
-    store = BucketStore(_client(address, given, _RETRIES, _CLIENT), is_read=is_read)
+    config = _translated(options)
+    store = BucketStore(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
     with _lock:
         is_new = store.token not in _reached
     if is_new:
-        store.check_reachable(_client(address, given, _FEW_RETRIES, _IMPATIENT))
+        store.check_reachable(_client(address, config, _FEW_RETRIES, _IMPATIENT))
         with _lock:
             _reached.add(store.token)
     return store
@@ -282,8 +379,8 @@ def _parsed(url: str) -> _Address:
         remedy = "give it as text, such as 's3://bucket/x.zarr'; a path object loses a slash"
         raise SpecError("not the URL of a bucket", field="store", value=url, remedy=remedy)
     kind, bucket, prefix, account = BUCKET_KINDS[match[1].lower()], match[3], match[4], ""
-    if kind == "AzureStore" and (found := _ACCOUNT.fullmatch(bucket)) is not None:
-        bucket, account = found[1], found[2]
+    if kind == "AzureStore" and (names := _ACCOUNT.fullmatch(bucket)) is not None:
+        bucket, account = names[1], names[2]
     if "@" in bucket or ":" in bucket:
         raise SpecError(
             "holds credentials, which would be seen in messages and logs",
@@ -329,8 +426,6 @@ def _client(
     client: Mapping[str, Any],
 ) -> Any:
     """A store of obstore."""
-    from shardwrite.stores.bucket_kinds import given_address  # not for `is_bucket_url`
-
     try:
         import obstore.store
         from obstore.exceptions import BaseError
@@ -349,14 +444,13 @@ def _client(
         "client_options": {**client, **_mapping(config, "client_options")},
     }
     if (provider := config.pop("credential_provider", None)) is not None:
-        # not for `is_bucket_url`
-
         credentials = credentials_from(provider, address.kind)
         _ = credentials.function  # which is refused here, if it cannot be imported
         rest["credential_provider"] = credentials
     if given_address(address.kind, config).lower().startswith("http://"):
         rest["client_options"].setdefault("allow_http", True)
-    config = {name: _as_text(value) for name, value in config.items()}
+    flags = {name: value for name, value in config.items() if isinstance(value, bool)}
+    config |= {name: str(value).lower() for name, value in flags.items()}
     try:
         make = getattr(obstore.store, address.kind)
         return make(address.bucket, prefix=address.prefix or None, config=config, **rest)
@@ -370,9 +464,11 @@ def _client(
                 "give abfss://container@account.dfs.core.windows.net/path",
             ) from None
         # The text of the error could hold a value, which may be a credential.
-        told = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
-        why = f"{told} is not known to obstore" if told else f"{type(error).__name__} of obstore"
-        raise _refused(why, sorted(config)) from None
+        unknown = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
+        reason = f"{type(error).__name__} of obstore"
+        if unknown:
+            reason = f"{unknown} is not known to obstore"
+        raise _refused(reason, sorted(config)) from None
 
 
 def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -380,10 +476,6 @@ def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _refused(f"{name} is no mapping", [name])
     return dict(value)
-
-
-def _as_text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _refused(why: str, names: list[str]) -> SpecError:

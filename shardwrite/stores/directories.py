@@ -54,14 +54,14 @@ class Rights:
 def rights_of(path: str | os.PathLike[str]) -> Rights | None:
     """Rights of a regular file or a directory; None if the path is missing or anything else."""
     try:
-        found = os.lstat(path)
+        facts = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if stat.S_ISREG(found.st_mode):
-        return Rights(found.st_mode & 0o777, found.st_uid, found.st_gid, _acl(path, _ACCESS))
-    if stat.S_ISDIR(found.st_mode):
-        mode = stat.S_IMODE(found.st_mode)
-        return Rights(mode, found.st_uid, found.st_gid, _acl(path, _ACCESS), _acl(path, _DEFAULT))
+    if stat.S_ISREG(facts.st_mode):
+        return Rights(facts.st_mode & 0o777, facts.st_uid, facts.st_gid, _acl(path, _ACCESS))
+    if stat.S_ISDIR(facts.st_mode):
+        mode = stat.S_IMODE(facts.st_mode)
+        return Rights(mode, facts.st_uid, facts.st_gid, _acl(path, _ACCESS), _acl(path, _DEFAULT))
     return None
 
 
@@ -71,15 +71,15 @@ def keep_rights(fd: int, wanted: Rights) -> None:
     Rights that the system refuses are left out. A directory keeps its own owner, because the owner
     of a directory of run state is the user of the run.
     """
-    found = os.fstat(fd)
-    has_group = found.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
+    facts = os.fstat(fd)
+    has_group = facts.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
     has_acl = _keep_acl(fd, _ACCESS, wanted.acl if has_group else _narrowed(wanted.acl))
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(facts.st_mode):
         _keep_acl(fd, _DEFAULT, wanted.default_acl if has_group else _narrowed(wanted.default_acl))
     mode = _kept_mode(wanted, has_group=has_group, has_acl=has_acl)
     if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         _is_done(os.fchmod, fd, mode)
-    if found.st_uid != wanted.owner and stat.S_ISREG(found.st_mode):
+    if facts.st_uid != wanted.owner and stat.S_ISREG(facts.st_mode):
         _is_done(os.fchown, fd, wanted.owner, -1)
 
 

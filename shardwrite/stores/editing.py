@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.looking import as_store_error, open_plain, pwrite_all, version_in
+from shardwrite.stores.base import ObjectEditor, changed_meanwhile
+from shardwrite.stores.looking import as_store_error, c_function, open_plain, pwrite_all, version_in
 
 # ---- Reservation of blocks
 
@@ -34,19 +35,10 @@ _KEEP_SIZE = 1  # see fallocate(2)
 _CANNOT = {errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-def _find() -> Any:
-    """``fallocate`` of the C library; None if it has no such function (not on Linux).
-
-    ``posix_fallocate`` is none: where the file system cannot reserve, it writes and so grows files.
-    """
-    library = ctypes.CDLL(None, use_errno=True)
-    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return function
-
-
-_fallocate = _find()
+# Not ``posix_fallocate``: where the file system cannot reserve, it writes and so grows files.
+_fallocate = c_function(
+    ("fallocate64", "fallocate"), ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
+)
 
 
 def reserve_blocks(fd: int, start: int, stop: int) -> None:
@@ -112,8 +104,8 @@ def give_room(path: Path) -> None:
 # ---- The editor
 
 
-class PosixEditor:
-    """A file that is modified in place; see :class:`~shardwrite.stores.base.ObjectEditor`."""
+class PosixEditor(ObjectEditor):
+    """A file that is modified in place."""
 
     def __init__(self, key: str, path: str | os.PathLike[str]) -> None:
         self._key = key
@@ -137,13 +129,9 @@ class PosixEditor:
     def check_version(self, version: Any) -> None:
         """See :meth:`ObjectEditor.check_version`."""
         with as_store_error(self._key, "cannot look at"):
-            found = os.fstat(self._fd)
-        if version_in(found) != version:
-            raise StoreError(
-                f"{self._key!r} was changed by another writer meanwhile",
-                key=self._key,
-                errno=errno.ESTALE,
-            )
+            facts = os.fstat(self._fd)
+        if version_in(facts) != version:
+            raise changed_meanwhile(self._key)
 
     def reserve(self, spans: Iterable[tuple[int, int]]) -> None:
         """See :meth:`ObjectEditor.reserve`."""

@@ -8,6 +8,7 @@ cannot be listed for a moment would seem to have no journals and no active proce
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -56,6 +57,15 @@ def is_bucket_url(text: str) -> bool:
 
 
 # ---- Reads and writes of file descriptors
+
+
+def c_function(names: Sequence[str], *argument_types: Any) -> Any:
+    """The first of some functions that the C library has; None if it has none (not on Linux)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    function = next(filter(None, (getattr(library, name, None) for name in names)), None)
+    if function is not None:
+        function.argtypes = argument_types
+    return function
 
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -183,12 +193,12 @@ class _Translation:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
             if error.errno == errno.ELOOP:  # also for one link, since files are opened without them
-                why = "it is a symbolic link, which is not followed; put the file itself there"
-            if error.errno == errno.ENOTDIR and (found := _no_directory(error.filename)):
-                why = f"{found} is no directory; move it away, or give another path"
-            message = f"{self._doing} {self._key!r}: {why}"
+                reason = "it is a symbolic link, which is not followed; put the file itself there"
+            if error.errno == errno.ENOTDIR and (obstacle := _no_directory(error.filename)):
+                reason = f"{obstacle} is no directory; move it away, or give another path"
+            message = f"{self._doing} {self._key!r}: {reason}"
             raise StoreError(message, key=self._key, errno=error.errno) from error
 
 
@@ -231,19 +241,15 @@ def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_res
     """The descriptor of `open_plain`, and what the file is."""
     fd = opened(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        _check_plain(os.fspath(path), found.st_mode)
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise no_file(os.fspath(path), facts.st_mode)  # noqa: TRY301
         # On a descriptor that does not block, some file systems give up early.
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
         raise
-    return fd, found
-
-
-def _check_plain(name: str, mode: int) -> None:
-    if stat.S_IFMT(mode) != stat.S_IFREG:
-        raise no_file(name, mode)
+    return fd, facts
 
 
 def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> StoreError:
@@ -252,18 +258,18 @@ def no_file(name: str, mode: int = stat.S_IFDIR, remedy: str | None = None) -> S
     - `mode`: its mode. By default, it is a directory.
     - `remedy`: what the user can do. By default, remove it.
     """
-    found = _KINDS.get(stat.S_IFMT(mode), "something else")
-    message = f"{name!r} is {found} and not a file; remove it after a look"
+    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+    message = f"{name!r} is {kind} and not a file; remove it after a look"
     if remedy is not None:
-        message = f"{name!r} is {found} and not a file; {remedy}"
+        message = f"{name!r} is {kind} and not a file; {remedy}"
     return StoreError(message, key=name, errno=errno.EINVAL)
 
 
 def read_plain(path: str, most_nbytes: int) -> bytes:
     """Read a regular file, or one byte more than `most_nbytes` if it is larger."""
-    fd, found = _opened(path, os.O_RDONLY)
+    fd, facts = _opened(path, os.O_RDONLY)
     try:
-        return pread_all(fd, 0, min(found.st_size, most_nbytes + 1))
+        return pread_all(fd, 0, min(facts.st_size, most_nbytes + 1))
     finally:
         os.close(fd)
 
@@ -273,9 +279,9 @@ class PosixReader:
 
     def __init__(self, key: str, path: str) -> None:
         self._key = key
-        self.fd, found = _opened(path, os.O_RDONLY)
-        self.nbytes = found.st_size
-        self.version = version_in(found)
+        self.fd, facts = _opened(path, os.O_RDONLY)
+        self.nbytes = facts.st_size
+        self.version = version_in(facts)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
@@ -290,7 +296,7 @@ class PosixReader:
                 os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def has_other_names(self) -> bool:
-        """See :meth:`Linkable.has_other_names`."""
+        """See :meth:`ObjectReader.has_other_names`."""
         with as_store_error(self._key, "cannot look at"):
             return os.fstat(self.fd).st_nlink > 1
 
@@ -302,9 +308,9 @@ class PosixReader:
             os.close(self.fd)
 
 
-def version_in(found: os.stat_result) -> Version:
+def version_in(facts: os.stat_result) -> Version:
     """Version of a file (inode, size and modification time) from the result of a stat call."""
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def version_of(path: str | os.PathLike[str]) -> Version | None:
@@ -503,12 +509,12 @@ def check_regular(
     - `remedy`: what the user can do if it is no regular file. By default, remove it.
     """
     name = os.fspath(path)
-    found = _ask("cannot look at", path, lambda: os.stat(path), None)
-    if found is None:
+    facts = _ask("cannot look at", path, lambda: os.stat(path), None)
+    if facts is None:
         return
-    if not stat.S_ISREG(found.st_mode):
-        raise no_file(name, found.st_mode, remedy)
-    if limit_nbytes is not None and found.st_size > limit_nbytes:
+    if not stat.S_ISREG(facts.st_mode):
+        raise no_file(name, facts.st_mode, remedy)
+    if limit_nbytes is not None and facts.st_size > limit_nbytes:
         raise _too_large(name)
 
 

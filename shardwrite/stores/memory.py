@@ -52,13 +52,13 @@ class MemoryStore(WholeStore):
 
     def open_object(self, name: str) -> SnapshotReader | None:
         """See :meth:`WholeStore.open_object`."""
-        found = self._objects.get(name)
-        return None if found is None else SnapshotReader(name, *found)
+        entry = self._objects.get(name)
+        return None if entry is None else SnapshotReader(name, *entry)
 
     def version_of_object(self, name: str) -> int | None:
         """See :meth:`WholeStore.version_of_object`."""
-        found = self._objects.get(name)
-        return None if found is None else found[1]
+        entry = self._objects.get(name)
+        return None if entry is None else entry[1]
 
     def put_object(self, name: str, data: bytearray) -> None:
         """See :meth:`WholeStore.put_object`."""

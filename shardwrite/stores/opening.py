@@ -54,7 +54,7 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     if isinstance(given, Store):
         return Opened(given)
     from shardwrite.stores.bucket import BucketStore  # takes long, as zarr-python does
-    from shardwrite.stores.bucket_kinds import is_bucket
+    from shardwrite.stores.bucket_url import is_bucket
 
     if is_bucket(given):
         return Opened(BucketStore(given, is_read=is_read))
@@ -95,7 +95,7 @@ def to_write(store: Store) -> Store:
     """The same store for a caller that also writes: it keeps nothing of what was read."""
     if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
         return store
-    from shardwrite.stores.bucket_reading import Tails  # for buckets only
+    from shardwrite.stores.bucket import Tails  # for buckets only
 
     made = store.at("")
     made._tails = Tails()  # noqa: SLF001
@@ -172,7 +172,7 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
     from zarr.storage import LocalStore, ObjectStore
 
     from shardwrite.stores.bucket import BucketStore
-    from shardwrite.stores.bucket_kinds import is_bucket
+    from shardwrite.stores.bucket_url import is_bucket
     from shardwrite.stores.zarr_store import ZarrStore
 
     if is_icechunk(given):

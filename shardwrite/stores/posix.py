@@ -28,18 +28,28 @@ import ctypes
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwrite.errors import StoreError
-from shardwrite.stores.base import Capability, Store, check_key, check_prefix
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.base import (
+    Capability,
+    ObjectWriter,
+    Store,
+    Transaction,
+    check_key,
+    check_prefix,
+    copy_bytes,
+)
 from shardwrite.stores.directories import NARROW, Rights, fsync_directory, keep_rights, rights_of
 from shardwrite.stores.looking import (
     PosixReader,
     Version,
     as_store_error,
+    c_function,
     copy_range,
     listed,
     mode_of,
@@ -62,7 +72,6 @@ from shardwrite.stores.removal import (
 
 if TYPE_CHECKING:
     from shardwrite.stores.editing import PosixEditor
-
 
 # ---- Listing of objects
 
@@ -89,15 +98,9 @@ def keys_below(root: Path, prefix: str) -> Iterator[str]:
 _SYNC_FILE_RANGE_WRITE = 2  # start without waiting; see sync_file_range(2)
 
 
-def _find() -> Any:
-    """``sync_file_range`` of the C library; None if it has no such function (not on Linux)."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function
-
-
-_sync_file_range = _find()
+_sync_file_range = c_function(
+    ("sync_file_range",), ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+)
 
 
 def begin_writeback(fd: int, start: int, stop: int) -> None:
@@ -151,6 +154,7 @@ class PosixStore(Store):
     """
 
     capabilities = frozenset(Capability) - {Capability.CONDITIONAL}
+    has_mtime = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -221,14 +225,14 @@ class PosixStore(Store):
                 return None
 
     def open_again(self, key: str) -> PosixReader | None:
-        """See :meth:`Readable.open_again`."""
+        """See :meth:`Store.open_again`."""
         reader = self.open(key)
         if reader is not None:
             reader.drop_cached()
         return reader
 
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
-        """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
+        """See :meth:`Store.read_whole`; links are refused, as by :meth:`open`."""
         with as_store_error(key, "cannot read"):
             try:
                 return read_plain(self.path_of(key), most_nbytes)
@@ -247,7 +251,7 @@ class PosixStore(Store):
             return version_of(self.root / check_key(key))
 
     def change_time(self, key: str) -> int:
-        """See :class:`HasMtime`."""
+        """See :meth:`Store.change_time`."""
         with as_store_error(key, "cannot look at"):
             try:
                 return os.lstat(self.path_of(key)).st_ctime_ns
@@ -255,12 +259,12 @@ class PosixStore(Store):
                 return 0
 
     def size(self, key: str) -> int | None:
-        """See :meth:`Readable.size`; what is no plain file has a size, too."""
+        """See :meth:`Store.size`; what is no plain file has a size, too."""
         version = self.version(key)
         return None if version is None else version[1]
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`; links and temporaries are left out."""
+        """See :meth:`Store.list_keys`; links and temporaries are left out."""
         return keys_below(self.root, check_prefix(prefix))
 
     def create_new(self, key: str, data: bytes) -> bool:
@@ -313,8 +317,8 @@ class PosixStore(Store):
         synced.update(new)
 
 
-class PosixTransaction:
-    """Files that one task writes; see :class:`~shardwrite.stores.base.Transaction`."""
+class PosixTransaction(Transaction):
+    """Files that one task writes."""
 
     def __init__(
         self,
@@ -445,8 +449,10 @@ class PosixTransaction:
         self.committed.update(writer.key for writer in batch)
 
 
-class PosixWriter:
-    """A file that is being written; see :class:`~shardwrite.stores.base.ObjectWriter`."""
+class PosixWriter(ObjectWriter):
+    """A file that is being written."""
+
+    has_permissions = True
 
     def __init__(
         self,
@@ -498,14 +504,8 @@ class PosixWriter:
             os.ftruncate(self._fd, self._end)
 
     def protect(self, is_protected: bool | None) -> None:
-        """See :meth:`Protectable.protect`."""
+        """See :meth:`ObjectWriter.protect`."""
         self._is_protected = is_protected
-
-    def expect(self, version: Any) -> None:  # noqa: ARG002 (it is refused)
-        """See :meth:`ObjectWriter.expect`; a rename has no conditions."""
-        can = Capability.CONDITIONAL
-        message = f"a directory cannot {can.cannot}; {can.remedy}"
-        raise StoreError(message, key=self.key, errno=errno.EOPNOTSUPP)
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Complete the object (steps 3 to 6); with ``"batch"``, the transaction does so later."""
@@ -515,9 +515,9 @@ class PosixWriter:
                 keep_rights(self._fd, rights_of(self.path) or self._replaced)
         if self._is_protected is not None:
             with as_store_error(self.key, "cannot protect"):
-                found = os.fstat(self._fd)
-                self._identity = _identity(found)
-                mode = stat.S_IMODE(found.st_mode)
+                facts = os.fstat(self._fd)
+                self._identity = _identity(facts)
+                mode = stat.S_IMODE(facts.st_mode)
                 os.fchmod(self._fd, mode & ~0o222 if self._is_protected else mode | stat.S_IWUSR)
         # Writer and transaction are two halves of one class.
         self._transaction._finished(self)  # noqa: SLF001
@@ -575,5 +575,86 @@ class PosixWriter:
                 forget_temporary(self._temporary)
 
 
-def _identity(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_dev, found.st_ino, found.st_size
+def _identity(facts: os.stat_result) -> tuple[int, int, int]:
+    return facts.st_dev, facts.st_ino, facts.st_size
+
+
+# ---- Files beside shards and arrays, written by the same protocol as shards
+
+
+def write_file(
+    path: Path,
+    data: bytes,
+    *,
+    durability: str,
+    attempt: str,
+    guard: Callable[[], None] | None = None,
+    like: Path | None = None,
+) -> None:
+    """Write a small file by the same protocol as a shard."""
+    with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
+        writer = transaction.create(path.name, like=like)
+        writer.write([data])
+        writer.finish()
+
+
+def discard_file(path: Path, attempt: str) -> None:
+    """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
+    with as_store_error(str(path), "cannot remove a temporary of"):
+        PosixStore(path.parent).discard_temporary(path.name, attempt)
+
+
+def sync_entry(path: Path) -> None:
+    """Make the name of a file durable, and that of its directory."""
+    PosixStore(path.parent).sync_parents(path, set())
+
+
+def copy_file(source: Path, to: Path, durability: str) -> None:
+    """Copy a file through this process's memory; the copy has the same mode, group and owner."""
+    reader = PosixStore(source.parent).open(source.name)
+    if reader is None:
+        raise StoreError(f"{source.name!r} is gone", key=str(source), errno=errno.ENOENT)
+    with (
+        reader,
+        PosixStore(to.parent).transaction(durability, uuid.uuid4().hex) as transaction,
+    ):
+        writer = transaction.create(to.name, like=source)
+        copy_bytes(reader, writer, reader.nbytes)
+        writer.finish()
+
+
+def can_copy_between(source: Store, target: Store) -> bool:
+    """Whether `ObjectWriter.copy` of one store takes objects of another: both hold files."""
+    return isinstance(source, PosixStore) and isinstance(target, PosixStore)
+
+
+def check_movable(path: Path, occupied: Path) -> None:
+    """Refuse a directory that the system cannot rename. Nothing is renamed.
+
+    In a container, overlayfs does not rename directories that come from the image. It says so
+    before it looks at the new name, which is that of a directory that holds something. So every
+    other system refuses, too.
+
+    - `occupied`: another directory, which is not empty.
+    """
+    try:
+        os.rename(path, occupied)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise SpecError(
+                "the file system cannot rename this directory (in a container, overlayfs does not "
+                "rename directories of the image), so it cannot be set aside; nothing was changed",
+                field="store",
+                value=str(path),
+                remedy="give another path, or copy the directory, remove it, and give the copy its "
+                "name",
+            ) from error
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+    else:  # a file system that does not look at the new name
+        os.rename(occupied, path)
+        raise OSError(
+            errno.EOPNOTSUPP,
+            "the file system renames directories over others that hold something",
+            str(path),
+        )

@@ -33,10 +33,6 @@ SET_ASIDE = ("replaced", "array-", "removed-")
 # ---- Data
 
 
-def _none() -> Collection[str]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Proof:
     """Entry of a plan or journal that proves which data belong to the run."""
@@ -45,7 +41,7 @@ class Proof:
     # The entry. A plan has ``run``, ``mode`` and ``array``; a line of the journal has ``attempt``.
     entry: Mapping[str, Any]
     # Returns the keys of the shards of the entry. It is called only to remove a shard.
-    keys: Callable[[], Collection[str]] = _none
+    keys: Callable[[], Collection[str]] = tuple
 
     def covers(self, root: Path, key: str) -> bool:
         """Whether the entry proves that data belong to the run.

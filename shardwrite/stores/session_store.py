@@ -1,8 +1,8 @@
 """Sessions of Icechunk as stores: a commit shows all that was written, and nothing is seen before.
 
 Icechunk takes the chunks of an array only when the array exists. So the document of an array is put
-first (`Staged`). Other objects than documents and chunks are refused. So the mark and the receipt
-of a run are kept aside, in the memory of this process, and are never committed.
+first (`commits_later`). Other objects than documents and chunks are refused. So the mark and the
+receipt of a run are kept aside, in the memory of this process, and are never committed.
 
 Threads of one process write into the session itself. In other processes, each task writes into a
 fork of its own. What it has changed comes back with its report, and is merged. These forks are
@@ -65,7 +65,7 @@ class _Shared:
     def begin(self) -> None:
         """Note that a call writes to the session now."""
         with _lock:
-            if any(one.given == self.given for one in _written):
+            if any(other.given == self.given for other in _written):
                 raise SpecError(
                     "another call writes to this session now",
                     field="store",
@@ -95,11 +95,13 @@ class SessionStore(ZarrStore):
     - `session`: the session. A call that writes uses `to_write` instead.
     """
 
+    commits_later = True
+
     def __init__(self, session: Any, given: Any = None, base: Any = None) -> None:
-        known = {Capability.ATOMIC, Capability.DURABLE}
+        capabilities = {Capability.ATOMIC, Capability.DURABLE}
         if session.read_only or _is_fork(session):
-            known.add(Capability.SHARED)
-        super().__init__(session.store, known)
+            capabilities.add(Capability.SHARED)
+        super().__init__(session.store, capabilities)
         self._shared = _Shared(session, session if given is None else given, base)
         self._is_helper = base is not None
 
@@ -107,9 +109,9 @@ class SessionStore(ZarrStore):
     def to_write(cls, session: Any, *, for_processes: bool) -> Self:
         """The store of a call that writes, and that ends with `commit` or `discard`."""
         _check_writable(session)
-        made = cls(_fork_of(session) if for_processes else session, session)
-        made.begin()
-        return made
+        store = cls(_fork_of(session) if for_processes else session, session)
+        store.begin()
+        return store
 
     def begin(self) -> None:
         """Let the store be changed until `commit` or `discard`."""
@@ -143,7 +145,7 @@ class SessionStore(ZarrStore):
         """See :attr:`Store.token`; who reads a session that is written has the same."""
         mine = self._shared
         with _lock:
-            same = [one for one in _written if one.session == mine.session]
+            same = [other for other in _written if other.session == mine.session]
         return f"{token_of(same[0] if same else mine)}/{self.prefix}"
 
     def __repr__(self) -> str:
@@ -155,8 +157,8 @@ class SessionStore(ZarrStore):
         """See :meth:`Store.prepare`."""
         self._has_node("")
 
-    def check_key(self, key: str) -> None:
-        """See :meth:`Staged.check_key`."""
+    def check_new_key(self, key: str) -> None:
+        """See :meth:`Store.check_new_key`."""
         if not _TAKEN.fullmatch(key):
             raise SpecError(
                 "makes other keys than Icechunk takes, which are such as c/0/1",
@@ -166,7 +168,7 @@ class SessionStore(ZarrStore):
             )
 
     def take(self, changes: Any) -> None:
-        """See :meth:`Staged.take`."""
+        """See :meth:`Store.take`."""
         with self._shared.changing(self.prefix), _told(self, "merge what a task has changed in"):
             self._shared.session.merge(_fork_in(changes))
 
@@ -211,7 +213,7 @@ class SessionStore(ZarrStore):
         proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> WholeTransaction:
-        """See :meth:`Writable.transaction`."""
+        """See :meth:`Store.transaction`."""
         if not self._is_helper:
             return super().transaction(durability, attempt, guard, proof=proof, is_fresh=is_fresh)
         own = _helper(self._shared.base, self.prefix)
@@ -224,15 +226,15 @@ class SessionStore(ZarrStore):
         parts = _TAKEN.fullmatch(name)
         if parts is None:
             return None
-        node, found, error = parts["node"] or "", None, None
+        node, data, error = parts["node"] or "", None, None
         try:
-            found = super().read_object(name, start, stop)
+            data = super().read_object(name, start, stop)
         except StoreError as raised:
             error = raised
         # Of a document that it cannot read, Icechunk says that there is none.
-        if found is None and (error or name.endswith(_DOCUMENT)) and self._has_node(node):
+        if data is None and (error or name.endswith(_DOCUMENT)) and self._has_node(node):
             raise error or StoreError(f"cannot read {name!r}", key=name, errno=errno.EIO)
-        return found
+        return data
 
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""
@@ -291,7 +293,7 @@ class _InFork(WholeTransaction):
     store: SessionStore
 
     def changes(self) -> Any:
-        """See :class:`ReturnsChanges`."""
+        """See :meth:`Transaction.changes`."""
         return self.store.state()
 
 

@@ -6,7 +6,7 @@ import errno
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from shardwrite.stores.base import (
     Transaction,
     check_key,
     check_prefix,
+    copy_bytes,
     require,
     token_of,
 )
@@ -51,7 +52,7 @@ class InFlight:
         """Begin a request, as soon as there are fewer than `n_at_once` on their way."""
         while len(self._waiting) >= self._n_at_once:
             self._take(wait(self._waiting, return_when=FIRST_COMPLETED).done)
-        self._take({one for one in self._waiting if one.done()})
+        self._take({request for request in self._waiting if request.done()})
         self._raise()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._n_at_once, thread_name_prefix="shardwrite-put")
@@ -68,8 +69,8 @@ class InFlight:
 
     def _take(self, done: set[Future[None]]) -> None:
         self._waiting -= done
-        for one in done:
-            self._error = self._error or one.exception()
+        for request in done:
+            self._error = self._error or request.exception()
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -87,46 +88,12 @@ COPIED_AT_ONCE_NBYTES = 16 * 2**20
 _LEAST_ROOM_NBYTES = 4 * 2**20
 
 
-class PutsWhole(Protocol):
-    """What a transaction needs of its store; see :class:`shardwrite.stores.whole.WholeStore`."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """What the store can do."""
-
-    @property
-    def prefix(self) -> str:
-        """Path of the store, before each key."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether a network lies between, so that an answer takes long."""
-
-    def put_object(self, name: str, data: bytearray) -> None:
-        """Put an object, or replace it."""
-
-    def replace_object(self, name: str, data: bytearray, version: Any) -> None:
-        """Put an object if it replaces a version, or if there is none."""
-
-    def version_of_object(self, name: str) -> Any:
-        """Version of an object; None if it is missing."""
-
-    def remove_object(self, name: str) -> None:
-        """Remove an object, which may be missing."""
-
-    def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
-        """Start to write an object."""
-
-    def described(self, metadata: Mapping[str, str]) -> PutsWhole:
-        """The store as one that puts objects with these metadata, if objects have any."""
-
-
 class WholeTransaction(Transaction):
     """Objects that are put as they are finished, one by one or a few at a time."""
 
     def __init__(
         self,
-        store: PutsWhole,
+        store: WholeStore,
         guard: Callable[[], None] | None,
         proof: Proof | None,
         *,
@@ -142,12 +109,12 @@ class WholeTransaction(Transaction):
         self._in_flight: InFlight | None = None
 
     def overlap(self, n_at_once: int) -> None:
-        """See :class:`Overlapping`; of no effect if the store is not remote."""
+        """See :meth:`Transaction.overlap`; of no effect if the store is not remote."""
         if self.store.is_remote:
             self._in_flight = InFlight(n_at_once)
 
     def expect_nbytes(self, most_nbytes: int) -> None:
-        """See :class:`Bounded`."""
+        """See :meth:`Transaction.expect_nbytes`."""
         self.most_nbytes = most_nbytes
 
     def create(self, key: str) -> WholeWriter:
@@ -257,9 +224,7 @@ class WholeWriter(ObjectWriter):
 
     def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
         """See :meth:`ObjectWriter.copy`; a piece is in memory twice at a time."""
-        end = offset + nbytes
-        for start in range(offset, end, COPIED_AT_ONCE_NBYTES):
-            self.write([reader.read(start, min(COPIED_AT_ONCE_NBYTES, end - start))])
+        copy_bytes(reader, self, nbytes, offset, piece_nbytes=COPIED_AT_ONCE_NBYTES)
 
     def expect(self, version: Any) -> None:
         """See :meth:`ObjectWriter.expect`."""
@@ -268,7 +233,7 @@ class WholeWriter(ObjectWriter):
         self._expected = (version,)
 
     def describe(self, name: str, value: str) -> None:
-        """See :class:`Described`."""
+        """See :meth:`ObjectWriter.describe`."""
         self._metadata[name] = value
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
@@ -288,28 +253,21 @@ class WholeWriter(ObjectWriter):
         elif Capability.CONDITIONAL not in store.capabilities:
             store.put_object(name, data)
         elif self._transaction.is_fresh:
-            self._put_first(store, name, data, guard)
+            # If one is there, an interrupted attempt has left it, or another process has taken
+            # over, which the guard tells. A process that is frozen before its request replaces
+            # nothing of others.
+            try:
+                store.replace_object(name, data, None)
+            except StoreError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                self._put_over(store, name, data, guard)
         else:
             self._put_over(store, name, data, guard)
         self._transaction.committed.add(self._key)
 
-    def _put_first(
-        self, store: PutsWhole, name: str, data: Any, guard: Callable[[], None] | None
-    ) -> None:
-        """Put an object where there should be none.
-
-        If there is one, an interrupted attempt has left it, or another process has taken over. The
-        guard tells which. A process that is frozen before its request replaces nothing of others.
-        """
-        try:
-            store.replace_object(name, data, None)
-        except StoreError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            self._put_over(store, name, data, guard)
-
     def _put_over(
-        self, store: PutsWhole, name: str, data: Any, guard: Callable[[], None] | None
+        self, store: WholeStore, name: str, data: Any, guard: Callable[[], None] | None
     ) -> None:
         """Put an object whatever stands there, which is looked at first.
 
@@ -395,15 +353,15 @@ class WholeStore(Store):
         return f"{token_of(self.owner)}/{self.prefix}"
 
     def open(self, key: str) -> ObjectReader | None:
-        """See :meth:`Readable.open`."""
+        """See :meth:`Store.open`."""
         return self.open_object(self.prefix + check_key(key))
 
     def version(self, key: str) -> Any:
-        """See :meth:`Readable.version`."""
+        """See :meth:`Store.version`."""
         return self.version_of_object(self.prefix + check_key(key))
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """See :meth:`Readable.list_keys`."""
+        """See :meth:`Store.list_keys`."""
         for name in self.list_names(self.prefix + check_prefix(prefix)):
             yield name.removeprefix(self.prefix)
 
@@ -420,16 +378,11 @@ class WholeStore(Store):
         top.prefix = ""
         return top, self.prefix.removesuffix("/")
 
-    @property
-    def loses_changes(self) -> bool:
-        """See :class:`MayLoseUpdates`."""
-        return False
-
     def exclusively(self) -> Self:
-        """See :class:`MayLoseUpdates`."""
-        made = self.at("")
-        made.is_exclusive = True
-        return made
+        """See :meth:`Store.exclusively`."""
+        store = self.at("")
+        store.is_exclusive = True
+        return store
 
     def transaction(
         self,
@@ -440,7 +393,7 @@ class WholeStore(Store):
         proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> WholeTransaction:
-        """See :meth:`Writable.transaction`."""
+        """See :meth:`Store.transaction`."""
         if durability != "none":
             require(self, Capability.DURABLE, field="durability", value=durability)
         return WholeTransaction(self, guard, proof, is_fresh=is_fresh)

@@ -137,8 +137,8 @@ class _FsspecKind(Kind):
     def identity(self) -> str:
         """See :attr:`Kind.identity`."""
         fs = getattr(self.store.fs, "sync_fs", self.store.fs)
-        given = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
-        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+        options = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
+        where = [f"{key}={options[key]}" for key in _LOCATIONS if key in options]
         where += [repr(value) for value in fs.storage_args if isinstance(value, str | int)]
         return " ".join([type(fs).__qualname__, *where, str(self.local_root or self.store.path)])
 
@@ -155,15 +155,15 @@ class _FsspecKind(Kind):
 
     def divided(self) -> tuple[AnyZarrStore, str]:
         """See :meth:`Kind.divided`: the top is the first part of the path, such as a bucket."""
-        given, path = self.store, self.store.path.rstrip("/")
+        store, path = self.store, self.store.path.rstrip("/")
         _, _, rest = path.rpartition("://")[2].lstrip("/").partition("/")  # it may be a URL
         if not rest:
-            return given, ""
+            return store, ""
         top = FsspecStore(
-            given.fs,
-            read_only=given.read_only,
+            store.fs,
+            read_only=store.read_only,
             path=path.removesuffix(f"/{rest}"),
-            allowed_exceptions=given.allowed_exceptions,
+            allowed_exceptions=store.allowed_exceptions,
         )
         return top, rest
 
@@ -232,8 +232,8 @@ def kind_of(store: AnyZarrStore) -> Kind:
 
 
 def _protocols(store: FsspecStore) -> set[str]:
-    given = getattr(store.fs, "sync_fs", store.fs).protocol
-    return {given} if isinstance(given, str) else set(given)
+    protocol = getattr(store.fs, "sync_fs", store.fs).protocol
+    return {protocol} if isinstance(protocol, str) else set(protocol)
 
 
 def _of_fsspec(store: FsspecStore) -> Kind:
@@ -353,7 +353,7 @@ class ZarrStore(WholeStore):
 
     @property
     def loses_changes(self) -> bool:
-        """See :class:`MayLoseUpdates`; objects of buckets have tags."""
+        """See :attr:`Store.loses_changes`; objects of buckets have tags."""
         is_safe = Capability.CONDITIONAL in self.capabilities or self.is_exclusive
         return self._kind.has_tags and not is_safe
 
@@ -393,8 +393,8 @@ class ZarrStore(WholeStore):
             return super().create_new(key, data)
         name, buffer = self.prefix + check_key(key), Buffer.from_bytes(data)
         self._run(name, "create", lambda kind: kind.store.set_if_not_exists(name, buffer))
-        found = self.read_object(name)  # zarr does not tell who has created it
-        return found is not None and bytes(found) == data
+        stored = self.read_object(name)  # zarr does not tell who has created it
+        return stored is not None and bytes(stored) == data
 
     def remove_object(self, name: str) -> None:
         """See :meth:`WholeStore.remove_object`."""

@@ -40,8 +40,17 @@ from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast, scalar
 from shardwrite.runs.source_array import check_meaning, known_of_xarray
 from shardwrite.stores.base import Capability, Store
-from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
-from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
+from shardwrite.stream.window import (
+    Backlog,
+    Block,
+    Buffers,
+    Encoded,
+    Jobs,
+    Layer,
+    Layers,
+    OpenShard,
+    Window,
+)
 
 # ---- The report
 
@@ -96,30 +105,22 @@ class StreamReport(Result):
         return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
 
     def _rows(self) -> list[tuple[str, str]]:
-        waited = duration(self.waited_seconds)
-        return [
+        accepted, waited = "no blocks yet", duration(self.waited_seconds)
+        if self.n_blocks:
+            speed = f"{human(int(self.nbytes_per_second))}/s"
+            accepted = f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, {speed}"
+        rows = [
             ("array", f"{self.path}, {self.shape}"),
-            (
-                "taken",
-                (
-                    f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, "
-                    f"{human(int(self.nbytes_per_second))}/s"
-                    if self.n_blocks
-                    else "no blocks yet"
-                ),
-            ),
+            ("taken", accepted),
             ("committed", f"{human(self.committed_nbytes)} in {counted(self.n_commits, 'commit')}"),
             ("memory", f"at most {human(self.peak_nbytes)} held"),
-            *(
-                [("time", f"{duration(self.seconds)}, of which callers waited {waited}")]
-                if self.n_blocks
-                else []
-            ),
-        ] + (
-            [("early", f"{counted(self.n_early, 'layer')} written incomplete to free memory")]
-            if self.n_early
-            else []
-        )
+        ]
+        if self.n_blocks:
+            rows.append(("time", f"{duration(self.seconds)}, of which callers waited {waited}"))
+        if self.n_early:
+            early = f"{counted(self.n_early, 'layer')} written incomplete to free memory"
+            rows.append(("early", early))
+        return rows
 
     def __repr__(self) -> str:
         return (
@@ -367,9 +368,7 @@ class ShardWriter:
                     remedy=remedy,
                 )
             start = tuple(n if i == self._axis else 0 for i, n in enumerate(self._shape))
-            self._take(
-                Box(start, tuple(a + n for a, n in zip(start, array.shape, strict=True))), array
-            )
+            self._take(Box.from_shape(start, array.shape), array)
 
     def __setitem__(self, region: Any, block: Any) -> None:
         """Write a block into a region.
@@ -397,8 +396,8 @@ class ShardWriter:
                 region,
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
-            box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
-            array = _values_of(block, self._metadata, self._target) if one is None else one
+            box, element = where.box, scalar(block, self._metadata.dtype, self._casting)
+            array = _values_of(block, self._metadata, self._target) if element is None else element
             if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "
@@ -532,13 +531,13 @@ class ShardWriter:
 
     def _keep(self, block: Block) -> None:
         """Copy the elements of a block, because its caller may change them afterwards."""
-        given = block.array
-        if given.dtype.hasobject or given.dtype.kind == "T":
-            block.array = given.copy()
+        elements = block.array
+        if elements.dtype.hasobject or elements.dtype.kind == "T":
+            block.array = elements.copy()
             return
-        block.memory = self._buffers.take(given.nbytes)
-        block.array = block.memory.view(given.dtype).reshape(given.shape)
-        np.copyto(block.array, given)
+        block.memory = self._buffers.take(elements.nbytes)
+        block.array = block.memory.view(elements.dtype).reshape(elements.shape)
+        np.copyto(block.array, elements)
 
     def _make_room(self, nbytes: int) -> None:
         """Wait until a block of `nbytes` bytes can be accepted.
@@ -579,10 +578,10 @@ class ShardWriter:
 
     def _check_shape(self) -> None:
         """Refuse to write if the shape of the array has changed since this writer was opened."""
-        found = tuple(self._target.shape)
-        if found != self.shape:
+        shape = tuple(self._target.shape)
+        if shape != self.shape:
             message = (
-                f"the shape of {self._target.label} became {found}, and this writer knows "
+                f"the shape of {self._target.label} became {shape}, and this writer knows "
                 f"{self.shape}; open another one"
             )
             raise JournalError(message, path=self._target.label)

@@ -26,8 +26,8 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.stores.base import Capability
-from shardwrite.stores.files import discard_file, write_file
 from shardwrite.stores.looking import is_there, parse_json, read_limit
+from shardwrite.stores.posix import discard_file, write_file
 from shardwrite.volumes.info import INFO
 
 _ATTEMPT = "info.0"  # a process that was killed leaves a temporary of this name to the next one

@@ -33,13 +33,12 @@ from dask.base import tokenize
 from dask.task_spec import Task
 
 import shardwrite._dask as dask
-from shardwrite.engines.choice import active_engine
-from shardwrite.engines.local import Engine, Stopped
+from shardwrite.engines.local import Engine, Stopped, active_engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import Passage
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box
 from shardwrite.journal.begin import find_run, refuse_other_run, tidied_run
 from shardwrite.journal.bucket_runs import fetched

@@ -15,29 +15,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import JSON, Document
+from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.order import (
     BY_CHUNK_ID,
-    KEEP,
-    Placement,
-    Ranks,
-    Revision,
-    Stored,
-    permutation,
-    place,
 )
-from shardwrite.format.strategies import register_strategy
+from shardwrite.format.strategies import WritesAnew, register_strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.volumes.sharding import (
     TYPE,
@@ -56,53 +49,12 @@ from shardwrite.volumes.sharding import (
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class ByChunkId:
+class ByChunkId(WritesAnew):
     """Strategy that writes the chunks of a shard end to end, by ascending chunk id."""
 
     name: ClassVar[str] = "chunk-id"
     label: ClassVar[str] = "chunk-id"
-    streaming_order: ClassVar[str] = BY_CHUNK_ID
-    in_place: ClassVar[bool] = False
-    replaces: ClassVar[bool] = True
-    depends_on_cut: ClassVar[bool] = False
-
-    def to_dict(self) -> Mapping[str, JSON]:
-        """See :meth:`Strategy.to_dict`; there are no parameters."""
-        return {}
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """See :meth:`Strategy.from_dict`."""
-        return cls(**parameters)
-
-    def sequence(
-        self,
-        chunks_per_shard: Shape,
-        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
-    ) -> Ranks:
-        """See :meth:`Strategy.sequence`; the result depends on the grid only."""
-        return permutation(chunks_per_shard, BY_CHUNK_ID)
-
-    def lay_out(
-        self,
-        nbytes: Ranks,
-        sequence: Ranks,
-        base: int,
-        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
-    ) -> Placement:
-        """See :meth:`Strategy.lay_out`."""
-        return place(nbytes, sequence, base)
-
-    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; always True."""
-        return True
-
-    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
-        """See :meth:`Strategy.revise`; a shard is always written anew."""
-        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
-        made = place(merged, sequence, base, old)
-        end = base + made.data_nbytes
-        return Revision("rewrite", made.offsets, merged, made.sequence, 0, end)
+    streaming_order = BY_CHUNK_ID
 
 
 # ---- What stands around the chunks of a shard, wherever these chunks lie
@@ -200,7 +152,7 @@ class VolumeObject:
         return self.load(lambda offset, nbytes: view[offset : offset + nbytes], shard_nbytes)[0]
 
     def load(self, read: Read, shard_nbytes: int) -> tuple[ShardIndex, int]:
-        """See :meth:`LoadedFormat.load`. Each byte must belong to a chunk or to an index.
+        """See :mod:`shardwrite.format.sharding`. Each byte must belong to a chunk or to an index.
 
         - Raises CorruptShardError if an index is damaged, or bytes belong to nothing.
         """

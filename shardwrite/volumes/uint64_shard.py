@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardwrite.codecs.stages import Buffer, chunk_limit
-from shardwrite.encode.reader import Ranges
+from shardwrite.codecs.stages import Buffer, Ranges, chunk_limit
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import listed, mode_of

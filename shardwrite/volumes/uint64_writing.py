@@ -19,7 +19,7 @@ from shardwrite.codecs.stages import chunk_limit
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.lease import is_abandoned, signature
 from shardwrite.place.directory import remove_temporaries
-from shardwrite.stores.base import Bounded, ObjectWriter, Store, Transaction
+from shardwrite.stores.base import ObjectWriter, Store, Transaction
 from shardwrite.stores.looking import as_store_error, listed, mode_of
 from shardwrite.stores.removal import (
     TEMPORARY_SUFFIX,
@@ -74,8 +74,7 @@ def commit_changes(
     """
     nbytes, attempt = 0, f"{uuid.uuid4().hex},{signature()}"
     with files.store.transaction(durability, attempt) as transaction:
-        if isinstance(transaction, Bounded):
-            transaction.expect_nbytes(_UNKNOWN_NBYTES)
+        transaction.expect_nbytes(_UNKNOWN_NBYTES)
         for change in changes:
             nbytes += _write_shard(files, change, value_of, transaction)
     _remove_obsolete(files, changes, durability, attempt)  # New shards are durable now.

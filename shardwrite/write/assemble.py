@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -18,10 +19,10 @@ from shardwrite.journal.lock import Claim
 from shardwrite.journal.undo import Change, OldBytes, change_in_place
 from shardwrite.read.signatures import refuse_change
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores.base import Linkable, ObjectWriter, Transaction
+from shardwrite.stores.base import ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
-from shardwrite.write.spool import EncodedBlock, Payloads
+from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,8 @@ class _Chunks:
 
         They may be a view of a payload, and are valid only as long as the payloads are open.
         """
-        parts = list(
-            itertools.chain.from_iterable(
-                self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
-            )
-        )
+        pieces = self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
+        parts = list(itertools.chain.from_iterable(pieces))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -107,17 +105,10 @@ def _chunks_of(
 ) -> _Chunks:
     """The inner chunks of some units; those in no unit have the size `untouched`."""
     n = spec.metadata.grid.n_chunks_per_shard
-    sizes, starts, block = (
-        np.full(n, untouched, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-    )
+    sizes, starts, block = np.full(n, untouched, np.int64), *np.zeros((2, n), np.int64)
     for unit in units:
-        sizes[unit.ranks], starts[unit.ranks], block[unit.ranks] = (
-            unit.sizes,
-            unit.starts,
-            unit.block,
-        )
+        sizes[unit.ranks], starts[unit.ranks] = unit.sizes, unit.starts
+        block[unit.ranks] = unit.block
     return _Chunks(sizes, starts, block, payloads)
 
 
@@ -196,6 +187,23 @@ def revise(
     return _change(emitter, there, revision, chunks, seal)
 
 
+def revise_from(
+    spec: WriteSpec,
+    transaction: Transaction,
+    index: Shape,
+    unit: EncodedUnit,
+    payload: Payload,
+    there: OpenedShard,
+) -> Written:
+    """Write one unit into a shard, as `revise` does, and remove the part file of its payload."""
+    result = payload.result()
+    with Payloads([result]) as payloads:
+        written = revise(spec, transaction, index, [unit], payloads, there)
+        if isinstance(result, PartFile):
+            Path(result.path).unlink(missing_ok=True)
+        return written
+
+
 def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
     """Rewrite a shard from its own inner chunks, without the bytes that its index does not use.
 
@@ -238,14 +246,14 @@ def _change(
     # New inner chunks of a fixed size may take the places of the old ones.
     is_same_index = (seal.index.table == old.index.table).all()
     if not is_same_index or revision.end > old_nbytes:
-        at = 0 if seal.prefix else revision.end
+        offset = 0 if seal.prefix else revision.end
         data = seal.prefix or seal.suffix
-        spans.append((at, at + len(data)))
+        spans.append((offset, offset + len(data)))
         written_to.append(spans[-1])
-        writes = itertools.chain(writes, [(at, data)])
+        writes = itertools.chain(writes, [(offset, data)])
     nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
     written = Written(nbytes, seal.index.checksum, seal.index.n_present)
-    if isinstance(old.reader, Linkable) and old.reader.has_other_names():
+    if old.reader.has_other_names():
         return emitter.changed(old.reader, writes, written)
     # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
     saved = OldBytes(old.reader, [(a, min(b, old_nbytes)) for a, b in spans if a < old_nbytes])

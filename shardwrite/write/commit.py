@@ -34,7 +34,6 @@ from typing import Any, TypeVar
 
 from shardwrite.config.table import RETRY_PAUSES, value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
-from shardwrite.format.bounds import most_nbytes_of, sealing_nbytes_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.resources import peak_memory_nbytes
@@ -43,7 +42,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.lines import Beginning, Entry
 from shardwrite.journal.replay import shards_of
 from shardwrite.plan.estimate import n_at_once
-from shardwrite.stores.base import Bounded, Overlapping, ReturnsChanges, Transaction, take_n_reread
+from shardwrite.stores.base import Transaction, take_n_reread
 from shardwrite.stores.removal import Proof
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -151,9 +150,9 @@ def commit_shards(
     name, done = retried(attempt, spec.run_path), progress.done
     if is_told(SHARDS, logging.DEBUG):
         for index, facts in done.items():
-            told = f"committed, {facts.nbytes:,} bytes, {facts.n_chunks:,} inner chunks"
+            message = f"committed, {facts.nbytes:,} bytes, {facts.n_chunks:,} inner chunks"
             key = spec.metadata.shard_key(index)
-            tell(SHARDS, logging.DEBUG, told, run=spec.run_path, shard=key)
+            tell(SHARDS, logging.DEBUG, message, run=spec.run_path, shard=key)
     return GroupReport(
         entry=_entry(spec, done, name, progress),
         raw_nbytes=_raw_nbytes(spec, group, done),
@@ -173,7 +172,7 @@ def has_small_shards(metadata: ArrayMetadata) -> bool:
 
 def _shard_nbytes(metadata: ArrayMetadata) -> int:
     """Decoded size of a shard, in bytes, at least 1."""
-    return max(1, math.prod(metadata.grid.shards) * metadata.itemsize)
+    return max(1, metadata.shard_nbytes)
 
 
 @contextlib.contextmanager
@@ -209,8 +208,8 @@ def retried(attempt: Callable[[], T], run_path: str) -> T:
         except StoreError as error:
             if error.fields["errno"] not in PASSING:
                 raise
-            told = f"tried again after {wait:g} s: {error}"
-            tell(SHARDS, logging.WARNING, told, run=run_path, shard=error.fields["key"])
+            message = f"tried again after {wait:g} s: {error}"
+            tell(SHARDS, logging.WARNING, message, run=run_path, shard=error.fields["key"])
         # The pause is random, so that many workers do not come back at once.
         time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
     return attempt()
@@ -225,11 +224,10 @@ def _try_shards(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
-    n_together = n_at_once(_shard_nbytes(spec.metadata) + sealing_nbytes_of(spec.metadata))
-    if n_together > 1 and isinstance(transaction, Overlapping):
+    n_together = n_at_once(_shard_nbytes(spec.metadata) + spec.metadata.sealing_nbytes)
+    if n_together > 1:
         transaction.overlap(n_together)
-    if isinstance(transaction, Bounded):
-        transaction.expect_nbytes(most_nbytes_of(spec.metadata))
+    transaction.expect_nbytes(spec.metadata.most_nbytes)
     try:
         with transaction:
             for number, index in enumerate(shards):
@@ -253,8 +251,8 @@ def _try_shards(
     except ShardwriteError as error:
         return _committed(spec, written, transaction), error
     finally:
-        if isinstance(transaction, ReturnsChanges):
-            progress.changes.append(transaction.changes())
+        if (changes := transaction.changes()) is not None:
+            progress.changes.append(changes)
     return written, None
 
 
@@ -272,10 +270,8 @@ def _committed(
 
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     """Journal line for the beginning of an attempt at the shards of a group."""
-    shards = spec.metadata.grid.shards
-    start = tuple(a // s for a, s in zip(group.start, shards, strict=True))
-    stop = tuple(ceil_div(b, s) for b, s in zip(group.stop, shards, strict=True))
-    return Beginning(attempt, start, stop)
+    shards = spec.metadata.grid.shard_range(group)
+    return Beginning(attempt, shards.start, shards.stop)
 
 
 def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:

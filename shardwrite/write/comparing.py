@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import look_in_batches
 from shardwrite.read.stored_shard import read_again
 from shardwrite.stores.base import Capability, require
 from shardwrite.write.copying import Donor, Shards, origins
@@ -34,28 +33,23 @@ def compare_encoded(
     if not engine.shares_memory:
         require(donor.array.store, Capability.SHARED, field="against", value=repr(donor.array))
     ranks = np.setdiff1d(np.arange(array.metadata.grid.n_shards), np.array(sorted(skip), np.int64))
-    name = f"shardwrite-compare-{id(ranks)}"
-    layer: dict[Any, Any] = {
-        (name, first): (differing, array, donor, ranks[first : first + _BATCH_SHARDS])
-        for first in range(0, len(ranks), _BATCH_SHARDS)
-    }
-    found: dict[int, str] = {}
-    if layer:
-        keys: Sequence[Any] = list(layer)
-        engine.run(
-            HighLevelGraph({name: layer}, {name: set()}), keys, lambda _, part: found.update(part)
-        )
-    return found
+    messages: dict[int, str] = {}
+
+    def collect(_: int, part: dict[int, str]) -> None:
+        messages.update(part)
+
+    look_in_batches(engine, array, differing, ranks, _BATCH_SHARDS, collect, donor)
+    return messages
 
 
-def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
+def differing(array: ShardedArray, ranks: npt.NDArray[np.int64], donor: Donor) -> dict[int, str]:
     """Compare some shards of an array with those of another; see `compare_encoded`."""
-    found = _compared(array, donor, ranks.tolist())
-    for rank, message in found.items():
+    messages = _compared(array, donor, ranks.tolist())
+    for rank, message in messages.items():
         metadata = array.metadata
         key = metadata.shard_key(unravel(rank, metadata.grid.counts))
         read_again(donor.array.store, key, CorruptShardError(message, key=key))
-    return _compared(array.afresh(), donor, list(found))
+    return _compared(array.afresh(), donor, list(messages))
 
 
 def _compared(array: ShardedArray, donor: Donor, ranks: Sequence[int]) -> dict[int, str]:
@@ -64,7 +58,7 @@ def _compared(array: ShardedArray, donor: Donor, ranks: Sequence[int]) -> dict[i
     The other array is read past what this machine has kept of it: what was copied may have come
     from there, and would be the same.
     """
-    found = {}
+    messages = {}
     counts = array.metadata.grid.counts
     with (
         array.decided.holds(),
@@ -79,8 +73,8 @@ def _compared(array: ShardedArray, donor: Donor, ranks: Sequence[int]) -> dict[i
             except ShardwriteError as error:
                 message = f"cannot be compared: {error}"
             if message:
-                found[rank] = message
-    return found
+                messages[rank] = message
+    return messages
 
 
 def _difference(index: Shape, rank: int, donor: Donor, ours: Shards, theirs: Shards) -> str:
@@ -90,20 +84,20 @@ def _difference(index: Shape, rank: int, donor: Donor, ours: Shards, theirs: Sha
     own = Donor(ours.array, Passage(), check=False, drop_empty=False)
     differing = []
     for chunk in np.flatnonzero(numbers >= 0).tolist():
-        number, at = int(numbers[chunk]), int(places[chunk])
+        number, source_rank = int(numbers[chunk]), int(places[chunk])
         source = unravel(number, given_grid.counts)
-        there = unravel(at, given_grid.chunks_per_shard)
-        given = theirs.encoded(number, source, at)
-        found = ours.encoded(rank, index, chunk)
+        there = unravel(source_rank, given_grid.chunks_per_shard)
+        theirs_encoded = theirs.encoded(number, source, source_rank)
+        ours_encoded = ours.encoded(rank, index, chunk)
         place = unravel(chunk, grid.chunks_per_shard)
-        if given is not None and found is not None:
-            passed = donor.passed(given, source, there)
-            is_same = passed is not None and bytes(passed) == bytes(found)
-        elif given is not None:
-            is_same = donor.is_empty(theirs.metadata.pipeline.decode(given), source, there)
+        if theirs_encoded is not None and ours_encoded is not None:
+            passed = donor.passed(theirs_encoded, source, there)
+            is_same = passed is not None and bytes(passed) == bytes(ours_encoded)
+        elif theirs_encoded is not None:
+            is_same = donor.is_empty(theirs.metadata.pipeline.decode(theirs_encoded), source, there)
         else:
-            is_same = found is None or own.is_empty(
-                ours.metadata.pipeline.decode(found), index, place
+            is_same = ours_encoded is None or own.is_empty(
+                ours.metadata.pipeline.decode(ours_encoded), index, place
             )
         if not is_same:
             differing.append(place)

@@ -187,21 +187,15 @@ class WriteSpec:
 
         Those with a frame can be if bytes that were written before can be filled in.
         """
-        if framing_of(self.strategy) is not None and not self._can_fill_in:
+        has_frame = framing_of(self.strategy) is not None
+        if has_frame and Capability.PATCH not in self.store.capabilities:
             return False
         return self.strategy.streams(self.fixed_nbytes)
-
-    @property
-    def _can_fill_in(self) -> bool:
-        """Whether every byte of a shard can be changed until the shard is complete."""
-        return Capability.PATCH in self.store.capabilities
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""
         kept = self.kept
         if kept is None and self.like is not None:
-            # for copies of arrays
-
             kept = Presence(self.like)
         return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, kept)
 
@@ -252,7 +246,7 @@ class GroupReport:
     # Process that ran the task, if it could not enter the shards into the journal. The driver does
     # so in its place.
     author: Process | None = None
-    # What the task has changed in forks of a `Staged` store, which the driver merges
+    # What the task has changed in forks of a store that `commits_later`, which the driver merges
     changes: tuple[Any, ...] = ()
     # Number of reads of stored chunks that this process has made again since its last report
     n_reread: int = 0

@@ -12,10 +12,8 @@ chunks of one shard come from many. There are three ways to write a shard:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,19 +29,19 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Ranks, permutation
 from shardwrite.format.passage import Passage, check_size, has_checksum
-from shardwrite.format.placed import ScatteredChunks
+from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import Turn
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_afresh, open_shard, read_again
 from shardwrite.stores.base import ObjectWriter, Store, Transaction
-from shardwrite.stores.files import can_copy_between
+from shardwrite.stores.posix import can_copy_between
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
-from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
+from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise_from
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
-from shardwrite.write.spool import PartFile, Payload, Payloads
+from shardwrite.write.spool import Payload
 
 # ---- Donors: arrays that give their encoded inner chunks to another
 
@@ -96,7 +94,7 @@ class Donor:
             return False
         if self.into is not None and not self._is_inside(shard.intersect(metadata.grid.whole)):
             return False
-        is_large = math.prod(metadata.grid.chunks) * metadata.itemsize >= _LARGE_NBYTES
+        is_large = metadata.chunk_nbytes >= _LARGE_NBYTES
         return metadata.is_sharded or (is_large and can_copy_between(self.array.store, store))
 
     def passed(self, data: Buffer, index: Shape, place: Shape) -> Buffer | None:
@@ -109,7 +107,7 @@ class Donor:
         metadata = self.array.metadata
         try:
             check_size(metadata, len(memoryview(data)))
-            region = self._box_of(index, place)
+            region = metadata.grid.chunk_box(index, place)
             into = None if self._is_inside(region) else self.into
             if self.check or self.drop_empty or into is not None:
                 rank = ravel(place, metadata.grid.chunks_per_shard)
@@ -130,18 +128,10 @@ class Donor:
             for stop, n, c in zip(region.stop, grid.shape, grid.chunks, strict=True)
         )
 
-    def _box_of(self, index: Shape, place: Shape) -> Box:
-        """Box of an inner chunk, which may reach beyond the array."""
-        grid = self.array.metadata.grid
-        start = tuple(
-            i * s + p * c for i, s, p, c in zip(index, grid.shards, place, grid.chunks, strict=True)
-        )
-        return Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
-
     def is_empty(self, chunk: npt.NDArray[Any], index: Shape, place: Shape) -> bool:
         """Whether the elements of a chunk that lie in the array hold only the fill value."""
         metadata = self.array.metadata
-        starts = self._box_of(index, place).start
+        starts = metadata.grid.chunk_box(index, place).start
         inside: Any = tuple(
             slice(0, max(0, n - a)) for n, a in zip(metadata.grid.shape, starts, strict=True)
         )
@@ -197,7 +187,7 @@ def gathered_nbytes(metadata: ArrayMetadata, n_shards: int) -> int:
     """Encoded bytes of a shard that a task holds while it gathers the inner chunks, at most."""
     if n_shards <= _MAX_OPEN:
         return 0  # ranges are copied from one file to the other
-    return min(math.prod(metadata.grid.shards) * metadata.itemsize, _PAYLOAD_NBYTES)
+    return min(metadata.shard_nbytes, _PAYLOAD_NBYTES)
 
 
 class Shards:
@@ -236,7 +226,7 @@ class Shards:
         opener = open_afresh if self.array.is_afresh else open_shard
         shard = opener(self.metadata, self.store, index)
         if shard is None:
-            self._check_missing(number, index)
+            check_missing(self._listed, self.metadata, index, number)
         version = None if shard is None else shard.reader.version
         if self._versions.setdefault(number, version) != version:
             if shard is not None:
@@ -273,7 +263,7 @@ class Shards:
         if not self.metadata.is_sharded:
             data = self._object(index)
             if data is None:
-                self._check_missing(number, index)
+                check_missing(self._listed, self.metadata, index, number)
             return data
         shard = self.get(number)
         if shard is None or shard.index.is_empty[rank]:
@@ -321,9 +311,6 @@ class Shards:
             return None
         with reader:
             return reader.read(0, min(reader.nbytes, most_nbytes + 1))
-
-    def _check_missing(self, number: int, index: Shape) -> None:
-        check_missing(self._listed, self.metadata, index, number)
 
     def _check_size(self, nbytes: int, key: str) -> None:
         try:
@@ -379,10 +366,10 @@ def _copy_ranges(
     """Copy inner chunks to where they belong, without a look at their bytes."""
     sizes = np.full(spec.metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)
     for number in np.unique(numbers[numbers >= 0]).tolist():
-        found = shards.sizes(number)
-        if found is not None:
+        stored = shards.sizes(number)
+        if stored is not None:
             here = numbers == number
-            sizes[here] = found[ranks[here]]
+            sizes[here] = stored[ranks[here]]
     placement = spec.lay_out(sizes, [np.arange(len(sizes))])
     is_same_store = can_copy_between(shards.store, spec.store)
 
@@ -421,10 +408,10 @@ def _passed(
     number, index = -1, (0,) * len(counts)
     wanted = sequence[numbers[sequence] >= 0]
     triples = zip(wanted.tolist(), numbers[wanted].tolist(), ranks[wanted].tolist(), strict=True)
-    for rank, in_shard, at in triples:
+    for rank, in_shard, source_rank in triples:
         if in_shard != number:
             number, index = in_shard, unravel(in_shard, counts)
-        data = _passed_on(donor, shards, number, index, at)
+        data = _passed_on(donor, shards, number, index, source_rank)
         if data is not None:
             yield rank, data
 
@@ -440,10 +427,10 @@ def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: in
     def passed(data: Buffer | None) -> Buffer | None:
         if data is None:
             return None
-        found = donor.passed(data, index, place)
+        copied = donor.passed(data, index, place)
         if donor.is_compared and bytes(data) != shards.encoded_again(number, index, rank):
             raise CorruptShardError("two reads gave different bytes", key=key, inner_chunk=place)
-        return found
+        return copied
 
     try:
         return passed(shards.encoded(number, index, rank))
@@ -456,7 +443,7 @@ def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: in
         raise error.located(key=key, inner_chunk=place, **span) from error
 
 
-def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:
+def _batches(chunks: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:
     """Batches of encoded inner chunks, of about a number of bytes."""
     ranks: list[int] = []
     buffers: list[Buffer] = []
@@ -468,7 +455,7 @@ def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator
             np.array(ranks, np.int64), np.array(sizes, np.int64), list(buffers), is_last
         )
 
-    for rank, data in found:
+    for rank, data in chunks:
         ranks.append(rank)
         buffers.append(data)
         sizes.append(len(memoryview(data)))
@@ -488,20 +475,14 @@ def _assemble(
     sizes, starts = np.full(n_chunks, -1, dtype=np.int64), np.zeros(n_chunks, np.int64)
     n_collected = 0
     path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-    with contextlib.ExitStack() as stack:
-        payload = stack.enter_context(Payload(path, _PAYLOAD_NBYTES))
+    with Payload(path, _PAYLOAD_NBYTES) as payload:
         for batch in batches:
             ends = n_collected + np.cumsum(batch.nbytes)
             sizes[batch.ranks], starts[batch.ranks] = batch.nbytes, ends - batch.nbytes
             n_collected = int(ends[-1])
             payload.extend(batch.buffers)
         encoded = EncodedUnit(np.arange(n_chunks, dtype=np.int64), sizes, starts, 0)
-        result = payload.result()
-        payloads = stack.enter_context(Payloads([result]))
-        written = revise(spec, transaction, index, [encoded], payloads, OpenedShard(None, None))
-        if isinstance(result, PartFile):
-            Path(result.path).unlink(missing_ok=True)
-        return written
+        return revise_from(spec, transaction, index, encoded, payload, OpenedShard(None, None))
 
 
 def origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:

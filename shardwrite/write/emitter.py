@@ -20,8 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,14 +35,13 @@ from shardwrite.format.order import Placement, Ranks, Revision, Shared
 from shardwrite.format.sharding import ObjectFormat
 from shardwrite.grid import Shape
 from shardwrite.stores.base import (
+    COPIED_NBYTES,
     Capability,
-    Described,
     ObjectReader,
     ObjectWriter,
-    Protectable,
     Transaction,
+    copy_bytes,
 )
-from shardwrite.stores.files import COPIED_NBYTES, copy_bytes
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
 WriteChunks = Callable[[ObjectWriter, Ranks], None]
@@ -256,13 +254,8 @@ class Emitter:
         from shardwrite.read.signatures import Begun, signature_of  # for arrays that were there
 
         metadata, begun = self.spec.metadata, Begun(reader, first)
-        from shardwrite.place.framed import (  # for shards that are files of another format
-            can_protect,
-            protect,
-        )
-
-        if can_protect(type(writer)) and signature_of(metadata, begun) is not None:
-            protect(writer)
+        if writer.has_permissions and signature_of(metadata, begun) is not None:
+            writer.protect(True)
         del first, begun  # as much memory as one further piece takes
         copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
         checksum = table.checksum
@@ -302,9 +295,8 @@ class Emitter:
         self._check_kind()
         writer = self.transaction.create(self._key)
         spec = self.spec
-        if _can_describe(type(writer)):
-            cast("Described", writer).describe("run", spec.digest)
-        if spec.drops_hdf5 and spec.exists and isinstance(writer, Protectable):
+        writer.describe("run", spec.digest)
+        if spec.drops_hdf5 and spec.exists and writer.has_permissions:
             # The file that goes has no permission to write, and its successor needs one.
             from shardwrite.read.signatures import signature_at  # for arrays that were there
 
@@ -319,8 +311,7 @@ class Emitter:
 
     def _publish(self, writer: ObjectWriter, checksum: int) -> None:
         """Finish an object whose index has a checksum."""
-        if _can_describe(type(writer)):
-            cast("Described", writer).describe("index-crc32c", f"{checksum:08x}")
+        writer.describe("index-crc32c", f"{checksum:08x}")
         writer.finish(self.guard)
 
     def _finished(self, writer: ObjectWriter, seal: Seal, end: int) -> Written:
@@ -336,12 +327,6 @@ def _close(writer: ObjectWriter, seal: Seal) -> None:
         writer.write([seal.suffix])
     if seal.prefix:
         writer.write_at(0, seal.prefix)
-
-
-@cache
-def _can_describe(kind: type) -> bool:
-    """Whether objects of writers of a class can have metadata."""
-    return issubclass(kind, Described)
 
 
 def _only(batch: EncodedBatch, wanted: npt.NDArray[np.bool_]) -> EncodedBatch:

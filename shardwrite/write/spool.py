@@ -156,18 +156,15 @@ class Payloads:
         lasts = np.concatenate([breaks, [len(block)]]) - 1
         buffers: list[Buffer] = []
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            number, start, stop = (
-                int(block[first]),
-                int(starts[first]),
-                int(starts[last] + sizes[last]),
-            )
+            number, start = int(block[first]), int(starts[first])
+            stop = int(starts[last] + sizes[last])
             payload = self._payloads[number]
             if isinstance(payload, PartFile):
                 if buffers:
                     yield buffers
                     buffers = []
-                for at in range(start, stop, _COPY_NBYTES):
-                    yield [self._pread(number, payload, at, min(_COPY_NBYTES, stop - at))]
+                for offset in range(start, stop, _COPY_NBYTES):
+                    yield [self._pread(number, payload, offset, min(_COPY_NBYTES, stop - offset))]
             else:
                 buffers.append(payload[start:stop])
         if buffers:

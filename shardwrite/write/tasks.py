@@ -11,7 +11,6 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -123,11 +122,8 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
             and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes)
         ):
             return _write_small_shards(spec, source, pieces)
-        units = {
-            index: unit
-            for index, unit in units_of(spec.metadata.grid, touched)
-            if index not in source.skip
-        }
+        units = dict(units_of(spec.metadata.grid, touched))
+        units = {index: units[index] for index in units if index not in source.skip}
 
         def write(transaction: Transaction, index: Shape) -> Written:
             if index in bad:
@@ -160,13 +156,8 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
     with Turn() as turn:
         if is_small and not compresses:
             turn.take(_SHARD_SECONDS)
-        batches = ShardBatches(
-            metadata,
-            source.box,
-            pieces,
-            spec.encoding(spec.strategy.streaming_order),
-            source.skip,
-        )
+        how = spec.encoding(spec.strategy.streaming_order)
+        batches = ShardBatches(metadata, source.box, pieces, how, source.skip)
 
         def encode(index: Shape) -> None:
             if compresses:
@@ -236,30 +227,19 @@ def _splice_shard(
     They go into a new shard if the source covers all of it, else into the existing shard.
     """
     # of shards that are assembled
-    from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
+    from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise_from
 
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
-        there = (
-            OpenedShard(None, None)
-            if spec.covers(index)
-            else stack.enter_context(opened(spec, index))
-        )
-        payload = stack.enter_context(
-            Payload(
-                spec.part_file(),
-                min(HELD_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize),
-            )
-        )
+        there = OpenedShard(None, None)
+        if not spec.covers(index):
+            there = stack.enter_context(opened(spec, index))
+        limit_nbytes = min(HELD_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)
+        payload = stack.enter_context(Payload(spec.part_file(), limit_nbytes))
         sizes = _extend(spec, payload, index, unit, pieces, there.old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
         encoded = EncodedUnit(ranks_in_shard(metadata.grid, index, unit), sizes, starts, 0)
-        result = payload.result()
-        payloads = stack.enter_context(Payloads([result]))
-        written = revise(spec, transaction, index, [encoded], payloads, there)
-        if isinstance(result, PartFile):
-            Path(result.path).unlink(missing_ok=True)
-        return written
+        return revise_from(spec, transaction, index, encoded, payload, there)
 
 
 def _extend(
@@ -388,7 +368,8 @@ def commit_group(
     - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
     - Raises RunEndedError if the run has ended, or was taken over.
     """
-    from shardwrite.write.assemble import revise, split_block  # of shards that are assembled
+    # of shards that are assembled
+    from shardwrite.write.assemble import assemble, revise, split_block
 
     units: dict[Shape, list[EncodedUnit]] = {}
     good = [block for block in encoded if isinstance(block, EncodedBlock)]
@@ -404,8 +385,6 @@ def commit_group(
 
         def write(transaction: Transaction, index: Shape) -> Written:
             if spec.covers(index):
-                from shardwrite.write.assemble import assemble  # of shards that are assembled
-
                 return assemble(spec, transaction, index, units[index], payloads)
             with opened(spec, index) as there:
                 return revise(spec, transaction, index, units[index], payloads, there)

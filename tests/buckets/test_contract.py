@@ -11,8 +11,7 @@ from shardwrite.place.base import STATE_PREFIX
 from shardwrite.stores import Capability, bucket
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_url import open_bucket
-from shardwrite.stores.clauses import Subject
-from shardwrite.stores.contract import CLAUSES, check_store
+from shardwrite.stores.contract import CLAUSES, Subject, check_store
 
 QUICK = ("CONDITIONAL", "version changes", "range that is asked")
 

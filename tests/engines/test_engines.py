@@ -25,10 +25,11 @@ from distributed import Client, LocalCluster, wait, worker_client
 from tiers import some
 
 import shardwrite
-from shardwrite import SourceError, SpecError
+from shardwrite import IncompleteError, SourceError, SpecError
 from shardwrite.engines import LocalEngine
 from shardwrite.engines.cluster import new_client
 from shardwrite.format.document import ArrayOptions
+from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.place.target import resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
@@ -377,7 +378,7 @@ def test_the_choice_is_the_same_where_distributed_was_never_imported():
     program = """
 import sys
 import dask.local
-from shardwrite.engines.choice import _scheduler
+from shardwrite.engines.local import _scheduler
 from shardwrite.engines import active_engine
 words = None, "", "threads", "Threading", "processes", "sync", "synchronous", "single-threaded"
 chosen = [*words, dask.local.get_sync]
@@ -436,6 +437,42 @@ def test_a_cluster_without_workers_is_told(tmp_path, array, monkeypatch):
         coming.join()
     assert len([one for one in told if "no workers" in str(one.message)]) == 1
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
+
+
+@pytest.mark.parametrize("comes", ["by itself", "when there are tasks"])
+def test_a_plan_waits_for_the_first_worker(array, comes):
+    """Its memory and threads are those of the plan, and not those of this machine."""
+    with (
+        LocalCluster(
+            n_workers=0,
+            threads_per_worker=3,
+            memory_limit="1GiB",
+            processes=False,
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster),
+    ):
+        if comes == "by itself":
+            coming = threading.Timer(0.5, cluster.scale, [1])
+            coming.start()
+        else:
+            cluster.adapt(minimum=0, maximum=1, interval="100ms")
+        plan = shardwrite.plan(da.from_array(array, chunks=32), shards=32, chunks=8)
+        found = plan.resources
+        assert (found.n_processes, found.n_threads, found.memory_limit_nbytes) == (1, 3, 2**30)
+
+
+def test_a_process_that_is_to_stop_waits_for_no_worker(array):
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        request_drain()
+        try:
+            with pytest.raises(IncompleteError, match="before a worker has come"):
+                shardwrite.plan(da.from_array(array, chunks=32), shards=32, chunks=8)
+        finally:
+            reset_drain()
 
 
 @pytest.mark.parametrize("kind", ["threads", "sync"])

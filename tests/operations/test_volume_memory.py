@@ -12,7 +12,6 @@ import pytest
 import shardwrite
 from shardwrite.encode.batches import ShardBatches
 from shardwrite.errors import PlanError
-from shardwrite.format.bounds import sealing_nbytes_of
 from shardwrite.volumes.hashed import gathering_nbytes
 
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 32}
@@ -75,15 +74,15 @@ def test_many_small_shards_are_no_large_batch():
     x = da.ones((64, 64, 64), dtype="uint8", chunks=64)
     new = {**parameters(0), "chunks": 8, "sharding": {**parameters(0)["sharding"], "shard_bits": 9}}
     few = shardwrite.plan_precomputed(x, **new).metadata
-    assert sealing_nbytes_of(few) == 16
+    assert few.sealing_nbytes == 16
     assert ShardBatches.is_worth_it(few, 2**21)
     new["sharding"] = {**new["sharding"], "minishard_bits": 17}
     many = shardwrite.plan_precomputed(x, **new).metadata
-    assert sealing_nbytes_of(many) >= 2**21
+    assert many.sealing_nbytes >= 2**21
     assert not ShardBatches.is_worth_it(many, 2**21)
 
 
 def test_ordinary_arrays_count_as_before():
     x = da.ones((64, 64), dtype="uint8", chunks=64)
     plan = shardwrite.plan(x, shards=64, chunks=1, index_location="start")
-    assert sealing_nbytes_of(plan.metadata) == 0
+    assert plan.metadata.sealing_nbytes == 0

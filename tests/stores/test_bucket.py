@@ -22,8 +22,13 @@ import shardwrite
 from shardwrite import RunEndedError, SpecError, StoreError
 from shardwrite.place.objects import InStore
 from shardwrite.stores import Capability, bucket, open_store
-from shardwrite.stores.bucket import BucketStore, as_bucket_error, is_missing_bucket, made_again
-from shardwrite.stores.bucket_reading import Tails
+from shardwrite.stores.bucket import (
+    BucketStore,
+    Tails,
+    as_bucket_error,
+    is_missing_bucket,
+    made_again,
+)
 from shardwrite.stores.bucket_url import _FEW_RETRIES, open_bucket
 from shardwrite.stores.looking import is_bucket_url
 
@@ -486,11 +491,10 @@ def test_what_is_kept_of_an_object_that_was_replaced_is_an_error_and_forgotten()
 
 def test_tails_are_bounded_and_do_not_travel(monkeypatch):
     tails = Tails(keeps=True)
-    from shardwrite.stores import bucket_reading
 
-    monkeypatch.setattr(bucket_reading, "_KEPT_NBYTES", 250)
+    monkeypatch.setattr(bucket, "_KEPT_NBYTES", 250)
     for n in range(4):
-        tails.keep(str(n), bucket_reading.Seen((1000, "e", None), bytes(100)))
+        tails.keep(str(n), bucket.Seen((1000, "e", None), bytes(100)))
     assert [tails.find(str(n)) is not None for n in range(4)] == [False, False, True, True]
     assert pickle.loads(pickle.dumps(tails)).find("3") is None
     tails.wanted(2**30)

@@ -9,12 +9,7 @@ import pytest
 
 from shardwrite import AppendOnly, SpecError, StoreError
 from shardwrite.stores import Capability, MemoryStore
-from shardwrite.stores.base import (
-    Readable,
-    Store,
-    Writable,
-    require,
-)
+from shardwrite.stores.base import Store, require
 from shardwrite.stores.posix import PosixStore
 
 
@@ -59,10 +54,8 @@ def test_members_are_told_apart():
 
 def test_every_store_has_the_protocols(tmp_path):
     for store in (MemoryStore(), PosixStore(tmp_path)):
-        assert isinstance(store, Readable)
-        assert isinstance(store, Writable)
         assert isinstance(store, Store)
-    assert not isinstance({}, Readable)
+    assert not isinstance({}, Store)
 
 
 def test_a_method_that_a_store_does_not_have_refuses():

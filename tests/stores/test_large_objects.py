@@ -12,7 +12,6 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from shardwrite import PlanError, SpecError
 from shardwrite.engines import active_engine
-from shardwrite.format.bounds import head_nbytes_of, most_nbytes_of, plain_nbytes_of
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.plan.options import PlanOptions
 from shardwrite.runs.array_plan import plan_array
@@ -43,10 +42,10 @@ def test_bounds_of_a_shard(compressors, location):
     options = ArrayOptions(compressors=compressors, index_location=location)
     metadata = make_metadata((100, 100), np.dtype("u2"), (64, 64), (8, 8), options)
     index = 16 * 64 + 4
-    assert plain_nbytes_of(metadata) == 2 * 64 * 64 + index
-    assert head_nbytes_of(metadata) == (index if location == "start" else 0)
+    assert metadata.plain_nbytes == 2 * 64 * 64 + index
+    assert metadata.index_codec.base_nbytes == (index if location == "start" else 0)
     codecs = 64 * metadata.pipeline.most_encoded_nbytes if compressors is None else 0
-    assert most_nbytes_of(metadata) >= max(plain_nbytes_of(metadata), codecs + index)
+    assert metadata.most_nbytes >= max(metadata.plain_nbytes, codecs + index)
 
 
 # ---- the writer

@@ -20,8 +20,7 @@ import pytest
 
 import shardwrite
 from shardwrite.stores import posix
-from shardwrite.stores.files import write_file
-from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.posix import PosixStore, write_file
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or sys.platform != "linux", reason="changes owners: needs root on Linux"
@@ -273,7 +272,7 @@ AS_USER = """
     import json, os, sys
     sys.path.insert(0, sys.argv[1])
     from pathlib import Path
-    from shardwrite.stores.files import write_file
+    from shardwrite.stores.posix import write_file
     os.umask(0o002)
     os.setgroups(json.loads(sys.argv[2]))
     os.setgid(6000)

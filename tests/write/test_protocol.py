@@ -17,8 +17,7 @@ import pytest
 import shardwrite
 from shardwrite import StoreError
 from shardwrite.stores.base import check_key
-from shardwrite.stores.files import write_file
-from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.posix import PosixStore, write_file
 
 pytestmark = pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not here (Debian's package strace)"
