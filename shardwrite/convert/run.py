@@ -344,7 +344,8 @@ def convert_array(
     if passage is None:
         return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
     decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
-    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    ref = source.array.ref
+    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=ref)
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
     return ArrayConversion(
         source,
@@ -442,7 +443,13 @@ def _encoded_again(
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,
-        SourceLayout(x.chunks, n_tasks_of(x), *identity, source.array.loaded_nbytes(block_nbytes)),
+        SourceLayout(
+            x.chunks,
+            n_tasks_of(x),
+            *identity,
+            source.array.loaded_nbytes(block_nbytes),
+            ref=source.array.ref,
+        ),
         resources,
         options,
         notes=source.notes,

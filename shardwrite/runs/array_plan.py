@@ -41,6 +41,7 @@ from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.plan import Plan
+from shardwrite.runs.source_array import ref_of
 from shardwrite.stores.base import Store
 from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
 
@@ -229,6 +230,7 @@ def plan_array(
             n_tasks_of(x),
             identity_of(x, options.source_id),
             is_stable=options.source_id is not None,
+            ref=ref_of(x),
         ),
         waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata),
         options,

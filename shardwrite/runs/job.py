@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardwrite.errors import SpecError
-from shardwrite.journal.plan_record import Intent, StrategyFacts
+from shardwrite.journal.plan_record import Intent
 from shardwrite.options import RunKeywords
 from shardwrite.place.checks import REPLACE
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import ShardWindow
 from shardwrite.plan.plan import Plan
-from shardwrite.seams import needed
+from shardwrite.seams import Ref, needed
 from shardwrite.stores.base import DURABILITIES
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
     With mode ``"r+"``, its digest and identity differ from those of the run that made the array.
     """
     is_change = mode == "r+"
-    figures = plan.to_dict()
+    figures, format_ = plan.to_dict(), plan.metadata.shard_format
     return Intent(
         digest=plan.digest + ("+" if is_change else ""),
         mode=mode,
@@ -117,7 +117,11 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         shards_from=None
         if plan.region is None
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
-        strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
+        strategy=Ref("write strategy", plan.strategy.name, dict(plan.strategy.to_dict())),
+        shard_format=None
+        if format_ is None
+        else Ref("shard format", format_.name, format_.to_dict()),
+        source=plan.source.ref,
         partition=plan.partition.cuts,
         copies=plan.source.is_encoded,
         figures={name: figures[name] for name in figures if name not in _NOT_FIGURES},

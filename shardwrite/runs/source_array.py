@@ -11,11 +11,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from dask.base import is_dask_collection
+from dask.blockwise import Blockwise
 from dask.delayed import delayed
 
 import shardwrite._dask as dask
@@ -27,7 +29,7 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Shape
-from shardwrite.seams import find
+from shardwrite.seams import Ref, find
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
@@ -107,6 +109,23 @@ def as_source_array(x: Any, field: str = "x") -> SourceArray:
     if meta is not None:
         _refuse_other_blocks(meta, field)
     return given
+
+
+def ref_of(x: dask.array.Array) -> Ref | None:
+    """What a dask array reads, as a record names it; None if it computes, or only this process can
+    open that."""
+    from dask.array.core import getter, getter_inline, getter_nofancy
+
+    layer, *others = x.dask.layers.values()
+    is_read = isinstance(layer, Blockwise) and not others
+    if not is_read or layer.task.func not in (getter, getter_inline, getter_nofancy):
+        return None
+    read = next((value for value, indices in layer.indices if indices is None), None)
+    ref: Ref | None = getattr(read, "ref", None)
+    root = getattr(getattr(read, "store", None), "root", None)
+    if isinstance(root, Path) and type(read).__module__.startswith("zarr."):
+        ref = Ref("source", "zarr", {"path": os.path.abspath(root / read.path)})
+    return ref if getattr(read, "shape", None) == x.shape else None
 
 
 def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) -> None:

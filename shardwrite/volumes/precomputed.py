@@ -98,7 +98,9 @@ def plan_copies(
     given = options.source_id
     identity = stored.identity if given is None else redacted(given)
     is_stable = given is not None
-    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    layout = SourceLayout(
+        metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=array.ref
+    )
     resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
     decodes = passage.n_encoded > 0
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
