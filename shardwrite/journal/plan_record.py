@@ -200,7 +200,9 @@ class RunRecord(Intent):
         if not isinstance(replaces, bool) or (replaces and mode == "r+"):
             raise ValueError("it does not say what it replaces")
         begun_by, window = found.get("begun_by"), found.get("shards_from")
-        refs = {name: Ref.from_json(kind, found[name]) for name, kind in _REFS.items() if name in found}
+        refs = {
+            name: Ref.from_json(kind, found[name]) for name, kind in _REFS.items() if name in found
+        }
         copies = found.get("copies", False)
         if not isinstance(copies, bool):
             raise ValueError("it does not say whether it copies chunks")  # noqa: TRY004 (of the file)

@@ -43,6 +43,7 @@ from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.execute import reporting
 from shardwrite.runs.in_parts import (
     execute_part,
     finish_parts,
@@ -50,11 +51,9 @@ from shardwrite.runs.in_parts import (
     refuse_unwritten,
     run_on,
 )
-from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
-from shardwrite.runs.source import NoChunks
 
 __all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
 

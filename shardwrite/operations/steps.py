@@ -20,20 +20,17 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import Resources
-from shardwrite.plan.make import copied_nbytes
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.plan import Part, Plan
+from shardwrite.plan.plan import Part, Plan, copied_nbytes
 from shardwrite.read.array import open_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import ArrayChunks, identity_of, plan_into, waiting
 from shardwrite.runs.begun import plan_begun, source_begun
-from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.execute import execute_missing, reporting
 from shardwrite.runs.in_parts import prepare_jobs
-from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.job import ChunkSource, Job, RunOptions
 from shardwrite.runs.kept import accepts_source
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.source_array import as_source_array, as_source_for
 from shardwrite.runs.stored_chunks import StoredChunks, behind, check_nothing_lost
 from shardwrite.seams import find

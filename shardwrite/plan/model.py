@@ -31,8 +31,7 @@ from shardwrite.plan.estimate import (
     pieces_of_chunks,
 )
 from shardwrite.plan.identity import Identity
-from shardwrite.plan.limits import check_memory
-from shardwrite.plan.partition import Partition
+from shardwrite.plan.partition import Partition, check_memory
 from shardwrite.seams import Ref
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
 from shardwrite.plan.card import array_facts
-from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
+from shardwrite.plan.partition import check_chunks
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.stored_shard import Open, reading_twice
 from shardwrite.results import card_of

@@ -92,7 +92,8 @@ def _opened(run: RunDirectory, name: str) -> Any:
         return open_ref(ref)
     except LookupError as error:
         raise JournalError(
-            f"the plan of {run.target.label} has the {ref.kind} {ref.name!r}, which {error.args[0]}",
+            f"the plan of {run.target.label} has the {ref.kind} {ref.name!r}, which "
+            f"{error.args[0]}",
             path=str(run.target.run_path),
         ) from error
 

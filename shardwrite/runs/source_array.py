@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
 from dask.delayed import delayed
+from dask.task_spec import TaskRef
 
 import shardwrite._dask as dask
 from shardwrite._lazy import if_loaded
@@ -112,15 +113,20 @@ def as_source_array(x: Any, field: str = "x") -> SourceArray:
 
 
 def ref_of(x: dask.array.Array) -> Ref | None:
-    """What a dask array reads, as a record names it; None if it computes, or only this process can
-    open that."""
+    """What a dask array reads, as a record names it for other processes.
+
+    None if it computes something, or only this process has what it reads.
+    """
     from dask.array.core import getter, getter_inline, getter_nofancy
 
-    layer, *others = x.dask.layers.values()
-    is_read = isinstance(layer, Blockwise) and not others
-    if not is_read or layer.task.func not in (getter, getter_inline, getter_nofancy):
+    layer = x.dask.layers.get(x.name)
+    if not isinstance(layer, Blockwise):
         return None
-    read = next((value for value, indices in layer.indices if indices is None), None)
+    if layer.task.func not in (getter, getter_inline, getter_nofancy):
+        return None
+    read: Any = next((value for value, indices in layer.indices if indices is None), None)
+    if isinstance(read, TaskRef):  # a layer of its own has what is read
+        read = x.dask.layers.get(read.key, {}).get(read.key)
     ref: Ref | None = getattr(read, "ref", None)
     root = getattr(getattr(read, "store", None), "root", None)
     if isinstance(root, Path) and type(read).__module__.startswith("zarr."):
