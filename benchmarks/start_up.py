@@ -2,9 +2,10 @@
 
 Each measurement is a fresh process, cases in turn, everything in the page cache, and the best of nine counts. Seconds are those of
 processors, user and system together. Ratios are to dask with zarr-python, which write the same small array. ``--without-bytecode``
-measures processes that find no bytecode and keep none, as in containers with ``PYTHONDONTWRITEBYTECODE``. With ``--old DIRECTORY``,
-a checkout of another version does the same, in turn with this one. ``--python`` names the Python of another environment, and
-``--modules`` lists what a first write loads.
+measures processes that find no bytecode and keep none, as in containers with ``PYTHONDONTWRITEBYTECODE``. With ``--old``, a commit
+or a checkout of another version does the same, in turn with this one. ``--installed`` builds a wheel of each version and compiles it,
+and measures it in two environments in turn: this one, and one that has nothing but what the wheel depends on (by uv). ``--python``
+names the Python of another environment, and ``--modules`` lists what a first write loads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +77,53 @@ CASES = {
 }
 
 
+def _checked_out(commit: str, into: Path) -> Path:
+    """The tree of a commit, or the directory that was named."""
+    if Path(commit).is_dir():
+        return Path(commit).resolve()
+    archive = subprocess.run(
+        ["git", "archive", commit], cwd=_ROOT, check=True, stdout=subprocess.PIPE
+    )
+    into.mkdir()
+    subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
+    return into
+
+
+def _installed(root: Path, into: Path) -> Path:
+    """A directory with what a wheel of a version installs, compiled. The wheel lies beside it."""
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--installer=uv",
+        "--outdir",
+        str(into.parent),
+    ]
+    subprocess.run([*build, str(root)], check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = into.parent.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(into)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", into], check=True)
+    return into
+
+
+def _lean(wheel: Path, into: Path) -> str:
+    """Python of an environment that has what a wheel depends on, and nothing else."""
+    python = str(into / "bin" / "python")
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    subprocess.run([*uv, "venv", "--python", sys.executable, into], check=True)
+    install = [*uv, "pip", "install", "--compile-bytecode", "--python", python, str(wheel)]
+    subprocess.run(install, check=True)
+    subprocess.run([*uv, "pip", "uninstall", "--python", python, "shardwrite"], check=True)
+    return python
+
+
 class Measured:
-    """Fresh processes of one version of the package."""
+    """Fresh processes of one version of the package, in one environment."""
 
     def __init__(self, root: Path, python: str, directory: Path, *, has_bytecode: bool) -> None:
+        directory.mkdir(parents=True)
         self.root, self.python, self.directory = root, python, directory
         self.environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         self.environment["PYTHONPATH"] = str(root)
@@ -159,7 +204,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--old", type=Path, help="a checkout of another version")
+    parser.add_argument("--old", help="a commit, or a checkout of another version")
+    parser.add_argument(
+        "--installed", action="store_true", help="measure wheels, in two environments"
+    )
     parser.add_argument(
         "--python", default=sys.executable, help="Python of the environment (default: this one)"
     )
@@ -169,24 +217,34 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="only cases with this word in their names")
     parser.add_argument("--json", type=Path, help="file for the figures")
     given = parser.parse_args()
-    roots = {"this": _ROOT, **({"old": given.old.resolve()} if given.old else {})}
     found: dict[tuple[str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory(dir=given.dir) as directory:
-        versions = {}
-        for version, root in roots.items():
-            (Path(directory) / version).mkdir()
-            versions[version] = Measured(
+    with tempfile.TemporaryDirectory(dir=given.dir) as scratch:
+        directory, pythons = Path(scratch), {"": given.python}
+        roots = {"this": _ROOT}
+        if given.old:
+            roots["old"] = _checked_out(given.old, directory / "checkout")
+        if given.installed:
+            roots = {
+                name: _installed(root, directory / name / "site") for name, root in roots.items()
+            }
+            (wheel,) = (directory / "this").glob("*.whl")
+            pythons = {", full": given.python, ", lean": _lean(wheel, directory / "lean")}
+        versions = {
+            version + environment: Measured(
                 root,
-                given.python,
-                Path(directory) / version,
+                python,
+                directory / "runs" / f"{version}{environment}",
                 has_bytecode=not given.without_bytecode,
             )
+            for environment, python in pythons.items()
+            for version, root in roots.items()
+        }
         for _ in range(given.repeats + 1):
             for name, case in CASES.items():
                 for version, measured in versions.items():
                     if given.cases in name:
                         found.setdefault((name, version), []).append(measured.seconds(case))
-        listed = versions["this"].modules() if given.modules else []
+        listed = next(iter(versions.values())).modules() if given.modules else []
     best = {key: min(many[1:]) for key, many in found.items()}  # the first one fills caches
     rows = [
         {

@@ -46,6 +46,9 @@ for _kind, _name, _place in (
     ("view", "card", "show.html:card_html"),
     ("view", "census", "show.page:fragment"),
     ("job", "slurm", "slurm.notes:note_job"),
+    ("opener", "write strategy", "format.strategies:strategy_opener"),
+    ("opener", "shard format", "format.sharding:shard_format_opener"),
+    ("opener", "source", "sources.registry:source_opener"),
 ):
     _register(_kind, _name, f"{__name__}.{_place}")
 

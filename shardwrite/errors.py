@@ -32,17 +32,18 @@ __all__ = [
     "WorkersLostError",
 ]
 
+# These are compiled when they are first needed.
 # file:/// does not match, since a path follows it, and no host.
 _SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"
 # This matches up to the last @, since a secret may contain a slash.
-_USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")
+_USER_INFO = _SCHEME + r"[^\s'\"<>]*@"
 # This takes a backslash with the character that it escapes, so that JSON stays JSON.
-_QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#](?:\\[^\s'\"<>]|[^\s'\"<>\\])*")
-_ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
+_QUERY = _SCHEME + r"([^\s'\"<>?#]*)[?#](?:\\[^\s'\"<>]|[^\s'\"<>\\])*"
+_ADDRESS = "(?s)" + _SCHEME + r".*@"
 
 # Control characters except tab and newline, characters that change the direction of writing, and
 # bytes that are not text.
-_UNPRINTABLE = re.compile(
+_UNPRINTABLE = (
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
@@ -59,7 +60,7 @@ def redacted(text: str) -> str:
     >>> redacted("cannot read https://host/x?signature=abc at 7:30")
     'cannot read https://host/x?*** at 7:30'
     """
-    return _QUERY.sub(r"\1\2?***", _USER_INFO.sub(r"\1***@", text))
+    return re.sub(_QUERY, r"\1\2?***", re.sub(_USER_INFO, r"\1***@", text))
 
 
 def printable(text: str) -> str:
@@ -70,7 +71,7 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
-    return _UNPRINTABLE.sub(_spelt_out, text)
+    return re.sub(_UNPRINTABLE, _spelt_out, text)
 
 
 def _spelt_out(found: re.Match[str]) -> str:
@@ -83,7 +84,7 @@ def _without_credentials(value: Any) -> Any:
     """Field of an error, redacted if it is a string or a list or tuple with strings."""
     if isinstance(value, str):
         # A value that is one URL as a whole may have any characters in its secret.
-        address = _ADDRESS.match(value)
+        address = re.match(_ADDRESS, value)
         return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
     if type(value) in (list, tuple):
         kept = type(value)(

@@ -12,6 +12,10 @@ add, and what lies there:
 - ``strategy``: a class for :func:`shardwrite.register_strategy`;
 - ``operation``: a function.
 
+A `Ref` names a strategy, a shard format or a source in a record, such as ``plan.json``. `open_ref`
+opens it, in whatever process reads the record. For each kind of Ref there is an ``opener``: a
+function of the name, which returns one of the parameters.
+
 What tells that something of a wing is needed is data in the core: the name of a file, a key of a
 document, the kind of a record. So the core refuses what it cannot handle, also where a wing is
 missing.
@@ -19,7 +23,8 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -111,6 +116,40 @@ def is_same_class(known: type[Any] | None, cls: type[Any]) -> bool:
     """
     place = cls.__module__, cls.__qualname__
     return known is None or (known.__module__, known.__qualname__) == place
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A thing that records name, so that other processes open the same."""
+
+    kind: str  # for whom there is an opener
+    name: str
+    parameters: Mapping[str, Any]  # what JSON can hold
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record holds, in the words of Zarr; the field where it stands tells the kind."""
+        return {"name": self.name, "configuration": self.parameters}
+
+    @classmethod
+    def from_json(cls, kind: str, found: object) -> Ref:
+        """Parse what `to_dict` returns."""
+        if isinstance(found, Mapping):
+            name, parameters = found.get("name"), found.get("configuration")
+            if isinstance(name, str) and isinstance(parameters, Mapping):
+                return cls(kind, name, parameters)
+        raise ValueError(f"it does not describe its {kind}")
+
+
+def open_ref(ref: Ref) -> Any:
+    """Open what a record names.
+
+    - Raises LookupError if this process cannot find it, and ValueError if its parameters are wrong.
+    """
+    opener = resolve("opener", ref.kind)(ref.name)
+    try:
+        return opener(ref.parameters)
+    except KeyError as error:
+        raise ValueError(f"the {ref.kind} {ref.name!r} lacks {error}") from error
 
 
 REMEDY = "install all of shardwrite"

@@ -72,7 +72,7 @@ WALKS = {
         [
             ("operations/write.py", "to_sharded_zarr"),
             ("runs/array_plan.py", "plan_array"),
-            ("plan/make.py", "make_plan"),
+            ("plan/plan.py", "make_plan"),
             ("runs/execute.py", "execute"),
             ("runs/begin.py", "begin"),
             ("runs/session.py", "GroupGraph.fused"),
@@ -160,7 +160,7 @@ WALKS = {
         resume,
         [
             ("operations/write.py", "to_sharded_zarr"),
-            ("runs/finished.py", "finished"),
+            ("runs/result.py", "finished"),
             ("runs/begin.py", "begin"),
             ("journal/begin.py", "begin_run"),
             ("runs/session.py", "Session.catch_up"),

@@ -7,7 +7,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import dask
@@ -15,10 +15,8 @@ import numpy as np
 from click.core import ParameterSource
 
 from shardwrite.cli.terminal import echo, telling_warnings
-from shardwrite.cli.values import fill_of
 from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.config.table import LOG_LEVEL
-from shardwrite.engines.cluster import new_client
 from shardwrite.engines.local import Stopped
 from shardwrite.entry.public import configured
 from shardwrite.errors import (
@@ -35,13 +33,14 @@ from shardwrite.host.dask_config import check_configuration
 from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
-from shardwrite.read.source import as_dask
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
-from shardwrite.runs.source_array import SourceArray
 from shardwrite.slurm.client import requeue
 from shardwrite.slurm.inside import connect
-from shardwrite.sources.base import Source
-from shardwrite.sources.registry import decoded, open_source
+
+if TYPE_CHECKING:  # few commands open a source
+    from shardwrite.runs.source_array import SourceArray
+    from shardwrite.sources.base import Source
+
 
 # ---- The log, on standard error
 
@@ -138,6 +137,8 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
 
     - `as_source`: return the source itself, and not a dask array, unless the user has given chunks.
     """
+    from shardwrite.runs.source_array import SourceArray
+
     identity = options.pop("source_id")
     opened = _opened(source, options)
     x = _as_given(opened, options, as_source=as_source)
@@ -149,6 +150,8 @@ def open_written(source: str, options: dict[str, Any]) -> SourceArray:
 
     The source options are removed from `options`.
     """
+    from shardwrite.runs.source_array import SourceArray
+
     del options["source_id"]
     opened = _opened(source, options)
     return SourceArray(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
@@ -164,6 +167,8 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
     opened = _opened(source, options)
     known = opened.metadata
     if options["fill_value"] is not None:
+        from shardwrite.cli.values import fill_of
+
         options["fill_value"] = fill_of(options["fill_value"], np.dtype(opened.dtype))
     for field in ("fill_value", "dimension_names"):
         if options[field] is None:
@@ -182,6 +187,8 @@ def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> An
 
 def _opened(source: str, options: dict[str, Any]) -> Source:
     """Open a source by its options, which are removed from `options`."""
+    from shardwrite.sources.registry import decoded, open_source
+
     shape, is_decoded = options.pop("shape"), options.pop("decode_cf")
     try:
         opened = open_source(
@@ -204,6 +211,8 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
 
 def _in_chunks(source: Source, chunks: Any) -> Any:
     """A source as a dask array, in chunks that a user may have given."""
+    from shardwrite.read.source import as_dask
+
     try:
         return as_dask(source, chunks)
     except SpecError as error:
@@ -234,6 +243,8 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
             client = stack.enter_context(connect(address))
             stack.enter_context(_telling_of_loss(client))
         else:
+            from shardwrite.engines.cluster import new_client
+
             stack.enter_context(configured_workers())
             cluster = LocalCluster(
                 n_workers=workers,

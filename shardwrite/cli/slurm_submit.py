@@ -33,7 +33,7 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.terminal import Grouped, echo, emit, exact
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal.holding import refuse_in_store
+from shardwrite.journal.rundir import refuse_in_store
 from shardwrite.operations.keywords import LayoutKeywords
 from shardwrite.options import names
 from shardwrite.place.base import without_kind

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from shardwrite.errors import SpecError
@@ -83,7 +82,11 @@ def _nbytes_of(size: str) -> int:
     match = re.fullmatch(
         r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", size, re.IGNORECASE
     )
-    return int(Fraction(match[1]) * _SUFFIXES[(match[2] or "").lower()]) if match else 0
+    if match is None:
+        return 0
+    whole, _, decimals = match[1].partition(".")
+    unit: int = 10 ** len(decimals)
+    return int(whole + decimals) * _SUFFIXES[(match[2] or "").lower()] // unit
 
 
 def _seconds(value: object) -> float:

@@ -32,8 +32,8 @@ from shardwrite.convert.run import (
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
-from shardwrite.format.manifest import has_manifest, rendered
-from shardwrite.format.node import DOCUMENT, consolidated
+from shardwrite.format.manifest import rendered
+from shardwrite.format.node import DOCUMENT, consolidated, has_manifest
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.documents import alone_with, change_document
@@ -47,10 +47,9 @@ from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.inspection import survey
 from shardwrite.read.signatures import signature_at
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.runs.execute import execute
+from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
-from shardwrite.runs.progress import reporting
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error

@@ -44,9 +44,9 @@ from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreErr
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import has_consolidated
-from shardwrite.journal.holding import holding
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.rundir import holding
 from shardwrite.operations.region import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
@@ -54,8 +54,8 @@ from shardwrite.place.target import Target, document_of, resolve_place, resolve_
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
 from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
+from shardwrite.runs.execute import reporting
 from shardwrite.runs.job import Job
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores.base import Store
 from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories

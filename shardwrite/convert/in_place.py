@@ -37,13 +37,13 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
 )
-from shardwrite.format.manifest import has_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
     CONSOLIDATED_OF_V2,
     DOCUMENT,
     DOCUMENTS_OF_V2,
+    has_manifest,
 )
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import check_groups_above, consolidate, replace_document, withdraw

@@ -47,6 +47,7 @@ from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.execute import OnReport, reporting
 from shardwrite.runs.in_parts import (
     execute_part,
     finish_parts,
@@ -54,11 +55,9 @@ from shardwrite.runs.in_parts import (
     refuse_unwritten,
     remedy_of_parts,
 )
-from shardwrite.runs.job import Job
+from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepts_source, as_begun, check_kept
-from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.source import NoChunks
 from shardwrite.volumes.source import open_tree
 
 _MAX_NAMED, _MAX_MISSING = 8, 1000

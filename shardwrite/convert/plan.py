@@ -30,8 +30,8 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.options import Manifest
-from shardwrite.plan.limits import check_extents
 from shardwrite.plan.options import explicit_sizes, parse_nbytes, resolve_shapes
+from shardwrite.plan.partition import check_extents
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.result import WriteResult, told_of_rereads
 from shardwrite.seams import registered

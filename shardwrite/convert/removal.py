@@ -61,27 +61,24 @@ from shardwrite.format.node import (
 )
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
-from shardwrite.journal.holding import confirm
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import encode_line, parse_lines
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, confirm
 from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.place.checks import CONSUMES
+from shardwrite.place.target import CONSUMES
 from shardwrite.plan.identity import WHOLE
-from shardwrite.plan.make import make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.plan import Plan
+from shardwrite.plan.plan import Plan, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.stored_array import StoredArray, check_names
 from shardwrite.read.stored_shard import open_shard, read_again
 from shardwrite.runs.array_plan import by_groups, resources_of
-from shardwrite.runs.job import Job
-from shardwrite.runs.progress import OnReport
+from shardwrite.runs.execute import OnReport
+from shardwrite.runs.job import Job, Key, TaskBox
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
-from shardwrite.runs.source import Key, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
 from shardwrite.stores.base import COPIED_NBYTES, Capability, ObjectReader, Transaction, require
 from shardwrite.stores.directories import fsync_directory, make_directories, walk

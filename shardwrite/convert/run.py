@@ -23,18 +23,17 @@ from shardwrite.encode.unit import Damaged
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, SpecError, redacted
 from shardwrite.format.frame import framing_of
-from shardwrite.format.manifest import check_manifest
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.node import check_manifest
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Sized
-from shardwrite.journal.holding import holding
+from shardwrite.journal.rundir import holding
 from shardwrite.plan.estimate import Resources
-from shardwrite.plan.limits import check_new
-from shardwrite.plan.make import copied_nbytes, make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.plan.plan import Plan
+from shardwrite.plan.partition import check_new
+from shardwrite.plan.plan import Plan, copied_nbytes, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
 from shardwrite.read.stored_array import StoredArray
@@ -48,14 +47,11 @@ from shardwrite.runs.array_plan import (
     waves_reruns,
 )
 from shardwrite.runs.begin import begin
-from shardwrite.runs.compute import compute_waves
-from shardwrite.runs.execute import explaining, finished_before
-from shardwrite.runs.job import Job
+from shardwrite.runs.execute import OnReport, compute_waves, explaining, finished_before, tell_found
+from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
 from shardwrite.runs.kept import accepted
-from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
-from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.write.context import GroupReport
@@ -344,7 +340,8 @@ def convert_array(
     if passage is None:
         return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
     decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
-    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    ref = source.array.ref
+    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=ref)
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
     return ArrayConversion(
         source,
@@ -442,7 +439,13 @@ def _encoded_again(
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
     made = make_plan(
         metadata,
-        SourceLayout(x.chunks, n_tasks_of(x), *identity, source.array.loaded_nbytes(block_nbytes)),
+        SourceLayout(
+            x.chunks,
+            n_tasks_of(x),
+            *identity,
+            source.array.loaded_nbytes(block_nbytes),
+            ref=source.array.ref,
+        ),
         resources,
         options,
         notes=source.notes,

@@ -52,7 +52,7 @@ from shardwrite.errors import (
     UntrustedStateError,
 )
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
-from shardwrite.place.checks import RECORD, conversion_beside, refuse_in_place
+from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
 from shardwrite.stores.editing import give_room, keep_room
 from shardwrite.stores.looking import (

@@ -23,8 +23,7 @@ from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError, printable
-from shardwrite.format.manifest import has_manifest
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.node import DOCUMENT, has_manifest
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import enter_above
 from shardwrite.journal.receipt import read_receipt
@@ -33,7 +32,6 @@ from shardwrite.operations.plan import LISTED_AT_ONCE, TAIL_NBYTES, TRIED
 from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.steps import steps_of
 from shardwrite.place.base import Place, names_above
-from shardwrite.place.checks import refuse_kept
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
@@ -41,6 +39,7 @@ from shardwrite.place.target import (
     Target,
     document_if_there,
     document_of,
+    refuse_kept,
     refuse_names,
     resolve_place,
     target_at,
@@ -50,9 +49,8 @@ from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import ranks_of_objects, stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.execute import execute
+from shardwrite.runs.execute import OnReport, execute, reporting
 from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.progress import OnReport, reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt, told_of_rereads
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store

@@ -29,9 +29,8 @@ from shardwrite.codecs.datatypes import (
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.errors import SpecError
-from shardwrite.format.manifest import check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.node import DOCUMENT, check_manifest
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.grid import Shape
 from shardwrite.options import ArrayKeywords
@@ -299,6 +298,8 @@ def make_metadata(
         shape, _stored_dtype(dtype, sharding or chosen["serializer"]), chunks, chosen
     )
     if options.manifest is not None:
+        from shardwrite.format.manifest import with_manifest  # for arrays with one
+
         document = with_manifest(document)
     native = native_dtype(document["data_type"])
     check_fill(document, native, options.fill_value)

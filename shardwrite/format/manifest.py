@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
+from shardwrite.format.node import LIST, RUNS, has_manifest, with_attributes
 from shardwrite.grid import Box, ceil_div
 
 # ---- Keys of inner chunks: ``"0.3.12"``
@@ -68,31 +69,11 @@ def keys_of(coords: npt.NDArray[np.int64], origin: npt.NDArray[np.int64]) -> lis
 Coords = npt.NDArray[np.int64]
 
 
-LIST = "nonempty_chunks"
-"""Name of the attribute with the keys."""
-
-RUNS = "nonempty_chunks_runs"
-"""Name of the attribute with the compact form."""
-
 COMPACT_FROM = 100_000
 """Number of keys from which on the compact form is written."""
 
 
 _ENCODING = "int64 little-endian, zlib, base64"
-
-
-def check_manifest(given: Any) -> None:
-    """Refuse a value of the keyword `manifest` that is not one."""
-    if given is not None and not (isinstance(given, str) and given == LIST):
-        raise SpecError(
-            "no such manifest", field="manifest", value=given, remedy=f'give "{LIST}", or None'
-        )
-
-
-def has_manifest(document: Document) -> bool:
-    """Whether an array keeps a manifest: its attribute is a list of texts."""
-    keys: Any = attributes_of(document).get(LIST)
-    return isinstance(keys, list) and {*map(type, keys)} <= {str}
 
 
 def with_manifest(document: Document) -> Document:
@@ -105,18 +86,7 @@ def with_manifest(document: Document) -> Document:
             value=attributes[LIST],
             remedy="rename that attribute, or leave out manifest",
         )
-    return _with_attributes(document, {**attributes, LIST: []})
-
-
-def without_keys(document: Document) -> Document:
-    """Document as it is planned: an array that keeps a manifest has an empty one.
-
-    So plans, digests and comparisons do not depend on what the manifest lists.
-    """
-    if not has_manifest(document):
-        return document
-    rest = {name: value for name, value in attributes_of(document).items() if name != RUNS}
-    return _with_attributes(document, {**rest, LIST: []})
+    return with_attributes(document, {**attributes, LIST: []})
 
 
 def chunks_in(region: Box, shape: Sequence[int], chunks: Sequence[int]) -> Box:
@@ -195,10 +165,6 @@ class _Listed:
         return {LIST: sorted({*keys, *self.others}) if self.others else keys}
 
 
-def _with_attributes(document: Document, attributes: Document) -> Document:
-    return {**document, "attributes": attributes}
-
-
 def _changed(document: Document, box: Box, coords: Coords | None) -> Document:
     """Document whose manifest lists some chunks of a box and no others; all if none are given."""
     before = _Listed.of(document)
@@ -221,7 +187,7 @@ def _changed(document: Document, box: Box, coords: Coords | None) -> Document:
         keys = sorted([*keys, *keys_of(new, before.origin)])
     else:
         keys = keys_of(after.coords, after.origin)
-    return _with_attributes(document, {**rest, **after.attributes(keys)})
+    return with_attributes(document, {**rest, **after.attributes(keys)})
 
 
 def _missing(coords: Coords, others: Coords) -> Coords:
@@ -338,7 +304,7 @@ def _with_marks(document: Document, lists: list[list[str]]) -> Document:
     if isinstance(keys, list) and len(keys) >= _LONG:
         lists.append(keys)
         marked = {**attributes_of(document), LIST: _mark(len(lists) - 1)}
-        document = _with_attributes(document, marked)
+        document = with_attributes(document, marked)
     members = document.get(_CONSOLIDATED)
     if isinstance(members, dict) and isinstance(members.get("metadata"), dict):
         nodes = {
@@ -347,12 +313,3 @@ def _with_marks(document: Document, lists: list[list[str]]) -> Document:
         }
         document = {**document, _CONSOLIDATED: {**members, "metadata": nodes}}
     return document
-
-
-def emptied(text: str) -> str:
-    """Text of a document as it is planned; see `without_keys`. It stays as it is otherwise."""
-    if f'"{LIST}"' not in text:
-        return text
-    document: Document = json.loads(text)
-    planned = without_keys(document)
-    return text if planned == document else json.dumps(planned, indent=2)

@@ -26,8 +26,7 @@ from shardwrite.codecs.pipeline import FillPattern, Pipeline, build_pipeline, se
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, most_added, undo
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.index import IndexCodec, Seal, ShardIndex
-from shardwrite.format.manifest import emptied
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.node import DOCUMENT, emptied
 from shardwrite.format.sharding import (
     ObjectFormat,
     PlacedShards,

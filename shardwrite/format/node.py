@@ -9,11 +9,13 @@ in its documents is in `legacy.transformer`.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.errors import SpecError
 
 # ---- Attributes by which programs compute what stored values mean
 
@@ -43,6 +45,55 @@ def changed_meaning(kept: Mapping[str, object], own: Mapping[str, object]) -> st
         if first != second:
             return key
     return None
+
+
+# ---- What tells that an array keeps a manifest; see `format.manifest`
+
+
+LIST = "nonempty_chunks"
+"""Name of the attribute with the keys."""
+
+RUNS = "nonempty_chunks_runs"
+"""Name of the attribute with the compact form."""
+
+
+def check_manifest(given: Any) -> None:
+    """Refuse a value of the keyword `manifest` that is not one."""
+    if given is not None and not (isinstance(given, str) and given == LIST):
+        raise SpecError(
+            "no such manifest", field="manifest", value=given, remedy=f'give "{LIST}", or None'
+        )
+
+
+def has_manifest(document: Document) -> bool:
+    """Whether an array keeps a manifest: its attribute is a list of texts."""
+    keys: Any = attributes_of(document).get(LIST)
+    return isinstance(keys, list) and {*map(type, keys)} <= {str}
+
+
+def without_keys(document: Document) -> Document:
+    """Document as it is planned: an array that keeps a manifest has an empty one.
+
+    So plans, digests and comparisons do not depend on what the manifest lists.
+    """
+    if not has_manifest(document):
+        return document
+    rest = {name: value for name, value in attributes_of(document).items() if name != RUNS}
+    return with_attributes(document, {**rest, LIST: []})
+
+
+def emptied(text: str) -> str:
+    """Text of a document as it is planned; see `without_keys`. It stays as it is otherwise."""
+    if f'"{LIST}"' not in text:
+        return text
+    document: Document = json.loads(text)
+    planned = without_keys(document)
+    return text if planned == document else json.dumps(planned, indent=2)
+
+
+def with_attributes(document: Document, attributes: Document) -> Document:
+    """Document with other attributes."""
+    return {**document, "attributes": attributes}
 
 
 # ---- Signatures of a hierarchy of 2022

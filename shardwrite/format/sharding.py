@@ -26,7 +26,7 @@ core asks for them by name, and knows none of these formats:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
@@ -246,6 +246,17 @@ def shard_format_named(name: str) -> type[ShardFormat] | None:
         what = f"an array of the shard format {name!r}"
         register_shard_format(needed(_KIND, name, what, field="codecs", value=name))
     return _FORMATS.get(name)
+
+
+def shard_format_opener(name: str) -> Callable[[Document], ShardFormat]:
+    """What makes a shard format that a record names; see `shardwrite.seams.open_ref`."""
+    try:
+        found = shard_format_named(name)
+    except SpecError as error:
+        raise LookupError(f"cannot be loaded ({error})") from error
+    if found is None:
+        raise LookupError("is not registered in this process; import the module that registers it")
+    return found.from_dict
 
 
 def why_kept(document: Document) -> str:

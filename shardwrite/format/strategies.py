@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
@@ -42,7 +42,7 @@ from shardwrite.grid import Shape
 from shardwrite.seams import installed, is_same_class, resolve, where
 from shardwrite.seams import registered as registered_in
 
-__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
+__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy"]
 
 
 # ---- The protocol of a strategy
@@ -235,6 +235,23 @@ def registered(name: str) -> type[Strategy] | None:
         if name not in _REGISTERED and name in installed("strategy"):
             register_strategy(resolve("strategy", name))
     return _REGISTERED.get(name)
+
+
+def strategy_opener(name: str) -> Callable[[Mapping[str, Any]], Strategy]:
+    """What makes a strategy that a record names; see `shardwrite.seams.open_ref`."""
+    try:
+        found = registered(name)
+    except (AttributeError, ImportError, SpecError) as error:
+        raise LookupError(
+            f"cannot be loaded ({error}); mend the installation of the package that names it in an "
+            f"entry point of the group {ENTRY_POINTS!r}"
+        ) from error
+    if found is None:
+        raise LookupError(
+            "is not registered in this process; import the module that registers it, or install a "
+            f"package that names it in an entry point of the group {ENTRY_POINTS!r}"
+        )
+    return lambda parameters: check_strategy(found.from_dict(parameters))
 
 
 def check_strategy(value: object) -> Strategy:
@@ -584,28 +601,6 @@ def _flag(in_place: object) -> bool:
             "neither True nor False", field="in_place", value=in_place, remedy="give True or False"
         )
     return bool(in_place)
-
-
-def labelled(label: str) -> Strategy:
-    """Strategy of this package with a given label; its `max_unused` is the default.
-
-    Plans that older versions have left on disk have nothing but the label.
-
-    Examples
-    --------
-    >>> labelled("fixed-order (F)")
-    FixedOrder(order='F', in_place=False, max_unused=0.25)
-    """
-    orders = sorted(set(ORDER_ALIASES.values()))
-    for in_place in (False, True):
-        strategies: list[Strategy] = [
-            AppendOnly(in_place=in_place),
-            *(FixedOrder(order, in_place=in_place) for order in orders),
-        ]
-        for strategy in strategies:
-            if strategy.label == label:
-                return strategy
-    raise ValueError(f"no strategy has the label {label!r}")
 
 
 def as_strategy(value: object) -> Strategy:

@@ -25,13 +25,12 @@ from shardwrite.hdf5.reading import DECODE, GIVE_FILES, NO_FILE, as_array, refus
 from shardwrite.hdf5.strategy import Hdf5
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan.limits import check_indexes
 from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.partition import check_indexes
 from shardwrite.read.stored_array import stored_at
 from shardwrite.results import Facts, Result, counted, human
-from shardwrite.runs.execute import execute
+from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
-from shardwrite.runs.progress import reporting
 from shardwrite.stores.looking import as_store_error, is_there, local_path
 
 # ---- The result

@@ -21,11 +21,10 @@ from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.holding import check_held, confirm
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.plan_record import Intent, OtherVersionError, RunRecord
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.rundir import RunDirectory, held, other_version
+from shardwrite.journal.rundir import RunDirectory, check_held, confirm, held, other_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
@@ -39,9 +38,8 @@ from shardwrite.journal.takeover import (
     settle,
 )
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.place.checks import check_surroundings, check_target, refuse_in_place
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target
+from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.editing import keep_room
 from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
@@ -140,7 +138,8 @@ def tidied_run(target: Target) -> RunDirectory | None:
     """
     found = _planned(target)
     if found is None:
-        remove_orphans(target)
+        if is_there(target.run_path):
+            remove_orphans(target)
         return None
     if _stands(found):
         if has_lost_array(found) and not live_holders(found.path):

@@ -43,8 +43,8 @@ from shardwrite.journal.bucket_runs import (
     shares,
     store_of,
 )
-from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import lease_times
+from shardwrite.journal.rundir import holding
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import Target
 from shardwrite.stores.looking import listed

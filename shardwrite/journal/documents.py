@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import os
 import random
 import stat
@@ -25,10 +26,10 @@ from typing import TypeAlias
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, SpecError, StoreError
-from shardwrite.format.manifest import rendered
 from shardwrite.format.node import (
     DOCUMENT,
     add_member,
+    has_manifest,
     is_consolidated,
     kind_of_document,
     remove_member,
@@ -321,4 +322,8 @@ def _document_in(group: Place, name: str = "") -> Document:
 
 def dump(document: Document) -> bytes:
     """Bytes of a JSON document of the run."""
-    return rendered(document).encode()
+    if has_manifest(document) or "consolidated_metadata" in document:
+        from shardwrite.format.manifest import rendered  # for long lists
+
+        return rendered(document).encode()
+    return json.dumps(document, indent=2).encode()

@@ -71,6 +71,8 @@ def tidy(target: Target) -> None:
     removed.
     """
     require_trusted(target)
+    if not is_there(target.beside):
+        return
     whole = replace(target, update="")
     for place in (whole, *whole.others):
         with as_store_error(str(place.run_path), "cannot remove what is left in"):

@@ -16,11 +16,13 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.journal.process import Process
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.plan.partition import Cuts
+from shardwrite.seams import Ref
 from shardwrite.stores.base import DURABILITIES
 from shardwrite.stores.looking import parse_json
 
 FORMAT = 1
 _SEAL = "crc32c"
+_REFS = {"strategy": "write strategy", "shard_format": "shard format", "source": "source"}
 
 
 class OtherVersionError(ValueError):
@@ -47,23 +49,6 @@ class LaterFormatError(OtherVersionError):
         super().__init__(f"it has format {number}, and this version knows format {known}")
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyFacts:
-    """Name and configuration of a write strategy, by which another process makes it again."""
-
-    name: str
-    configuration: Mapping[str, JSON]
-
-    @classmethod
-    def from_json(cls, found: JSON) -> StrategyFacts:
-        """Parse the facts from a record."""
-        name = found.get("name") if isinstance(found, Mapping) else None
-        configuration = found.get("configuration") if isinstance(found, Mapping) else None
-        if not isinstance(name, str) or not isinstance(configuration, Mapping):
-            raise ValueError("it does not describe its write strategy")  # noqa: TRY004 (of the file)
-        return cls(name, configuration)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What a run will write, before it has begun."""
@@ -75,8 +60,11 @@ class Intent:
     identity: Identity  # what the digest covers
     # Shards that the run writes; None for all shards of the array
     shards_from: ShardWindow | None = None
-    # The write strategy, for processes that read the plan back
-    strategy: StrategyFacts | None = None
+    # For processes that read the plan back: the write strategy, the shard format, and the source
+    # if any process can open it
+    strategy: Ref | None = None
+    shard_format: Ref | None = None
+    source: Ref | None = None
     # Groups and blocks of the plan, for processes that write parts of it
     partition: Cuts | None = None
     # Whether encoded chunks of another array are copied. Processes that write parts copy them, too.
@@ -96,6 +84,11 @@ class Intent:
         found = self.figures.get("layout")
         return found if isinstance(found, str) else None
 
+    def refs(self) -> dict[str, Ref]:
+        """What other processes open, by the names of the fields."""
+        found = {name: getattr(self, name) for name in _REFS}
+        return {name: ref for name, ref in found.items() if ref is not None}
+
     def to_dict(self) -> dict[str, JSON]:
         """Return the fields as values that JSON can hold, in the order of the file."""
         own: dict[str, JSON] = {"digest": self.digest, "mode": self.mode}
@@ -105,11 +98,8 @@ class Intent:
             found["shards_from"] = [list(corner) for corner in self.shards_from]
         if self.copies:
             found["copies"] = True
-        if self.strategy is not None:
-            found["strategy"] = {
-                "name": self.strategy.name,
-                "configuration": self.strategy.configuration,
-            }
+        for name, ref in self.refs().items():
+            found[name] = ref.to_dict()
         if self.partition is None:  # a stream or a salvage, which have no plan
             return {**own, **found}
         return {"format": FORMAT, **found, "partition": self.partition.to_dict(), **own}
@@ -209,9 +199,10 @@ class RunRecord(Intent):
             raise ValueError("it does not say how it writes")
         if not isinstance(replaces, bool) or (replaces and mode == "r+"):
             raise ValueError("it does not say what it replaces")
-        begun_by, window, strategy = (
-            found.get(name) for name in ("begun_by", "shards_from", "strategy")
-        )
+        begun_by, window = found.get("begun_by"), found.get("shards_from")
+        refs = {
+            name: Ref.from_json(kind, found[name]) for name, kind in _REFS.items() if name in found
+        }
         copies = found.get("copies", False)
         if not isinstance(copies, bool):
             raise ValueError("it does not say whether it copies chunks")  # noqa: TRY004 (of the file)
@@ -226,7 +217,7 @@ class RunRecord(Intent):
             mode=str(mode),
             identity=Identity.from_dict(identity),
             shards_from=None if window is None else ShardWindow.from_json(window),
-            strategy=None if strategy is None else StrategyFacts.from_json(strategy),
+            **refs,
             partition=_cuts_in(found),
             copies=copies,
             figures={name: value for name, value in found.items() if name not in _TYPED},

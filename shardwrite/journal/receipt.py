@@ -24,7 +24,7 @@ from shardwrite.journal.plan_record import LaterFormatError, fields_in_lines
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, Identity
-from shardwrite.plan.limits import MAX_SHARDS
+from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.stores.looking import parse_json, read_limit
 
 # ---- Sizes of objects as a short text

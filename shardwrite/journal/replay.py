@@ -15,11 +15,10 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.holding import is_resumed
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines
-from shardwrite.journal.rundir import RunDirectory, drivers_in
+from shardwrite.journal.rundir import RunDirectory, drivers_in, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, listed, read_blocks, read_limit

@@ -47,10 +47,10 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from shardwrite._lazy import if_loaded
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import JournalError, RunEndedError, StoreError
-from shardwrite.format.manifest import has_manifest
-from shardwrite.format.node import DOCUMENT, group_document
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT, group_document, has_manifest
 from shardwrite.journal.documents import (
     DocumentChange,
     alone_in_store,
@@ -60,7 +60,6 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
-from shardwrite.journal.holding import confirm, ensure_held
 from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import OtherVersionError, RunRecord
@@ -81,6 +80,7 @@ from shardwrite.stores.looking import (
 from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:
+    from shardwrite.journal.bucket_runs import Fence, Share, SharedFence
     from shardwrite.journal.lock import Claim
 
 _CLAIM_OF_END = "claim-end"
@@ -390,13 +390,14 @@ def discard_drafts(target: Target) -> None:
 
     This covers drafts of runs that never began, clock files, and empty claims.
     """
-    plan = target.run_path / "plan.json"
-    for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
+    plan, there = target.run_path / "plan.json", listed(target.run_path)
+    for draft in (path for path in there if path.name.startswith(("draft-", "run-"))):
         # The plan is read last, since a process that is dead by then begins nothing any more.
         if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":
             remove_state(draft)
-    claims = listed(target.run_path, "claim-")
-    for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
+    claims = [path for path in there if path.name.startswith("claim-")]
+    clocks = [path for path in there if path.name.startswith(CLOCK)]
+    for clock in [*clocks, *(clock for claim in claims for clock in listed(claim, CLOCK))]:
         clock.unlink(missing_ok=True)
     for claim in claims:
         with contextlib.suppress(OSError):  # another process holds it, or will take it over
@@ -476,3 +477,125 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
         path=str(found.target.run_path),
         holder=holder.to_dict(),
     )
+
+
+# ---- What every run asks of the lease of its array: who holds it, and whether it goes on
+
+
+@contextlib.contextmanager
+def holding(*targets: Target) -> Iterator[None]:
+    """Hold the leases of all targets whose run state lies in their bucket.
+
+    Other targets need none. A lease that this process holds already is shared.
+    """
+    with contextlib.ExitStack() as stack:
+        for target in targets:
+            if target.in_store:
+                from shardwrite.journal.bucket_runs import held  # for states in buckets
+
+                stack.enter_context(held(replace(target, update="")))
+        yield
+
+
+def check_held(target: Target, *, makes_array: bool) -> None:
+    """Refuse to begin a run where its state would lie in this process alone.
+
+    - `makes_array`: whether the run would make the array. A mark then keeps others away.
+    - Raises RunEndedError if another process has taken the lease over.
+    """
+    if target.in_store:
+        work = _work_on(target)
+        if work is None:
+            refuse_in_store(target)
+        else:
+            work.check()
+    elif not makes_array:
+        refuse_unfinished(target.place, "Finish it by the same call without run_dir")
+
+
+def refuse_unfinished(place: Place, remedy: str) -> None:
+    """Refuse to go on if a run whose state lies in the bucket of an array has not ended."""
+    store = place.store
+    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
+        return
+    from shardwrite.journal.bucket_lease import read_lease  # for buckets
+
+    found = read_lease(store)
+    if found is not None and (found[0].holder or found[0].state):
+        raise JournalError(
+            f"a run on {place.label} keeps its state in the bucket, and has not ended. {remedy}",
+            path=place.label,
+        )
+
+
+def refuse_in_store(
+    target: Target, why: str = "this operation cannot keep the state of its run in the bucket"
+) -> None:
+    """Refuse an operation that cannot keep its state in a bucket."""
+    if target.in_store:
+        raise SpecError(
+            why,
+            field="run_dir",
+            value=None,
+            remedy="give a directory that all processes of the run see, such as "
+            'run_dir="/scratch/me/runs", or set shardwrite.run-dir in the configuration of dask',
+        )
+
+
+def confirm(target: Target) -> None:
+    """Put all of the run state into the bucket, and verify that this process holds the lease.
+
+    Nothing is done for targets whose run state lies in a directory.
+
+    - Raises RunEndedError if another process has taken the lease over.
+    """
+    work = _work_on(target)
+    if work is not None:
+        work.confirm()
+
+
+def fence_of(target: Target) -> Fence | None:
+    """The way from tasks to the lease in the bucket; None if the run state lies in a directory."""
+    work = _work_on(target)
+    return None if work is None else work.fence
+
+
+def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
+    """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
+    if not target.in_store:
+        return None
+    from shardwrite.journal.bucket_runs import SharedFence, store_of  # for states in buckets
+
+    return SharedFence(store_of(target), directory, target.label)
+
+
+def ensure_held(target: Target) -> None:
+    """Verify that no other process can have taken the lease over, without asking the service.
+
+    - Raises RunEndedError if another process has taken the lease over.
+    """
+    work = _work_on(target)
+    if work is not None:
+        work.check()
+        if work.is_late:
+            raise StoreError(
+                f"the lease of {target.label} could not be renewed in time, so another process may "
+                "have taken it over; make the same call again",
+                key=str(target.run_path),
+                errno=errno.ETIMEDOUT,
+            )
+
+
+def is_resumed(target: Target, run: str) -> bool:
+    """Whether a run was there already when this process took the lease."""
+    work = _work_on(target)
+    return work is not None and run in work.resumed
+
+
+def _work_on(target: Target) -> Share | None:
+    """Work of this process on the state of a target, if that lies in the bucket."""
+    if not target.in_store:
+        return None
+    from shardwrite.journal.bucket_runs import work_on  # for states in buckets
+
+    return work_on(target)

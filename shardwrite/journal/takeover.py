@@ -51,21 +51,13 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
 from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import ShardIndex
-from shardwrite.format.manifest import (
-    Coords,
-    chunks_in,
-    has_manifest,
-    with_added,
-    with_present,
-)
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.node import DOCUMENT, has_manifest
 from shardwrite.format.order import place
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
-from shardwrite.journal.holding import confirm, is_resumed
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning
 from shardwrite.journal.receipt import (
@@ -85,16 +77,17 @@ from shardwrite.journal.replay import (
 )
 from shardwrite.journal.rundir import (
     RunDirectory,
+    confirm,
     discard_drafts,
     drivers_in,
     held,
+    is_resumed,
     proof_in,
     refuse_other_version,
     remove_empty,
     run_in,
 )
-from shardwrite.place.checks import CONSUMES
-from shardwrite.place.target import Target
+from shardwrite.place.target import CONSUMES, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
@@ -326,6 +319,8 @@ def list_before(
 
 def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
     """Document whose manifest also lists all chunks that a region touches inside the array."""
+    from shardwrite.format.manifest import chunks_in, with_added  # for arrays with a manifest
+
     return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
 
 
@@ -351,8 +346,12 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
 
 
-def _exact(part: ArrayMetadata, box: Box, coords: Coords, document: Document) -> Document:
+def _exact(
+    part: ArrayMetadata, box: Box, coords: npt.NDArray[np.int64], document: Document
+) -> Document:
     """Document whose manifest lists those chunks of a box that hold data inside the array."""
+    from shardwrite.format.manifest import chunks_in, with_present  # for arrays with a manifest
+
     shape = document["shape"]
     whole = chunks_in(Box((0,) * len(shape), tuple(shape)), shape, part.grid.chunks)
     is_inside = (coords < np.array(whole.stop, dtype=np.int64)).all(axis=1)
@@ -500,11 +499,12 @@ def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:
 
 def remove_orphans(target: Target) -> None:
     """Remove directories of settled runs that a crash has left behind."""
-    for state in (ENDED, TAKEN):
-        for path in listed(target.run_path, f"{state}-"):
+    for path in listed(target.run_path):
+        state, _, run = path.name.partition("-")
+        if run and state in (ENDED, TAKEN):
             with as_store_error(str(path), "cannot remove"):
                 refuse_other_version(target, path)
-                _remove(path, partial(proof_in, path, target, path.name.removeprefix(f"{state}-")))
+                _remove(path, partial(proof_in, path, target, run))
     remove_empty(target)
 
 

@@ -17,24 +17,23 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import look_beside, refuse_overlapping_runs
+from shardwrite.journal.rundir import holding
 from shardwrite.operations.verify import how_to_mend, refuse_waiting
 from shardwrite.place.target import COMPACTION, Target, resolve_target
-from shardwrite.plan.limits import check_whole
-from shardwrite.plan.make import Update, make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.partition import check_whole
+from shardwrite.plan.plan import Update, make_plan
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.read.signatures import signature_at
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import resources_of
-from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.execute import execute_missing, reporting
 from shardwrite.runs.job import Job, RunOptions, intent_of
 from shardwrite.runs.old_shards import shards_at_ends
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from shardwrite._version import __version__
 from shardwrite.engines.local import active_engine
 from shardwrite.errors import SpecError
+from shardwrite.place.run_state import own_run_dir
 from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores.opening import is_session
-
-_A = TypeVar("_A")
-_R = TypeVar("_R")
 
 _REFUSED = {
     "compute": (True, "the session is committed at the end of the call", "leave it out"),
@@ -35,42 +32,23 @@ _REFUSED = {
 """Keywords that have only one value with a session: the value, why, and what to do."""
 
 
-def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
-    """Let a function that writes take sessions of Icechunk for its stores.
+def write_and_commit(function: Callable[[Any], Any], given: Any, word: str) -> Any:
+    """Write into sessions, and commit each of them, with the `message` of the arguments.
 
-    The function writes into each session, and then each is committed, with the `message` of its
-    arguments. If the function raises, the sessions are left as they were before.
+    If the function raises, the sessions are left as they were before.
 
-    - `function`: the function. It returns a `WriteResult`, or a list of them, one for each store.
-      Its arguments have a `store` or `stores`.
+    - `function`: returns a `WriteResult`, or a list of them, one for each store.
+    - `given`: its arguments.
+    - `word`: which of them has the store, or the stores.
     """
-
-    @wraps(function)
-    def called(arguments: _A) -> _R:
-        given: Any = arguments
-        word = "stores" if hasattr(given, "stores") else "store"
-        targets, message = getattr(given, word), given.message
-        many = list(targets) if isinstance(targets, list | tuple) else [targets]
-        if not any(map(is_session, many)):
-            if message is not None:
-                remedy = "leave it out, or give a session of Icechunk"
-                raise SpecError(
-                    "is for commits, and this store has none",
-                    field="message",
-                    value=message,
-                    remedy=remedy,
-                )
-            return function(arguments)
-        _check(given, message)
-        from shardwrite.place.run_state import own_run_dir  # for sessions
-
-        with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
-            into: Any = stores if isinstance(targets, list | tuple) else stores[0]
-            result: Any = function(replace(given, run_dir=run_dir, **{word: into}))
-        results = _commit(stores, result if isinstance(result, list) else [result], message)
-        return cast("_R", results if isinstance(result, list) else results[0])
-
-    return called
+    found, message = getattr(given, word), given.message
+    many = list(found) if isinstance(found, list | tuple) else [found]
+    _check(given, message)
+    with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
+        into: Any = stores if isinstance(found, list | tuple) else stores[0]
+        made: Any = function(replace(given, run_dir=run_dir, **{word: into}))
+    results = _commit(stores, made if isinstance(made, list) else [made], message)
+    return results if isinstance(made, list) else results[0]
 
 
 def _check(given: object, message: Any) -> None:

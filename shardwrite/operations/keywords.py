@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
+from shardwrite.errors import SpecError
 from shardwrite.options import (
     ArrayKeywords,
     EmptyKeywords,
@@ -25,6 +27,9 @@ from shardwrite.options import (
     described,
     option,
 )
+
+_A = TypeVar("_A")
+_R = TypeVar("_R")
 
 if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
     from shardwrite.write.context import GroupReport
@@ -67,6 +72,34 @@ class CommitKeywords(Keywords):
         array.""",
         flag=None,
     )
+
+
+def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+    """Let a function that writes take sessions of Icechunk for its `store` or `stores`.
+
+    They are committed once when everything is written; see `icechunk_sessions`.
+    """
+
+    @wraps(function)
+    def called(given: _A) -> _R:
+        from shardwrite.stores.opening import is_session  # commands need none of it
+
+        word = "stores" if hasattr(given, "stores") else "store"
+        found, message = getattr(given, word), getattr(given, "message", None)
+        if any(map(is_session, found if isinstance(found, list | tuple) else [found])):
+            from shardwrite.operations.icechunk_sessions import write_and_commit
+
+            return cast("_R", write_and_commit(function, given, word))
+        if message is not None:
+            raise SpecError(
+                "is for commits, and this store has none",
+                field="message",
+                value=message,
+                remedy="leave it out, or give a session of Icechunk",
+            )
+        return function(given)
+
+    return called
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

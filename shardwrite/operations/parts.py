@@ -43,6 +43,7 @@ from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.execute import reporting
 from shardwrite.runs.in_parts import (
     execute_part,
     finish_parts,
@@ -50,11 +51,9 @@ from shardwrite.runs.in_parts import (
     refuse_unwritten,
     run_on,
 )
-from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
-from shardwrite.runs.source import NoChunks
 
 __all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
 
@@ -163,7 +162,12 @@ class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeyword
     }
 
     x: Any = field(
-        metadata=described("The source, as in :func:`to_sharded_zarr`.", kind="array_like")
+        metadata=described(
+            """The source, as in :func:`to_sharded_zarr`. None stands for the source that the plan
+            names, which it does if that is a file or a Zarr array, and nothing is computed of
+            it.""",
+            kind="array_like or None",
+        )
     )
     store: Any = field(metadata=EXISTING)
     index: int = field(
@@ -217,21 +221,25 @@ def write_part(given: PartArguments) -> WriteResult:
     10
     """
     index, count = check_part(given.index, given.count)
-    source, target = PartSource.of(given.x, given.source_id), _target_of(given)
+    own = None if given.x is None else PartSource.of(given.x, given.source_id)
+    target = _target_of(given)
     engine = LocalEngine("threads")
     limit = memory_limit_of(given.memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
-        own = run_in_parts(run, engine, given.run_dir, limit)
-        if own is not None:
-            return own.write(Share(source, index, count), given.progress)
+        source = PartSource.of_run(run) if own is None else own
+        in_own_way = run_in_parts(run, engine, given.run_dir, limit)
+        if in_own_way is not None:
+            return in_own_way.write(Share(source, index, count), given.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
         job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
         check_fits(job)
         with reporting(given.progress, part.raw_nbytes) as on_report:
             return execute_part(job, run, part, engine, on_report)
 
-    return working_on(target, write, lambda receipt: source.is_named(receipt.identity.source))
+    return working_on(
+        target, write, lambda receipt: own is None or own.is_named(receipt.identity.source)
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -7,15 +7,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwrite._lazy import if_loaded
 from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.format.document import ArrayOptions
 from shardwrite.grid import ceil_div
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.bucket_runs import PUT_SECONDS, fetched
 from shardwrite.journal.lease import lease_times
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory
@@ -29,8 +30,10 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.source_array import as_source_array
-from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES
+
+if TYPE_CHECKING:
+    from shardwrite.stores.bucket import BucketStore
 
 # ---- Requests and bytes that a run would ask of a bucket
 
@@ -63,8 +66,12 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     - `target`: where it goes. A run of the same plan that has not ended there counts.
     """
     store = target.store
-    if not isinstance(store, BucketStore) or not store.is_remote:
+    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
         return plan
+    if not store.is_remote:
+        return plan
+    from shardwrite.journal.bucket_runs import fetched
+
     run = find_run(fetched(target))
     run = run if run is not None and run.digest == plan.digest else None
     requests = _fixed(target, plan, run) + _for_shards(store, plan, run)
@@ -92,6 +99,8 @@ def _fixed(target: Target, plan: Plan, run: RunDirectory | None) -> Requests:
 
 def _hourly() -> Requests:
     """Requests that renew the lease and put the journal for an hour."""
+    from shardwrite.journal.bucket_runs import PUT_SECONDS
+
     heartbeat, _ = lease_times()
     n_beats = ceil_div(3600, max(1, int(heartbeat)))
     n_puts = ceil_div(3600, max(1, int(min(PUT_SECONDS, heartbeat))))

@@ -13,27 +13,28 @@ from shardwrite.engines.local import Engine, active_engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.holding import holding, refuse_unfinished
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
-from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.icechunk_sessions import committing
-from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
+from shardwrite.journal.rundir import RunDirectory, holding, refuse_unfinished
+from shardwrite.operations.keywords import (
+    EraseArguments,
+    PlanRegionArguments,
+    RegionArguments,
+    committing,
+)
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import names, taken_from
-from shardwrite.place.checks import abandon_in_place
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, resolve_target, target_via
-from shardwrite.plan.limits import check_region
+from shardwrite.place.target import Target, abandon_in_place, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.partition import check_region
 from shardwrite.plan.plan import Plan
 from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at, open_sharded
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
-from shardwrite.runs.execute import execute
+from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import Job, RunOptions, target_of_update
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array

@@ -38,13 +38,12 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import Strategy, as_strategy
 from shardwrite.grid import Shape, ravel
-from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import give_up, give_up_passing
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import drivers_on, replay
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, keep_copy, salvage_shards
@@ -57,13 +56,13 @@ from shardwrite.operations.verify import (
     verify_opened,
 )
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan.limits import check_whole
+from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
 from shardwrite.read.inspection import inspect_shards, of_objects
 from shardwrite.results import Facts, Result, counted
+from shardwrite.runs.begin import check_unshared, check_updatable
 from shardwrite.runs.kept import ledger_of
-from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning

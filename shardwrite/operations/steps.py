@@ -20,20 +20,17 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import Resources
-from shardwrite.plan.make import copied_nbytes
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.plan import Part, Plan
+from shardwrite.plan.plan import Part, Plan, copied_nbytes
 from shardwrite.read.array import open_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import ArrayChunks, identity_of, plan_into, waiting
-from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.begun import plan_begun, source_begun
+from shardwrite.runs.execute import execute_missing, reporting
 from shardwrite.runs.in_parts import prepare_jobs
-from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.job import ChunkSource, Job, RunOptions
 from shardwrite.runs.kept import accepts_source
-from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.source_array import as_source_array, as_source_for
 from shardwrite.runs.stored_chunks import StoredChunks, behind, check_nothing_lost
 from shardwrite.seams import find
@@ -54,6 +51,13 @@ class PartSource:
     def of(cls, x: Any, source_id: str | None = None) -> PartSource:
         """Take what a user has given; see `take`."""
         return cls(x, as_source_array(x).array, source_id)
+
+    @classmethod
+    def of_run(cls, run: RunDirectory) -> PartSource:
+        """The source that the plan of a run names."""
+        what = run.record.identity
+        source_id = None if what.is_of_stored_chunks else what.source
+        return cls.of(source_begun(run), source_id)
 
     def chunks_for(self, plan: Plan) -> ChunkSource:
         """The chunks of a run that begins."""

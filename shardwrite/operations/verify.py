@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,13 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
-from shardwrite.format.node import kind_of_document
+from shardwrite.format.node import kind_of_document, without_keys
 from shardwrite.format.passage import passage_between
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.documents import has_consolidated
-from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
@@ -47,7 +44,7 @@ from shardwrite.journal.neighbours import (
 )
 from shardwrite.journal.receipt import Contents, read_receipt
 from shardwrite.journal.replay import replay
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.takeover import end_run, present_listed
 from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Problem, Report
@@ -60,10 +57,9 @@ from shardwrite.place.target import (
     resolve_target,
 )
 from shardwrite.plan.identity import Identity, ShardWindow
-from shardwrite.plan.limits import check_whole
+from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.census import Census, ShardState
-from shardwrite.read.compare import compare
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards, stored_sizes
 from shardwrite.read.source import as_dask, by_inner_chunks
@@ -76,13 +72,13 @@ from shardwrite.read.stored_array import (
     stored_at,
 )
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
-from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.result import updated_receipt
 from shardwrite.runs.source_array import SourceArray, as_written_array, is_in_order
 from shardwrite.seams import all_of, needed
 from shardwrite.stores.looking import as_store_error, is_there, mode_of
-from shardwrite.write.comparing import compare_encoded
-from shardwrite.write.copying import Donor
+
+if TYPE_CHECKING:
+    from shardwrite.write.copying import Donor
 
 # ---- Acceptance of an array as another program has left it, by a new receipt
 
@@ -99,6 +95,8 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
             "them again from their source with repair (shardwrite repair --source)",
             key=key,
         )
+    from shardwrite.runs.begin import check_updatable
+
     check_updatable(target.store, FixedOrder())
     require_trusted(target)
     grid = array.metadata.grid
@@ -287,7 +285,11 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
 
     The run directory beside the array is looked at once, and nothing is changed.
     """
-    target = fetched(resolve_target(store, name, run_dir, is_read=True))
+    target = resolve_target(store, name, run_dir, is_read=True)
+    if target.in_store:
+        from shardwrite.journal.bucket_runs import fetched  # for states in buckets
+
+        target = fetched(target)
     beside = look_beside(target)
     run = beside.run
     if target.is_published and (
@@ -584,6 +586,8 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
         return None, as_written_array(SourceArray(values, axes), metadata, "against")
     passage = passage_between(donor.metadata, metadata)
     if passage is not None and passage.n_encoded == 0 and _is_alike(stored, metadata):
+        from shardwrite.write.copying import Donor
+
         return Donor(donor, passage, check=False, drop_empty=False), None
     check_lossless(metadata, "against", str(against))
     return None, as_written_array(SourceArray(by_inner_chunks(donor), axes), metadata, "against")
@@ -637,6 +641,10 @@ def _compare(
 
     Shards that are known to be bad or are not written yet are not compared.
     """
+    from shardwrite.read.compare import compare
+    from shardwrite.write.comparing import compare_encoded
+    from shardwrite.write.copying import Donor
+
     skip = {
         int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))
     }

@@ -24,15 +24,20 @@ from shardwrite.engines.local import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.manifest import LIST, has_manifest
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.node import LIST, has_manifest
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape, Sized
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
-from shardwrite.operations.icechunk_sessions import committing
-from shardwrite.operations.keywords import EXISTING, RegionArguments, StoreArguments, WriteArguments
+from shardwrite.journal.rundir import holding
+from shardwrite.operations.keywords import (
+    EXISTING,
+    RegionArguments,
+    StoreArguments,
+    WriteArguments,
+    committing,
+)
 from shardwrite.options import (
     ArrayKeywords,
     BeginKeywords,
@@ -44,12 +49,17 @@ from shardwrite.options import (
     taken_from,
 )
 from shardwrite.place.base import at_url, named
-from shardwrite.place.checks import check_beside
-from shardwrite.place.target import Target, is_array, resolve_new, resolve_target, target_via
-from shardwrite.plan.limits import check_new
+from shardwrite.place.target import (
+    Target,
+    check_beside,
+    is_array,
+    resolve_new,
+    resolve_target,
+    target_via,
+)
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.plan.partition import Partition
+from shardwrite.plan.partition import Partition, check_new
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import (
     ArrayChunks,
@@ -58,12 +68,9 @@ from shardwrite.runs.array_plan import (
     resources_of,
     with_configured,
 )
-from shardwrite.runs.execute import execute, execute_missing
-from shardwrite.runs.finished import has_ended
-from shardwrite.runs.job import Job, RunOptions, for_new_array
-from shardwrite.runs.progress import reporting
-from shardwrite.runs.result import WriteResult
-from shardwrite.runs.source import NoChunks
+from shardwrite.runs.execute import execute, execute_missing, reporting
+from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
+from shardwrite.runs.result import WriteResult, has_ended
 from shardwrite.runs.source_array import as_source_array
 
 if TYPE_CHECKING:

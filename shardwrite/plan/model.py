@@ -31,8 +31,8 @@ from shardwrite.plan.estimate import (
     pieces_of_chunks,
 )
 from shardwrite.plan.identity import Identity
-from shardwrite.plan.limits import check_memory
-from shardwrite.plan.partition import Partition
+from shardwrite.plan.partition import Partition, check_memory
+from shardwrite.seams import Ref
 
 if TYPE_CHECKING:
     from shardwrite.plan.estimate import Traffic
@@ -157,6 +157,7 @@ class SourceLayout:
     # Bytes that a task of the source holds beside its result, as far as they are known
     loaded_nbytes: int = 0
     is_encoded: bool = False  # whether inner chunks are copied as they are stored in another array
+    ref: Ref | None = None  # where any process can open it; None if only this one has it
 
     @property
     def n_chunks(self) -> int:

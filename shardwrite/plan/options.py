@@ -14,7 +14,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanKeywords
-from shardwrite.plan.limits import check_extents
+from shardwrite.plan.partition import check_extents
 from shardwrite.results import human
 
 __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]

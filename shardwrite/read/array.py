@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -30,12 +31,12 @@ from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
 from shardwrite.plan.card import array_facts
-from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
+from shardwrite.plan.partition import check_chunks
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.stored_shard import Open, reading_twice
 from shardwrite.results import card_of
-from shardwrite.seams import all_of
+from shardwrite.seams import Ref, all_of
 from shardwrite.stores.base import ObjectReader, Store
 from shardwrite.stores.looking import is_file, listed, parse_json
 
@@ -213,6 +214,15 @@ class ShardedArray:
 
     def _repr_html_(self) -> str:
         return card_of(array_facts(self.metadata))
+
+    @property
+    def ref(self) -> Ref | None:
+        """How other processes open the array, if it lies in a directory of this machine."""
+        root = self.store.local_root
+        if root is None:
+            return None
+        path = os.path.abspath(os.path.join(root, getattr(self.store, "prefix", "")))
+        return Ref("source", "zarr", {"path": path})
 
     def __dask_tokenize__(self) -> Any:
         return self.metadata.text, self.store.token

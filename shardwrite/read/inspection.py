@@ -22,7 +22,7 @@ from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, ShardGrid, ceil_div, ravel, unravel
 from shardwrite.host.resources import n_cores
-from shardwrite.plan.limits import check_whole
+from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
 from shardwrite.read.stored_shard import open_shard

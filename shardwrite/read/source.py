@@ -22,7 +22,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
-from shardwrite.plan.limits import MAX_SHARDS
+from shardwrite.plan.partition import MAX_SHARDS
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray

@@ -35,17 +35,16 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import Resources
-from shardwrite.plan.limits import check_new
-from shardwrite.plan.make import make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.plan.partition import Partition
-from shardwrite.plan.plan import Plan
+from shardwrite.plan.partition import Partition, check_new
+from shardwrite.plan.plan import Plan, make_plan
+from shardwrite.runs.source_array import ref_of
 from shardwrite.stores.base import Store
 from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
 
 if TYPE_CHECKING:
-    from shardwrite.runs.source import Key, TaskBox
+    from shardwrite.runs.job import Key, TaskBox
 
 __all__ = ["ArrayChunks", "waves_reruns"]
 
@@ -229,6 +228,7 @@ def plan_array(
             n_tasks_of(x),
             identity_of(x, options.source_id),
             is_stable=options.source_id is not None,
+            ref=ref_of(x),
         ),
         waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata),
         options,

@@ -18,39 +18,39 @@ from typing import TYPE_CHECKING
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
+from shardwrite.format.frame import framing_of
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box
 from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import begin_run, differences, probe, same_source_remedy, tidied_run
-from shardwrite.journal.holding import confirm, fence_of
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin
-from shardwrite.place.checks import (
+from shardwrite.place.target import (
+    Target,
     check_surroundings,
     check_target,
     refuse_kept,
     warn_of_v2,
 )
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
-from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
-from shardwrite.runs.needs import check_needs
-from shardwrite.runs.reads import check_not_read
+from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
+from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.looking import as_store_error
-from shardwrite.write.spool import no_spool
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence
     from shardwrite.stores.bucket import Room
-
 
 # ---- Scratch: room on the disks of workers for shards that wait there
 
@@ -134,7 +134,10 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     _check_apart(jobs)
     for job in jobs:
         check_needs(job, engine)
-    check_not_read(jobs)
+    if any(job.options.mode != "w-" or job.options.publish == "first" for job in jobs):
+        from shardwrite.runs.reads import check_not_read  # of arrays that change
+
+        check_not_read(jobs)
     for job in jobs:
         check_surroundings(job.target)
         check_place(job)
@@ -432,6 +435,8 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
         check_scratch(rooms, scratch, needed_by(job), engine.n_processes)
     is_spooled = not math.isinf(job.plan.memory.spool_ratio)
     if is_spooled and any(one.is_far for one in outcomes.values()):
+        from shardwrite.write.spool import no_spool  # for its error
+
         raise no_spool(path)
 
 
@@ -442,3 +447,88 @@ def _probe_new(job: Job, directory: RunDirectory, engine: Engine) -> None:
     except BaseException:
         cancel_begin(directory, is_claimed=True)
         raise
+
+
+# ---- What a run needs of the store that it writes to
+
+
+def check_needs(job: Job, engine: Engine) -> None:
+    """Refuse a job whose store cannot do what the job needs, before anything is written."""
+    store, label = job.target.store, job.target.label
+    store.prepare()
+    _check_size(job)
+    grid = job.plan.metadata.grid
+    if grid.n_shards:
+        store.check_new_key(job.plan.metadata.shard_key((0,) * grid.ndim))
+    if not engine.shares_memory:
+        require(store, Capability.SHARED, field="store", value=label)
+    if not job.makes_array:
+        check_updatable(store, job.plan.strategy)
+        check_unshared(job.target)
+        if not (job.options.drop_hdf5 and job.plan.strategy.replaces):
+            check_kind(job.plan.metadata, job.plan.strategy, store)
+    _check_library(job.plan.strategy)
+    _ = job.durability  # which refuses a level that the store cannot promise
+
+
+def _check_size(job: Job) -> None:
+    """Refuse shards that are larger than the store can take, or memory can hold until then.
+
+    How large encoded chunks are that another array gives is known when they are copied.
+    """
+    if job.source.is_encoded:
+        return
+    plan, store = job.plan, job.target.store
+    nbytes = int(plan.metadata.plain_nbytes / (plan.compression_ratio or 1))
+    store.check_nbytes(nbytes, exists=not job.makes_array)
+    held = waiting(plan.resources, store, plan.metadata)
+    if held != plan.resources:
+        replace(plan, resources=held).check_fits()
+
+
+def check_updatable(store: Store, strategy: Strategy) -> None:
+    """Refuse to change the shards of an array whose store cannot replace or edit objects."""
+    _check_library(strategy)
+    if strategy.in_place:
+        require(store, Capability.EDIT, field="strategy", value=strategy.label)
+    remedy = "write the array again, or to a store that can"
+    require(store, Capability.ATOMIC, field="store", value=type(store).__name__, remedy=remedy)
+
+
+def check_unshared(target: Target) -> None:
+    """Refuse to update an array where a change by another program meanwhile would be lost.
+
+    A bucket of a service without conditions is such a place, unless the user says that nobody else
+    writes there. What the service can do is found out here.
+    """
+    store = target.store
+    store.prepare()
+    if store.loses_changes:
+        raise SpecError(
+            f"{target.label} is in a bucket that cannot refuse a request if an object has changed "
+            "meanwhile (CONDITIONAL), so an update could replace what another program has written, "
+            "without an error",
+            field="exclusive",
+            value=False,
+            remedy="give exclusive=True if nobody else writes to this array meanwhile",
+        )
+
+
+def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> None:
+    """Refuse to change files of another format, as far as the first and the last shard tell.
+
+    Tasks look at every shard before they change it. This tells earlier, so that nothing is begun.
+    """
+    grid = metadata.grid
+    if grid.n_shards:
+        ends = {(0,) * grid.ndim, tuple(n - 1 for n in grid.counts)}
+        from shardwrite.read.signatures import refuse_change_among  # for updates
+
+        refuse_change_among(metadata, strategy, store, sorted(ends))
+
+
+def _check_library(strategy: Strategy) -> None:
+    """Refuse a strategy whose library is not installed."""
+    framing = framing_of(strategy)
+    if framing is not None:
+        framing.check_library()

@@ -8,17 +8,11 @@ hold in memory at a time. In this way, processes on different machines write par
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.strategies import (
-    ENTRY_POINTS,
-    Strategy,
-    check_strategy,
-    labelled,
-    registered,
-)
 from shardwrite.grid import ShardGrid
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.plan.estimate import Resources
@@ -26,6 +20,7 @@ from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.partition import Cuts, Partition
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import n_tasks_of
+from shardwrite.seams import open_ref
 
 
 def plan_begun(
@@ -43,11 +38,16 @@ def plan_begun(
         what, layout = run.record.identity, run.record.layout
         if None in (what.strategy, what.source, what.write_empty_chunks, layout):
             raise ValueError("it is not the plan of a whole array")  # noqa: TRY301 (told below)
+        strategy, format_ = _opened(run, "strategy"), _opened(run, "shard_format")
         metadata = parse_metadata(json.dumps(run.document))
+        own = metadata.shard_format
+        is_other = format_ is not None and (own is None or own.to_dict() != format_.to_dict())
+        if strategy is None or strategy.label != what.strategy or is_other:
+            raise ValueError("it says in two ways how shards are written")  # noqa: TRY301
         chunks = tuple((n,) for n in metadata.grid.shape) if x is None else x.chunks
         return Plan(
             metadata=metadata,
-            strategy=_strategy(run),
+            strategy=strategy,
             source=SourceLayout(
                 chunks,
                 0 if x is None else n_tasks_of(x),
@@ -67,31 +67,35 @@ def plan_begun(
         ) from error
 
 
-def _strategy(run: RunDirectory) -> Strategy:
-    """Write strategy of a plan on disk."""
-    label, kept = str(run.record.identity.strategy), run.record.strategy
-    if kept is None:  # an older version began the run
-        return labelled(label)
+def source_begun(run: RunDirectory) -> Any:
+    """The source of a run, opened again.
+
+    - Raises SpecError if only the process that began the run could open it, or if it has changed.
+    """
+    if run.record.source is None:
+        raise SpecError(
+            f"the plan of {run.target.label} does not tell where its source can be opened",
+            field="x",
+            value=None,
+            remedy="give the source; a plan tells it of a file or a Zarr array that is not changed "
+            "by dask before",
+        )
+    return _opened(run, "source")
+
+
+def _opened(run: RunDirectory, name: str) -> Any:
+    """What a field of a plan on disk names; None if it names nothing."""
+    ref = run.record.refs().get(name)
+    if ref is None:
+        return None
     try:
-        found = registered(kept.name)
-    except (AttributeError, ImportError, SpecError) as error:
+        return open_ref(ref)
+    except LookupError as error:
         raise JournalError(
-            f"the plan of {run.target.label} has the write strategy {kept.name!r}, which cannot be "
-            f"loaded ({error}); mend the installation of the package that names it in an entry "
-            f"point of the group {ENTRY_POINTS!r}",
+            f"the plan of {run.target.label} has the {ref.kind} {ref.name!r}, which "
+            f"{error.args[0]}",
             path=str(run.target.run_path),
         ) from error
-    if found is None:
-        raise JournalError(
-            f"the plan of {run.target.label} has the write strategy {kept.name!r}, which is not "
-            "registered in this process; import the module that registers it, or install a package "
-            f"that names it in an entry point of the group {ENTRY_POINTS!r}",
-            path=str(run.target.run_path),
-        )
-    strategy = check_strategy(found.from_dict(kept.configuration))
-    if strategy.label != label:
-        raise ValueError(f"its strategy is {strategy.label!r}, and its identity says {label!r}")
-    return strategy
 
 
 def _partition(cuts: Cuts | None, grid: ShardGrid) -> Partition:

@@ -16,17 +16,15 @@ from dask.task_spec import Task
 from shardwrite.engines.local import Engine
 from shardwrite.errors import RunEndedError
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.holding import holding
 from shardwrite.journal.lines import taking_part
+from shardwrite.journal.rundir import holding
 from shardwrite.place.target import in_this_process
 from shardwrite.runs.begin import begin
-from shardwrite.runs.compute import one_graph
-from shardwrite.runs.finished import finished
-from shardwrite.runs.job import Job
+from shardwrite.runs.execute import one_graph
+from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepted
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import WriteResult, finished
 from shardwrite.runs.session import Session, finish_together
-from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport, WriteSpec
 
 

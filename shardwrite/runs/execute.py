@@ -7,34 +7,53 @@ Every operation ends here. Jobs that are written in parts, or later, have module
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
+import logging
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import numpy as np
+from dask.base import get_annotations
+from dask.highlevelgraph import HighLevelGraph
+from dask.task_spec import GraphNode, Task
+
+from shardwrite.config.table import ACCEPT_SOURCE, value_of
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
     RunEndedError,
     SpecError,
+    StoreError,
     WorkersLostError,
 )
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.holding import holding
+from shardwrite.format.node import DOCUMENT, layout_in
+from shardwrite.grid import ravel, unravel
+from shardwrite.host.stopping import RUNS, tell
+from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
+from shardwrite.journal.rundir import holding
+from shardwrite.plan.partition import MAX_SHARDS
+from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin
-from shardwrite.runs.compute import compute_again, compute_together, compute_waves
-from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.kept import accepted, check_finished_array
-from shardwrite.runs.progress import OnReport, tell_found
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
+from shardwrite.seams import resolve
+from shardwrite.stores.base import Store
+from shardwrite.stores.looking import parse_document, read_limit
+from shardwrite.write.context import GroupReport
 
-__all__ = ["execute", "execute_missing", "explaining", "finished_before"]
+if TYPE_CHECKING:
+    from shardwrite.read.array import ShardedArray
 
 
 def execute(
@@ -55,7 +74,10 @@ def execute(
     """
     start = time.perf_counter()
     with holding(*(job.target for job in jobs)):
-        jobs = [accepted(job) for job in jobs]
+        if value_of(ACCEPT_SOURCE):
+            from shardwrite.runs.kept import accepted  # for sources that a user vouches for
+
+            jobs = [accepted(job) for job in jobs]
         results = [finished_before(job, engine, on_report) for job in jobs]
         todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
         try:
@@ -91,7 +113,12 @@ def execute(
 
 def finished_before(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
     """The result of a job that was finished before, after lost objects are written again."""
-    found = check_finished_array(job, engine)
+    result = finished(job)
+    if result is None:
+        return None
+    from shardwrite.runs.kept import check_finished_array  # of arrays that are there
+
+    found = check_finished_array(job, result, engine)
     there = found.good_shards
     if there is None:
         if found.result is not None:
@@ -176,3 +203,416 @@ def execute_missing(
                 ) from error
             raise
         return session.finish(time.perf_counter() - start)
+
+
+# ---- Computation of the graphs of sessions: run them on an engine, and collect the reports
+
+
+# ---- Fusion of source tasks with the tasks that need them
+
+
+# bytes that a task copies in about the time that it takes to schedule it
+_SMALL_NBYTES = 2**20
+
+
+def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
+    """Whether to fuse source tasks with the tasks that write groups.
+
+    This is worthwhile if there are no more source chunks than groups. It is also worthwhile if the
+    source tasks are small and there is a group for each thread.
+
+    - `plan`: the plan. Source tasks are only fused if its layout is fused.
+    """
+    n_threads = engine.n_processes * engine.n_threads
+    n_groups, is_small = (
+        plan.partition.n_groups,
+        plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks,
+    )
+    is_better = plan.source.n_chunks <= n_groups or (is_small and n_groups >= n_threads)
+    return engine.gains_by_fusion and plan.partition.is_fused and is_better
+
+
+def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
+    """Fuse each of `keys` with the tasks that only it needs.
+
+    Tasks with annotations of dask, such as resources or a number of retries, are not fused. They
+    would run without them.
+
+    - Returns: a graph without the tasks that no result needs. It has one layer if tasks were fused.
+    """
+    culled = graph.cull(set(keys))
+    here = get_annotations()  # are those of all tasks that are made now
+    if any(layer.annotations and layer.annotations != here for layer in culled.layers.values()):
+        return culled
+    tasks = culled.to_dict()
+    # A `GraphNode` knows its dependencies. In other tasks, dask has to search for them.
+    is_plain = all(isinstance(task, GraphNode) for task in tasks.values())
+    needs = (
+        {key: task.dependencies for key, task in tasks.items()}
+        if is_plain
+        else culled.get_all_dependencies()
+    )
+    n_needed = Counter(itertools.chain.from_iterable(needs.values()))
+    wanted = set(keys)
+    for key in keys:
+        own = [key]
+        for one in own:  # the list grows during the loop
+            alone = [
+                needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted
+            ]
+            own += [needed for needed in alone if isinstance(tasks[needed], Task)]
+        if len(own) > 1:
+            tasks[key] = Task.fuse(*map(tasks.pop, own), key=key)
+    layers: Any = {"shardwrite-fused": tasks}
+    return HighLevelGraph(layers, {"shardwrite-fused": set()})
+
+
+# ---- Watch over an array that is copied
+
+
+@runtime_checkable
+class CopiesObjects(Protocol):
+    """A source of chunks that come from the objects of another array."""
+
+    @property
+    def copied(self) -> ShardedArray | None:
+        """The other array, if its objects are to stay as they are until the run ends."""
+
+
+class SourceWatch:
+    """The objects of an array in a directory, from which a session makes another array.
+
+    An object has changed if its file was changed after the run had begun. The first time is by the
+    clock of the file system of the object, the second by that of the state of the run.
+
+    - `source`: the array. If it lies in no directory, or has too many objects to list, the objects
+      are not looked at. The document is that of Zarr v3; those of other formats are not looked at.
+    """
+
+    def __init__(self, session: Session, source: ShardedArray) -> None:
+        self.session, self._source = session, source
+        is_listed = source.metadata.grid.n_shards <= MAX_SHARDS
+        self._is_watched = is_listed and source.store.has_mtime
+        self._since: int | None = None
+
+    def look_again(self, engine: Engine) -> int:
+        """Mark shards as missing that were made of objects which have changed, and count them.
+
+        Objects that have changed since the last look are an error, because a program seems to write
+        them again and again.
+
+        - Raises StoreError with ESTALE, if objects have changed again, or an object is gone whose
+          copy is there. Also if another array has taken the place of the source.
+        """
+        self._check_document()
+        if not self._is_watched:
+            return 0
+        session, source = self.session, self._source
+        from shardwrite.read.inspection import of_objects, ranks_of_objects  # for copies
+
+        ranks = ranks_of_objects(source, str(source.store.local_root))
+        times = of_objects(engine, source, ranks, _change_time_of)
+        is_again = self._since is not None
+        since = begun_at(session.directory.path) if self._since is None else self._since
+        changed = ranks[times > since]
+        self._since = max(since, int(times.max(initial=0)))
+        if is_again and len(changed):
+            raise _refusal(self._key(int(changed[0])), "is changed again and again")
+        ledger = session.ledger
+        if source.metadata.grid == session.job.plan.metadata.grid:
+            gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
+            if len(gone):
+                raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
+        lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
+        ledger.forget(lost)
+        return len(lost)
+
+    def _check_document(self) -> None:
+        """Refuse to go on if another array has taken the place of the source."""
+        source = self._source
+        if source.metadata.placed is not None:
+            return
+        data = source.store.read_whole(DOCUMENT, read_limit())
+        if data is None:
+            return
+        found = parse_document(data, DOCUMENT)
+        changed = differences(layout_in(source.metadata.document), layout_in(found))
+        if changed:
+            raise _refusal(DOCUMENT, f"describes another array now ({'; '.join(changed)})")
+
+    def _made_of(self, changed: Sequence[int]) -> set[int]:
+        """Ranks of the shards that are made of some objects of the source."""
+        source, made = self._source.metadata.grid, self.session.job.plan.metadata.grid
+        return {
+            ravel(index, made.counts)
+            for rank in changed
+            for index in made.shards_in(
+                source.shard_box(unravel(rank, source.counts)).intersect(source.whole)
+            )
+        }
+
+    def _key(self, rank: int) -> str:
+        metadata = self._source.metadata
+        return metadata.shard_key(unravel(rank, metadata.grid.counts))
+
+
+def _refusal(key: str, what: str) -> StoreError:
+    return StoreError(
+        f"{key!r} of the source {what} while the array is copied. Nothing is published. When "
+        "no program changes the source any more, make the same call with restart=True",
+        key=key,
+        errno=errno.ESTALE,
+    )
+
+
+def _change_time_of(store: Store, key: str) -> int:
+    return store.change_time(key)
+
+
+# ---- Computation
+
+
+Collect = Callable[[Any, GroupReport], None]
+
+
+def _collector(session: Session, on_report: OnReport) -> Collect:
+    def collect(_: Any, report: GroupReport) -> None:
+        session.enter(report)
+        on_report(report)
+
+    return collect
+
+
+def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
+    """A function that names the regions of tasks, as far as their keys reveal them."""
+
+    def explain(keys: Sequence[Any]) -> str:
+        from shardwrite.runs.outcome import WHILE_COMPUTING  # after an error
+
+        regions = [
+            region for key in keys for session in sessions if (region := session.region_of(key))
+        ]
+        return f"{WHILE_COMPUTING} {' or '.join(dict.fromkeys(regions)) or 'the source'}"
+
+    return explain
+
+
+def _compute(
+    graph: HighLevelGraph,
+    keys: Sequence[Any],
+    sessions: Sequence[Session],
+    engine: Engine,
+    collect: Collect,
+) -> None:
+    """Run tasks that commit, and collect their reports.
+
+    - Raises Stopped if a task did not begin all of its shards because its process was asked to
+      stop, or if this process is asked to stop.
+    """
+    n_before = len(engine.retried)
+    engine.run(graph, keys, collect, _explainer(sessions))
+    for key in engine.retried[n_before:]:
+        for session in sessions:
+            if session.driver in key[0]:
+                told = f"task {key} was run again, because workers that ran it died"
+                tell(RUNS, logging.WARNING, told, run=session.directory.path)
+    if any(session.n_left for session in sessions):
+        raise Stopped
+
+
+def one_graph(
+    sessions: Sequence[Session], engine: Engine
+) -> tuple[HighLevelGraph, list[list[Any]]]:
+    """One graph of all groups of several sessions, and the keys of each session."""
+    graphs, keys = [], []
+    for session in sessions:
+        groups = session.left(range(session.job.plan.partition.n_groups))
+        graph, session_keys = session.graph("all", engine).committing(groups)
+        graphs.append(graph)
+        keys.append(session_keys)
+    return HighLevelGraph.merge(*graphs), keys
+
+
+def compute_together(sessions: Sequence[Session], engine: Engine, on_report: OnReport) -> None:
+    """Write all groups of several sessions in one graph, so that they share a common source."""
+    graph, keys = one_graph(sessions, engine)
+    collectors = {
+        own[0][0]: _collector(session, on_report)
+        for session, own in zip(sessions, keys, strict=True)
+        if own
+    }
+    if collectors:
+        wanted = [key for own in keys for key in own]
+        if all(is_worth_fusing(session.job.plan, engine) for session in sessions):
+            graph = fuse_source(graph, wanted)
+        _compute(
+            graph, wanted, sessions, engine, lambda key, report: collectors[key[0]](key, report)
+        )
+
+
+def compute_waves(
+    session: Session,
+    engine: Engine,
+    on_report: OnReport,
+    only: Container[int] | None = None,
+) -> None:
+    """Write the groups of a session wave by wave.
+
+    - `only`: ranks of the groups to write. All groups by default.
+    """
+    waves = session.job.plan.waves
+    for number, wave in enumerate(waves):
+        told = f"wave {number + 1} of {len(waves)} begins"
+        tell(RUNS, logging.INFO, told, run=session.directory.path)
+        groups = [rank for rank in wave.ranks() if only is None or rank in only]
+        _compute_wave(session, engine, str(number), groups, on_report)
+
+
+def compute_again(
+    session: Session, engine: Engine, on_report: OnReport, *, looks_at_copy: bool
+) -> None:
+    """Write shards once more that were made of objects which have changed since.
+
+    - `looks_at_copy`: also compare all objects with the journal, and write those that are not what
+      it says.
+    - Raises StoreError with ESTALE, if objects of the source change again and again; see
+      `SourceWatch`.
+    """
+    source = session.job.source
+    looks = [session.look_again] if looks_at_copy else []
+    if isinstance(source, CopiesObjects) and source.copied is not None:
+        looks.append(SourceWatch(session, source.copied).look_again)
+    if sum(look(engine) for look in looks):
+        groups = range(session.job.plan.partition.n_groups)
+        _compute_wave(session, engine, "again", groups, on_report)
+        for look in looks:
+            look(engine)
+
+
+def _compute_wave(
+    session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport
+) -> None:
+    """Write some groups of one session. If nothing is left to write, the source is not asked."""
+    left = session.left(groups)
+    if not left:
+        return
+    collect, builder = _collector(session, on_report), session.graph(name, engine)
+    if not session.job.is_staged:
+        graph, keys = builder.committing(left)
+        fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
+        _compute(fused, keys, [session], engine, collect)
+        return
+    graph, block_keys = builder.encode(left)
+    encoded: dict[Any, Any] = {}
+    engine.run(
+        graph,
+        [key for keys in block_keys.values() for key in keys],
+        encoded.__setitem__,
+        _explainer([session]),
+    )
+    layer, keys = builder.commit(
+        {rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()}
+    )
+    _compute(
+        HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}),
+        keys,
+        [session],
+        engine,
+        collect,
+    )
+
+
+# ---- Progress of a run: a bar with throughput and remaining time, or the user's own function
+
+
+OnReport = Callable[[GroupReport], None]
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """A receiver of reports that also wants to know what was there before."""
+
+    def __call__(self, report: GroupReport) -> None:
+        """Take the report of a group."""
+
+    def found(self, raw_nbytes: int) -> None:
+        """Take the number of decoded bytes that an earlier call had written."""
+
+
+def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
+    """Tell a receiver of reports what an earlier call had written, if it wants to know."""
+    if raw_nbytes and isinstance(on_report, Progress):
+        on_report.found(raw_nbytes)
+
+
+@contextlib.contextmanager
+def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
+    """Show a progress bar on standard error, if that is a terminal.
+
+    - `raw_nbytes`: decoded bytes of everything that is written.
+    """
+    # Most runs show no bar, and rich takes longer to import than a small array takes to write.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        # Older versions of rich print a line break even if the bar is disabled.
+        yield lambda _: None
+        return
+    columns = (
+        TextColumn("writing"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("writing", total=raw_nbytes)
+        yield _TerminalBar(lambda nbytes: progress.update(task, advance=nbytes))
+
+
+class _TerminalBar:
+    """Bar of rich, which is moved on by a function."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+
+    def __call__(self, report: GroupReport) -> None:
+        self._advance(report.raw_nbytes)
+
+    def found(self, raw_nbytes: int) -> None:
+        self._advance(raw_nbytes)
+
+
+@contextlib.contextmanager
+def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
+    """Report the progress of the block.
+
+    - `raw_nbytes`: decoded bytes of everything that is written.
+    """
+    if callable(progress):
+        yield progress
+    elif not isinstance(progress, bool | np.bool_ | None):
+        raise SpecError(
+            "no kind of progress",
+            field="progress",
+            value=progress,
+            remedy="give True, False, or a function that takes a report",
+        )
+    elif progress:
+        bar = None
+        if "IPython" in sys.modules:
+            with contextlib.suppress(LookupError):  # where that part is missing, as in a terminal
+                bar = resolve("view", "bar")(raw_nbytes)
+        with bar or _in_terminal(raw_nbytes) as on_report:
+            yield on_report
+    else:
+        yield lambda _: None

@@ -12,22 +12,19 @@ from shardwrite.grid import ravel
 from shardwrite.host.resources import set_stripes
 from shardwrite.journal.begin import find_run, tidied_run
 from shardwrite.journal.bucket_shares import sharing
-from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.replay import replay
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.runs.begin import begin, join
-from shardwrite.runs.compute import compute_waves
-from shardwrite.runs.finished import finished, incomplete
+from shardwrite.runs.execute import OnReport, compute_waves, tell_found
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.kept import accepted, check_kept
-from shardwrite.runs.progress import OnReport, tell_found
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.result import WriteResult, finished, incomplete
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:

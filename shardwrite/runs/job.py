@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.errors import SpecError
-from shardwrite.journal.plan_record import Intent, StrategyFacts
+from shardwrite.grid import Box, Shape
+from shardwrite.journal.plan_record import Intent
 from shardwrite.options import RunKeywords
-from shardwrite.place.checks import REPLACE
-from shardwrite.place.target import Target
+from shardwrite.place.target import REPLACE, Target
 from shardwrite.plan.identity import ShardWindow
 from shardwrite.plan.plan import Plan
-from shardwrite.seams import needed
+from shardwrite.seams import Ref, needed
 from shardwrite.stores.base import DURABILITIES
+from shardwrite.write.context import WriteSpec
 
 if TYPE_CHECKING:
-    from shardwrite.runs.source import ChunkSource
-
-__all__ = ["Job", "RunOptions", "for_new_array", "intent_of", "target_of_update"]
-
+    from shardwrite.read.array import ShardedArray
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "mode": ("w-", "w", "r+"),  # the last one is for internal use
@@ -109,7 +111,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
     With mode ``"r+"``, its digest and identity differ from those of the run that made the array.
     """
     is_change = mode == "r+"
-    figures = plan.to_dict()
+    figures, format_ = plan.to_dict(), plan.metadata.shard_format
     return Intent(
         digest=plan.digest + ("+" if is_change else ""),
         mode=mode,
@@ -117,7 +119,11 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         shards_from=None
         if plan.region is None
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
-        strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
+        strategy=Ref("write strategy", plan.strategy.name, dict(plan.strategy.to_dict())),
+        shard_format=None
+        if format_ is None
+        else Ref("shard format", format_.name, format_.to_dict()),
+        source=plan.source.ref,
         partition=plan.partition.cuts,
         copies=plan.source.is_encoded,
         figures={name: figures[name] for name in figures if name not in _NOT_FIGURES},
@@ -128,3 +134,114 @@ def target_of_update(target: Target, plan: Plan) -> Target:
     """The target of an update, which has a run directory of its own beside the array."""
     digest = intent_of(plan, "r+").digest
     return replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16])
+
+
+# ---- Sources of chunks: what a run writes, as the graph builder sees it
+
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBox:
+    """Box of whole inner chunks that one task writes or encodes."""
+
+    key: Key  # key of the task
+    name: str  # name that is part of every key of the graph, and of no other graph's
+    spec: WriteSpec  # facts that every task needs
+    box: Box  # the box, in coordinates of the plan's grid
+    skip: frozenset[Shape]  # positions of shards in the box that are done already
+    shares_memory: bool  # whether tasks take their inputs from this process without a copy
+
+
+@runtime_checkable
+class ReadsPlaces(Protocol):
+    """A source that tells which places it reads, so that none of them is changed meanwhile."""
+
+    def places_read(self) -> Iterator[tuple[Any, str, str]]:
+        """Places: a path, URL or store, the path of what is read in it, and its kind.
+
+        The kind is ``"array"`` for a Zarr array, ``"objects"`` for what lies below a path of a
+        store, and ``"file"`` for anything else.
+        """
+
+
+class ReadsArray(Protocol):
+    """A source whose chunks or values come from an array that exists."""
+
+    @property
+    def read_from(self) -> ShardedArray | None:
+        """The array; None if there is no such array, or the source is the array itself."""
+
+
+class ChunkSource(Protocol):
+    """Protocol of what a run writes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values; that of the array if the chunks are encoded."""
+
+    @property
+    def region(self) -> Box | None:
+        """Region that the source covers, as in the plan: all of the plan's array if None."""
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether inner chunks are copied as they are stored, and never decoded.
+
+        One task then commits a whole group; `encode` is not called.
+        """
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """Tasks that write the shards of a group.
+
+        The task of key `at.key` returns a `GroupReport`.
+        """
+
+    def encode(self, at: TaskBox) -> dict[Key, Any]:
+        """Tasks that encode a block.
+
+        The task of key `at.key` returns an `EncodedBlock`.
+        """
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """Graph of a layer of tasks and of everything that they need from the source."""
+
+    def box_of(self, key: Any) -> Box | None:
+        """Box of the chunk that one of the source's own tasks makes, as far as its key reveals it.
+
+        Errors of that task name the box.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NoChunks:
+    """The source of a job that only looks at a run or finishes it, and has no chunks."""
+
+    region: Box | None = None  # the plan's region, if it has one
+    # See :class:`ChunkSource`. It is True for a run that is begun now, and will copy chunks.
+    is_encoded: bool = False
+
+    @property
+    def dtype(self) -> NoReturn:
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def write(self, at: TaskBox) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def encode(self, at: TaskBox) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def box_of(self, key: Any) -> None:
+        """Do nothing, because there are no tasks."""
+
+
+def _nothing_to_write() -> TypeError:
+    return TypeError("this job finishes a run or looks at it; it has no chunks to write")

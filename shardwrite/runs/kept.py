@@ -23,7 +23,6 @@ from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Plan
-from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job, intent_of, target_of_update
 from shardwrite.runs.result import WriteResult
 
@@ -214,23 +213,19 @@ class FinishedArray:
     good_shards: Ledger | None = None  # the shards that are there, if others must be written again
 
 
-def check_finished_array(job: Job, engine: Engine) -> FinishedArray:
-    """Look whether a job was finished before, and whether what it wrote is still there.
+def check_finished_array(job: Job, result: WriteResult, engine: Engine) -> FinishedArray:
+    """Look whether what a job wrote that was finished before is still there.
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
     tell what was lost from what another program has emptied. An update of an array that another
     program has made is made again if any of its shards has no object. With `recheck`, all objects
     of an array are decoded, and bad ones count as gone.
 
-    Other errors are those of `finished`.
-
+    - `result`: what `finished` returns.
     - Raises ChangedError if the array is not what its last run left, and the job may not replace
       it.
     - Raises CorruptShardError if objects are gone, and the index of another one is bad.
     """
-    result = finished(job)
-    if result is None:
-        return FinishedArray()
     found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
     label = job.target.label
     if job.is_update:

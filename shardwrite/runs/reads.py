@@ -27,8 +27,7 @@ from shardwrite._lazy import if_loaded
 from shardwrite.errors import SpecError
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.array_plan import ArrayChunks
-from shardwrite.runs.job import Job
-from shardwrite.runs.source import ReadsPlaces
+from shardwrite.runs.job import Job, ReadsPlaces
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store

@@ -25,15 +25,14 @@ from shardwrite.grid import Box, Shape
 from shardwrite.journal.neighbours import unfinished_append
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.target import Target
-from shardwrite.plan.limits import check_growth, check_region
-from shardwrite.plan.make import Update, make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.plan import Plan
+from shardwrite.plan.partition import check_growth, check_region
+from shardwrite.plan.plan import Plan, Update, make_plan
 from shardwrite.plan.regions import Region, as_region
 from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
-from shardwrite.runs.needs import check_updatable
+from shardwrite.runs.begin import check_updatable
 from shardwrite.runs.old_shards import for_update
 from shardwrite.runs.source_array import SourceArray, as_source_array, check_meaning
 

@@ -5,7 +5,7 @@ array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 
 The graph of a fused plan has one task for each group, which takes the source's chunks. That of any
 other plan has one encode task for each block, and one commit task for each group. The source makes
-the tasks that take its chunks; see :mod:`shardwrite.runs.source`.
+the tasks that take its chunks; see :mod:`shardwrite.runs.job`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
-from dask.sizeof import sizeof
 from dask.task_spec import List, Task, TaskRef
 
 from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
-from shardwrite.format.manifest import has_manifest
+from shardwrite.format.node import has_manifest
 from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.documents import DocumentChange, enlarged
-from shardwrite.journal.holding import fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import replay, sweep
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.takeover import (
     all_listed,
     end_run,
@@ -48,32 +46,27 @@ from shardwrite.journal.takeover import (
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
-from shardwrite.runs.finished import incomplete, unreadable
-from shardwrite.runs.job import Job
-from shardwrite.runs.kept import ledger_of
-from shardwrite.runs.result import Effort, WriteResult, make_receipt, result_of
-from shardwrite.runs.source import ChunkSource, Key, TaskBox
+from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
+from shardwrite.runs.result import (
+    Effort,
+    WriteResult,
+    incomplete,
+    make_receipt,
+    result_of,
+    unreadable,
+)
 from shardwrite.seams import resolve
 from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
-from shardwrite.write.spool import EncodedBlock
 from shardwrite.write.tasks import Unreadable, commit_group
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
+    from shardwrite.write.spool import EncodedBlock
 
 
 # ---- Task graphs, made from a plan and a source of chunks
-
-
-@sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
-def _sizeof_encoded_block(block: EncodedBlock) -> int:
-    """Memory of an encoded block, in bytes.
-
-    Without this, dask counts 48 bytes for a dataclass with slots, and never spills one.
-    """
-    return block.resident_nbytes
 
 
 class GroupGraph:
@@ -580,6 +573,7 @@ class Session:
                 inspect_shards,  # of shards that are there
                 ranks_of_objects,  # of shards that are there
             )
+            from shardwrite.runs.kept import ledger_of  # of shards that are there
 
             there = ranks_of_objects(array, self.job.target.label)
             ranks = there[~ledger.is_done[there]]

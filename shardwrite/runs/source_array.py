@@ -11,12 +11,15 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from dask.base import is_dask_collection
+from dask.blockwise import Blockwise
 from dask.delayed import delayed
+from dask.task_spec import TaskRef
 
 import shardwrite._dask as dask
 from shardwrite._lazy import if_loaded
@@ -27,7 +30,7 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Shape
-from shardwrite.seams import find
+from shardwrite.seams import Ref, find
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
@@ -107,6 +110,28 @@ def as_source_array(x: Any, field: str = "x") -> SourceArray:
     if meta is not None:
         _refuse_other_blocks(meta, field)
     return given
+
+
+def ref_of(x: dask.array.Array) -> Ref | None:
+    """What a dask array reads, as a record names it for other processes.
+
+    None if it computes something, or only this process has what it reads.
+    """
+    from dask.array.core import getter, getter_inline, getter_nofancy
+
+    layer = x.dask.layers.get(x.name)
+    if not isinstance(layer, Blockwise):
+        return None
+    if layer.task.func not in (getter, getter_inline, getter_nofancy):
+        return None
+    read: Any = next((value for value, indices in layer.indices if indices is None), None)
+    if isinstance(read, TaskRef):  # a layer of its own has what is read
+        read = x.dask.layers.get(read.key, {}).get(read.key)
+    ref: Ref | None = getattr(read, "ref", None)
+    root = getattr(getattr(read, "store", None), "root", None)
+    if isinstance(root, Path) and type(read).__module__.startswith("zarr."):
+        ref = Ref("source", "zarr", {"path": os.path.abspath(root / read.path)})
+    return ref if getattr(read, "shape", None) == x.shape else None
 
 
 def check_meaning(known: SourceMetadata, metadata: ArrayMetadata, field: str) -> None:

@@ -18,8 +18,8 @@ from shardwrite.place.target import resolve_place
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
+from shardwrite.runs.job import Key, ReadsPlaces, TaskBox
 from shardwrite.runs.kept import HOW_TO_GO_ON
-from shardwrite.runs.source import Key, ReadsPlaces, TaskBox
 from shardwrite.write.copying import Check, Donor, Listing, copy_group
 from shardwrite.write.tasks import rewrite_group
 

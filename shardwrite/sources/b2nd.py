@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import CodecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
-from shardwrite.plan.limits import MAX_SHARDS
+from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.common import FILES, fill_from_chunks, identify, merge_chunks, require
 

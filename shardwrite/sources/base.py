@@ -17,6 +17,7 @@ from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import Box
 from shardwrite.plan.regions import index_of_each_axis
 from shardwrite.read.source import Chunks, Source
+from shardwrite.seams import Ref
 from shardwrite.sources.inside import FileInBucket
 
 __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
@@ -137,6 +138,8 @@ class RegionSource:
         Text that changes when the file changes; see :class:`Source`.
     metadata : SourceMetadata, optional
         What the file says about the array besides its values. Nothing, by default.
+    ref : Ref, optional
+        How other processes open it, which :func:`shardwrite.sources.open_source` adds.
     """
 
     path: str
@@ -145,6 +148,7 @@ class RegionSource:
     chunks: Chunks
     identity: str
     metadata: SourceMetadata = field(kw_only=True, default_factory=SourceMetadata)
+    ref: Ref | None = field(kw_only=True, default=None)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Read one region.

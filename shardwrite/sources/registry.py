@@ -10,7 +10,7 @@ import errno
 import glob
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypedDict, Unpack, cast
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.entry.public import public, refuse_unknown
-from shardwrite.errors import ShardwriteError, SpecError, StoreError
+from shardwrite.errors import ShardwriteError, SpecError, StoreError, redacted
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
 from shardwrite.legacy.place import TransformerPlace
@@ -29,7 +29,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import in_hierarchy
 from shardwrite.read.array import normalize
 from shardwrite.read.source import as_attributes
-from shardwrite.seams import all_of, installed, needed
+from shardwrite.seams import Ref, all_of, installed, needed
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import open_binary, require
 from shardwrite.sources.inside import FileInBucket, file_in_bucket
@@ -303,7 +303,16 @@ def decoded(source: Source) -> Source:
             dimension_names=source.metadata.dimension_names,
             attributes=as_attributes(found.attrs, path),
         ),
+        ref=_decoded_ref(source),
     )
+
+
+def _decoded_ref(source: Source) -> Ref | None:
+    ref: Ref | None = getattr(source, "ref", None)
+    if ref is None:
+        return None
+    parameters = {**ref.parameters, "decode_cf": True, "identity": f"cf:{source.identity}"}
+    return dataclasses.replace(ref, parameters=parameters)
 
 
 def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
@@ -388,7 +397,47 @@ def open_source(
         order=layout.get("order", "C"),
         file=file,
     )
-    return _with_chunks(_open(name, request), chunks)
+    return _with_chunks(_named(_open(name, request), name, request), chunks)
+
+
+def _named(source: Source, name: str, request: Request) -> Source:
+    """A source that knows how other processes open it, unless its URL holds credentials."""
+    is_url = is_bucket_url(request.path)
+    if not isinstance(source, RegionSource) or redacted(request.path) != request.path:
+        return source
+    given: dict[str, Any] = {
+        "path": request.path if is_url else os.path.abspath(request.path),
+        "dataset": request.dataset,
+        "shape": request.shape,
+        "dtype": None if request.dtype is None else np.dtype(request.dtype).str,
+        "offset": request.offset,
+        "order": request.order,
+        "identity": source.identity,
+    }
+    usual = {one.name: one.default for one in dataclasses.fields(Request)}
+    parameters = {key: value for key, value in given.items() if value != usual.get(key)}
+    return dataclasses.replace(source, ref=Ref("source", name, parameters))
+
+
+def source_opener(name: str) -> Callable[[Mapping[str, Any]], Source]:
+    """What opens a source that a record names, and refuses one that has changed since then."""
+
+    def opened(parameters: Mapping[str, Any]) -> Source:
+        given = dict(parameters)
+        identity, is_decoded = given.pop("identity", None), given.pop("decode_cf", False)
+        source = open_source(format=name, **given)
+        if is_decoded:
+            source = decoded(source)
+        if identity not in (None, source.identity):
+            raise SpecError(
+                "it has changed since the run was begun",
+                field="source",
+                value=given["path"],
+                remedy="begin again with restart=True (shardwrite init --restart)",
+            )
+        return source
+
+    return opened
 
 
 def _is_there(path: str) -> bool:

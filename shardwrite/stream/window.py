@@ -32,11 +32,10 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 from shardwrite.host.stopping import busy
 from shardwrite.journal.documents import DocumentChange, enlarged
-from shardwrite.journal.holding import holding
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.takeover import (
     all_listed,
     cancel_begin,

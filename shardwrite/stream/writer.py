@@ -25,16 +25,16 @@ from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, Sp
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal.holding import holding
 from shardwrite.journal.neighbours import give_up_passing
+from shardwrite.journal.rundir import holding
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.plan.options import memory_limit_of
+from shardwrite.plan.partition import check_growth, check_memory, check_whole
 from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
+from shardwrite.runs.begin import check_unshared, check_updatable
 from shardwrite.runs.job import RunOptions
-from shardwrite.runs.needs import check_unshared, check_updatable
 from shardwrite.runs.old_shards import KeptShards, for_update
 from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast, scalar

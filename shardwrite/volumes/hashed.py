@@ -42,10 +42,9 @@ from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box
 from shardwrite.journal.begin import find_run, refuse_other_run, tidied_run
 from shardwrite.journal.bucket_runs import fetched
-from shardwrite.journal.holding import holding
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.replay import replay
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.takeover import discard_run
 from shardwrite.operations.steps import (
     ArraySteps,
@@ -58,10 +57,9 @@ from shardwrite.operations.steps import (
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.estimate import Resources
-from shardwrite.plan.make import check_copying, copying_nbytes, make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, parse_nbytes
-from shardwrite.plan.plan import Part, Plan
+from shardwrite.plan.plan import Part, Plan, check_copying, copying_nbytes, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.results import counted, human
 from shardwrite.runs.array_plan import (
@@ -74,9 +72,15 @@ from shardwrite.runs.array_plan import (
 )
 from shardwrite.runs.begin import begin, check_place, join
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.compute import compute_waves
-from shardwrite.runs.execute import execute, execute_missing, explaining
-from shardwrite.runs.finished import finished, incomplete
+from shardwrite.runs.execute import (
+    OnReport,
+    compute_waves,
+    execute,
+    execute_missing,
+    explaining,
+    reporting,
+    tell_found,
+)
 from shardwrite.runs.in_parts import (
     execute_part,
     options_of_run,
@@ -85,12 +89,10 @@ from shardwrite.runs.in_parts import (
     refuse_unwritten,
     run_on,
 )
-from shardwrite.runs.job import Job, intent_of
-from shardwrite.runs.kept import check_finished_array, check_kept
-from shardwrite.runs.progress import OnReport, reporting, tell_found
-from shardwrite.runs.result import WriteResult
+from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, intent_of
+from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
+from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.session import Session
-from shardwrite.runs.source import Key, NoChunks, TaskBox
 from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores.base import Store
 from shardwrite.volumes.documents import (
@@ -403,7 +405,8 @@ def write_scattered(
     job = Job(NoChunks(), plan, scale, spool.options)
     raw_nbytes = spool.plan.raw_nbytes
     with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
-        found = check_finished_array(job, engine)
+        result = finished(job)
+        found = FinishedArray() if result is None else check_finished_array(job, result, engine)
         if found.result is not None and found.good_shards is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)

@@ -32,11 +32,9 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import counted, human
 from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array, resources_of, waiting
-from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, RunOptions, for_new_array
-from shardwrite.runs.progress import reporting
+from shardwrite.runs.execute import execute, reporting
+from shardwrite.runs.job import ChunkSource, Job, RunOptions, for_new_array
 from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
-from shardwrite.runs.source import ChunkSource
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.runs.stored_chunks import Behind, StoredChunks, behind, check_nothing_lost
 from shardwrite.stores.base import Capability, Store
@@ -98,7 +96,9 @@ def plan_copies(
     given = options.source_id
     identity = stored.identity if given is None else redacted(given)
     is_stable = given is not None
-    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True)
+    layout = SourceLayout(
+        metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=array.ref
+    )
     resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
     decodes = passage.n_encoded > 0
     made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)

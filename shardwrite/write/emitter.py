@@ -26,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.batches import EncodedShard
-from shardwrite.encode.unit import EncodedBatch
+from shardwrite.encode.unit import EncodedBatch, EncodedShard
 from shardwrite.errors import SpecError
 from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import Seal, ShardIndex

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.unit import (
     Background,
     Damaged,
     EncodedBatch,
     Pieces,
+    ShardBatches,
     check_block,
     encode_unit,
     ranks_in_shard,
@@ -38,11 +38,11 @@ from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
-from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
 if TYPE_CHECKING:
     from shardwrite.read.stored_shard import ExistingShard
     from shardwrite.write.assemble import EncodedUnit, OpenedShard
+    from shardwrite.write.spool import EncodedBlock, Payload
 
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
@@ -228,6 +228,7 @@ def _splice_shard(
     """
     # of shards that are assembled
     from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise_from
+    from shardwrite.write.spool import Payload
 
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
@@ -335,6 +336,7 @@ def encode_block(
 def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> EncodedBlock:
     """Make one attempt to encode the units of a block."""
     from shardwrite.read.stored_shard import open_shard  # of a shard that is changed
+    from shardwrite.write.spool import EncodedBlock, Payload, no_spool  # of blocks that wait
 
     metadata = spec.metadata
     sizes = [np.empty(0, dtype=np.int64)]
@@ -370,6 +372,7 @@ def commit_group(
     """
     # of shards that are assembled
     from shardwrite.write.assemble import assemble, revise, split_block
+    from shardwrite.write.spool import EncodedBlock, PartFile, Payloads
 
     units: dict[Shape, list[EncodedUnit]] = {}
     good = [block for block in encoded if isinstance(block, EncodedBlock)]

@@ -22,7 +22,7 @@ from forks import python
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError
 from shardwrite.journal import bucket_shares
-from shardwrite.journal.holding import holding
+from shardwrite.journal.rundir import holding
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}

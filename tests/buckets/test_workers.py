@@ -233,8 +233,8 @@ def test_a_lease_that_is_gone_ends_the_work_of_all(moto, url):
     """In the driver's process, in another one on its host, and on another host."""
     from dataclasses import replace
 
-    from shardwrite.journal.holding import fence_of, holding
     from shardwrite.journal.lease import this_process
+    from shardwrite.journal.rundir import fence_of, holding
     from shardwrite.place.target import resolve_target
 
     target = resolve_target(url, None)

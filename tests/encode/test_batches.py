@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiers import tried
 
 import shardwrite
-from shardwrite.encode import batches
+from shardwrite.encode import unit
 from shardwrite.runs import session
 from shardwrite.write import tasks
 
@@ -81,7 +81,7 @@ def test_each_path_is_taken(tmp_path, monkeypatch):
     """Batches where two shards fit one, else one shard after another."""
     values = np.arange(64, dtype="u4").reshape(8, 8)
     taken = []
-    for module, name in ((batches.ShardBatches, "encoded"), (tasks, "_stream_shard")):
+    for module, name in ((unit.ShardBatches, "encoded"), (tasks, "_stream_shard")):
         real = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *a, real=real, name=name: (taken.append(name), real(*a))[1]

@@ -14,18 +14,14 @@ from hypothesis import given, settings
 from shardwrite.errors import SpecError
 from shardwrite.format import manifest
 from shardwrite.format.manifest import (
-    LIST,
-    RUNS,
     chunks_in,
-    emptied,
-    has_manifest,
     listed_chunks,
     rendered,
     with_added,
     with_manifest,
     with_present,
-    without_keys,
 )
+from shardwrite.format.node import LIST, RUNS, emptied, has_manifest, without_keys
 from shardwrite.grid import Box
 
 COUNTS = (6, 12)

@@ -72,6 +72,7 @@ def test_the_names_in_the_file_are_those_of_older_versions(begun, x):
     assert others == [
         *made.to_dict(),
         "strategy",  # older versions have its label only, in the identity
+        "shard_format",  # and none of this, nor a `source`
         "partition",
         "digest",
         "mode",

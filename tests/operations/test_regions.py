@@ -22,8 +22,8 @@ from tiers import some
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.reader import ShardReader
+from shardwrite.encode.unit import ShardBatches
 from shardwrite.format.order import permutation
 from shardwrite.journal import lease
 from shardwrite.read.stored_shard import open_shard
@@ -32,7 +32,7 @@ from shardwrite.stores.looking import PosixReader
 from shardwrite.stores.posix import PosixStore, PosixWriter
 
 compaction = importlib.import_module("shardwrite.operations.compact")
-making = importlib.import_module("shardwrite.plan.make")
+making = importlib.import_module("shardwrite.plan.plan")
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
 STRATEGIES = [FixedOrder("C"), FixedOrder("morton"), AppendOnly(), *LIVE]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.encode.batches import ShardBatches
+from shardwrite.encode.unit import ShardBatches
 from shardwrite.plan import estimate
 from shardwrite.runs import execute
 
@@ -79,7 +79,7 @@ def test_the_size_of_batches_does_not_change_the_bytes(tmp_path, monkeypatch):
     written = []
     for most in (2**13, 100):
         monkeypatch.setattr("shardwrite.encode.unit.MOST_IN_BATCH", most)
-        monkeypatch.setattr("shardwrite.encode.batches.MOST_IN_BATCH", most)
+        monkeypatch.setattr("shardwrite.encode.unit.MOST_IN_BATCH", most)
         for n, strategy in enumerate(
             (*map(shardwrite.FixedOrder, ("C", "F", "morton")), shardwrite.AppendOnly())
         ):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite.encode.batches import ShardBatches
+from shardwrite.encode.unit import ShardBatches
 from shardwrite.errors import PlanError
 from shardwrite.volumes.hashed import gathering_nbytes
 

@@ -15,10 +15,10 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan.estimate import Resources, _along
-from shardwrite.plan.make import Update, make_plan
 from shardwrite.plan.model import SourceLayout, cut_waves, wave_thickness
 from shardwrite.plan.options import PlanOptions, parse_nbytes, resolve_shapes
 from shardwrite.plan.partition import Cuts, Partition, make_partition
+from shardwrite.plan.plan import Update, make_plan
 from shardwrite.plan.regions import as_box
 
 GB = 10**9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import dask.array as da
+import numpy as np
 import pytest
 
 import shardwrite
@@ -16,6 +17,8 @@ from shardwrite.journal.plan_record import sealed
 from shardwrite.place.target import resolve_target
 from shardwrite.plan.estimate import Resources
 from shardwrite.runs.begun import plan_begun
+from shardwrite.seams import open_ref
+from shardwrite.sources import open_source
 
 STRATEGIES = [
     shardwrite.FixedOrder("F"),
@@ -56,10 +59,32 @@ def test_the_strategy_is_restored_whole(tmp_path, strategy):
     assert again.strategy.streams(8) == strategy.streams(8)
 
 
-def test_a_plan_of_an_older_version_has_the_label_only(tmp_path):
-    begun(tmp_path / "x", shardwrite.FixedOrder("F", in_place=True, max_unused=0.75))
-    run = edited(tmp_path / "x", lambda facts: facts.pop("strategy"))
-    assert plan_begun(run, RESOURCES).strategy == shardwrite.FixedOrder("F", in_place=True)
+def test_a_plan_names_its_strategy_its_shard_format_and_its_source(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(64).reshape(8, 8))
+    source = open_source(tmp_path / "x.npy")
+    shardwrite.prepare(source, tmp_path / "x", shardwrite.plan(source, shards=4, chunks=2))
+    refs = find_run(resolve_target(tmp_path / "x", None)).record.refs()
+    assert {name: ref.name for name, ref in refs.items()} == {
+        "strategy": "fixed-order",
+        "shard_format": "sharding_indexed",
+        "source": "npy",
+    }
+    opened = {name: open_ref(ref) for name, ref in refs.items()}
+    assert opened["strategy"] == shardwrite.FixedOrder()
+    assert opened["shard_format"].location == "end"
+    assert opened["source"] == source
+
+
+def test_a_shard_format_that_is_not_there_is_no_reason_to_start_over(tmp_path):
+    begun(tmp_path / "x", "F")
+
+    def rename(facts):
+        facts["shard_format"]["name"] = "elsewhere"
+
+    run = edited(tmp_path / "x", rename)
+    with pytest.raises(JournalError, match=r"shard format 'elsewhere'.*import the module") as told:
+        plan_begun(run, RESOURCES)
+    assert "restart" not in str(told.value)
 
 
 def test_what_nobody_has_registered_is_told_with_the_remedy(tmp_path, monkeypatch):
@@ -80,6 +105,12 @@ def test_what_nobody_has_registered_is_told_with_the_remedy(tmp_path, monkeypatc
 
 
 CHANGES = {
+    "another format": {
+        "shard_format": {
+            "name": "sharding_indexed",
+            "configuration": {"index_codecs": [], "index_location": "start"},
+        }
+    },
     "another label": {"identity": {"strategy": "fixed-order (C)"}},
     "unknown parameter": {"strategy": {"name": "fixed-order", "configuration": {"size": 1}}},
     "bad parameter": {

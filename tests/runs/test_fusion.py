@@ -15,7 +15,7 @@ from tiers import some
 
 import shardwrite
 from shardwrite.engines import ClusterEngine, LocalEngine
-from shardwrite.runs.compute import fuse_source, is_worth_fusing
+from shardwrite.runs.execute import fuse_source, is_worth_fusing
 
 LAYOUT = {"shards": (8, 8), "chunks": (4, 4)}
 

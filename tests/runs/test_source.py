@@ -22,8 +22,7 @@ from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.execute import execute
 from shardwrite.runs.in_parts import prepare_jobs
-from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.source import NoChunks
+from shardwrite.runs.job import Job, NoChunks, RunOptions
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.tasks import SourcePieces, encode_block, write_group
 

@@ -20,9 +20,9 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import what_differs
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.place.target import resolve_target
-from shardwrite.plan.make import make_plan
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.plan import make_plan
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.runs.array_plan import resources_of

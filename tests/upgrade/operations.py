@@ -115,7 +115,7 @@ def staged(path: Path) -> object:
     """The same by way of part files: rows of the source lie across many shards, and what counts as
     small is smaller."""
     x = da.from_array(NEW, chunks=(10, 20))
-    with mock.patch.multiple("shardwrite.plan.make", _TASK_NBYTES=(128, 128), _FUSE_NBYTES=0):
+    with mock.patch.multiple("shardwrite.plan.plan", _TASK_NBYTES=(128, 128), _FUSE_NBYTES=0):
         return x.to_sharded_zarr(
             path,
             shards=(20, 5),
