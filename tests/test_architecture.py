@@ -498,8 +498,7 @@ REMOVES_ITS_OWN = {
     "write/spool.py": {"__exit__"},
     "volumes/uint64_writing.py": {"_remove_obsolete"},  # the directory by which it removes data
     "runs/session.py": {"enter", "discard_parts"},
-    "write/tasks.py": {"_splice_shard"},
-    "write/copying.py": {"_assemble"},
+    "write/assemble.py": {"revise_from"},  # the spool of a shard
 }
 
 
@@ -549,7 +548,7 @@ def test_nobody_asks_an_engine_what_it_is_called():
         tree = parsed(path)
         names = kinds_compared(tree)
         if unit(path) != "engines":
-            is_user = any(name.startswith("shardwrite.engines.local") for name in imports(path))
+            is_user = any(name.startswith("shardwrite.engines.cluster") for name in imports(path))
             assert not [name for name in names if is_user or "engine" in name], path
 
 

@@ -1,15 +1,13 @@
-"""Engines, which run task graphs: their protocol, their choice, and the one of this machine.
+"""Engines, which run task graphs: their protocol, and the one of dask's local schedulers.
 
-The engine is chosen as dask chooses: the active `distributed` client, else the configured
-scheduler, else threads. Each engine hands results back one by one, as they are computed. The one of
-dask's local schedulers runs tasks in threads, in processes, or one after the other.
+Each engine hands results back one by one, as they are computed. This one runs tasks in threads, in
+processes, or one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,7 +15,6 @@ from typing import Any, Protocol
 import dask
 import dask.multiprocessing
 import dask.threaded
-from dask.base import get_scheduler, named_schedulers
 from dask.callbacks import local_callbacks
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
@@ -220,33 +217,3 @@ def _n_workers() -> int:
             remedy="give 1 or more, or None for one for each core",
         )
     return number
-
-
-# ---- The choice
-
-
-def active_engine() -> Engine:
-    """Engine for the scheduler that dask would use now."""
-    get = _scheduler()
-    owner = getattr(get, "__self__", None)
-    if owner is not None and hasattr(owner, "scheduler_info"):
-        from shardwrite.engines.cluster import ClusterEngine  # for clusters
-
-        return ClusterEngine(owner)
-    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
-    return LocalEngine(kinds.get(get, "threads"))
-
-
-def _scheduler() -> Any:
-    """Function that dask would compute with; None stands for dask's default.
-
-    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
-    client, and the import is avoided.
-    """
-    if "distributed" not in sys.modules:
-        chosen = dask.config.get("scheduler", None)
-        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
-            return named_schedulers[chosen.lower()]
-        if not chosen and not dask.config.get("get", None):
-            return None
-    return get_scheduler()

@@ -43,7 +43,7 @@ from shardwrite.grid import Shape, unravel
 from shardwrite.legacy.transformer import ChunkKeys, ChunkPlace, checked_counts
 from shardwrite.stores.base import check_key, is_plain_key
 from shardwrite.stores.bucket import BucketStore
-from shardwrite.stores.bucket_url import is_bucket
+from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.looking import is_file, local_path
 from shardwrite.stores.zarr_store import kind_of
 

@@ -391,13 +391,13 @@ class _Salvage:
             copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
             if isinstance(state, NewIndex):
-                copy_bytes(state, writer, state.nbytes)
+                copy_bytes(state.read, writer, state.nbytes)
                 writer.protect(True)
                 facts = _facts_of(metadata, key, state, state.nbytes)
                 how = f"a new index was made from the dataset {state.dataset!r}, {_BY_DATASET}"
                 text = f"{key}: {how}; the file before is {copy}"
             else:
-                copy_bytes(reader, writer, state)
+                copy_bytes(reader.read, writer, state)
                 facts = _facts_of(metadata, key, reader, state)
                 how = _BY_SCAN if self.known is None else _BY_JOURNAL
                 text = f"{key}: {reader.nbytes} bytes cut to {state}, {how}; the torn one is {copy}"

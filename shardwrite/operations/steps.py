@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import shardwrite._dask as dask
-from shardwrite.engines.local import Engine, active_engine
+from shardwrite.engines.cluster import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import what_differs

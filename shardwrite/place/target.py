@@ -360,7 +360,7 @@ def _is_store(store: Any) -> bool:
     if isinstance(store, str | os.PathLike):
         text = os.fspath(store)
         return isinstance(text, str) and is_store_url(text)
-    from shardwrite.stores.bucket_url import is_bucket
+    from shardwrite.stores.bucket_kinds import is_bucket
 
     kinds = type(store).__mro__
     return (

@@ -110,7 +110,7 @@ class ExistingShard(ShardReader):
             if is_same_store:
                 writer.copy(self.reader, offset, nbytes)
             else:
-                copy_bytes(self.reader, writer, nbytes, offset)
+                copy_bytes(self.reader.read, writer, nbytes, offset)
 
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """See :meth:`ShardReader.chunk`; a chunk whose bytes are wrong is read again once."""

@@ -285,7 +285,7 @@ def _unwrapped(store: Any) -> Any:
 
 def _service(kind: str, given: Mapping[str, object]) -> str:
     """Service that has a bucket: its kind, and its address and account as far as they are given."""
-    from shardwrite.stores.bucket_url import given_address  # for buckets only
+    from shardwrite.stores.bucket_kinds import given_address  # for buckets only
 
     account = given.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     address = given_address(kind, given).rstrip("/")

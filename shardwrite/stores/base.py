@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from shardwrite.codecs.stages import Ranges
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 
@@ -666,20 +665,20 @@ def open_there(store: Store, key: str) -> ObjectReader:
 
 
 def copy_bytes(
-    reader: Ranges,
+    read: Callable[[int, int], Any],
     writer: ObjectWriter,
     nbytes: int,
     offset: int = 0,
     *,
     piece_nbytes: int = COPIED_NBYTES,
 ) -> None:
-    """Append `nbytes` bytes of one object, from `offset` on, to another, through this process.
+    """Append `nbytes` bytes of what `read` reads, from `offset` on, to an object.
 
     The objects may lie in different stores.
     """
     end = offset + nbytes
     for start in range(offset, end, piece_nbytes):
-        writer.write([reader.read(start, min(piece_nbytes, end - start))])
+        writer.write([read(start, min(piece_nbytes, end - start))])
 
 
 # ---- Reads that were made again, because the bytes of the first cannot have been right

@@ -54,7 +54,7 @@ from shardwrite.stores.base import (
     check_key,
     require,
 )
-from shardwrite.stores.bucket_url import CONDITIONS, KINDS, NOTHING, Probed, given_address
+from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
 from shardwrite.stores.looking import as_store_error, pwrite_all, writev_all
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTransaction, WholeWriter

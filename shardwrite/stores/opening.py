@@ -54,7 +54,7 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     if isinstance(given, Store):
         return Opened(given)
     from shardwrite.stores.bucket import BucketStore  # takes long, as zarr-python does
-    from shardwrite.stores.bucket_url import is_bucket
+    from shardwrite.stores.bucket_kinds import is_bucket
 
     if is_bucket(given):
         return Opened(BucketStore(given, is_read=is_read))
@@ -172,7 +172,7 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
     from zarr.storage import LocalStore, ObjectStore
 
     from shardwrite.stores.bucket import BucketStore
-    from shardwrite.stores.bucket_url import is_bucket
+    from shardwrite.stores.bucket_kinds import is_bucket
     from shardwrite.stores.zarr_store import ZarrStore
 
     if is_icechunk(given):

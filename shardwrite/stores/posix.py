@@ -619,7 +619,7 @@ def copy_file(source: Path, to: Path, durability: str) -> None:
         PosixStore(to.parent).transaction(durability, uuid.uuid4().hex) as transaction,
     ):
         writer = transaction.create(to.name, like=source)
-        copy_bytes(reader, writer, reader.nbytes)
+        copy_bytes(reader.read, writer, reader.nbytes)
         writer.finish()
 
 

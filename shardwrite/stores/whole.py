@@ -224,7 +224,7 @@ class WholeWriter(ObjectWriter):
 
     def copy(self, reader: ObjectReader, offset: int, nbytes: int) -> None:
         """See :meth:`ObjectWriter.copy`; a piece is in memory twice at a time."""
-        copy_bytes(reader, self, nbytes, offset, piece_nbytes=COPIED_AT_ONCE_NBYTES)
+        copy_bytes(reader.read, self, nbytes, offset, piece_nbytes=COPIED_AT_ONCE_NBYTES)
 
     def expect(self, version: Any) -> None:
         """See :meth:`ObjectWriter.expect`."""

@@ -17,7 +17,8 @@ from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.convert.run import plan_of_copies
-from shardwrite.engines.local import Engine, active_engine
+from shardwrite.engines.cluster import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.document import ArrayOptions

@@ -256,7 +256,7 @@ class Emitter:
         if writer.has_permissions and signature_of(metadata, begun) is not None:
             writer.protect(True)
         del first, begun  # as much memory as one further piece takes
-        copy_bytes(reader, writer, reader.nbytes - nbytes, nbytes)
+        copy_bytes(reader.read, writer, reader.nbytes - nbytes, nbytes)
         checksum = table.checksum
         self._publish(writer, checksum)
         return Written(reader.nbytes, checksum, table.n_present)

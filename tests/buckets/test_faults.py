@@ -17,7 +17,8 @@ from servers import below_bucket, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.stores.bucket_url import CONDITIONS, open_bucket
+from shardwrite.stores.bucket_kinds import CONDITIONS
+from shardwrite.stores.bucket_url import open_bucket
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}

@@ -16,7 +16,7 @@ from servers import KEY, SECRET, below_bucket, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.stores import bucket_url
+from shardwrite.stores import bucket_kinds
 from shardwrite.stores.bucket_url import open_bucket
 
 LONG = pytest.mark.long
@@ -39,8 +39,8 @@ def x():
 @pytest.fixture
 def small_requests(monkeypatch):
     """A service whose requests take 12,000 bytes."""
-    kind = replace(bucket_url.KINDS["S3Store"], most_nbytes=12_000)
-    monkeypatch.setitem(bucket_url.KINDS, "S3Store", kind)
+    kind = replace(bucket_kinds.KINDS["S3Store"], most_nbytes=12_000)
+    monkeypatch.setitem(bucket_kinds.KINDS, "S3Store", kind)
 
 
 def shards_of(faults):

@@ -15,7 +15,7 @@ from shardwrite import PlanError, SpecError, StoreError
 from shardwrite.runs.begin import Scratch, check_scratch, scratch_here
 from shardwrite.stores import bucket, whole
 from shardwrite.stores.bucket import BucketStore, Room, ScratchWriter, room_in
-from shardwrite.stores.bucket_url import KINDS
+from shardwrite.stores.bucket_kinds import KINDS
 from shardwrite.stores.whole import WholeTransaction
 
 MIB = 2**20
