@@ -41,7 +41,7 @@ _ON_WORKER = """
 import time
 from distributed import Client, LocalCluster
 if __name__ == "__main__":
-    with LocalCluster(1, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster, Client(cluster) as client:
         before = sum(client.run(time.process_time).values())
         {write}
         print(sum(client.run(time.process_time).values()) - before)

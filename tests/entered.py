@@ -88,7 +88,7 @@ if __name__ == "__main__":
     import shardwrite
 
     options = dict(threads_per_worker=1, dashboard_address=":0", silence_logs=50)
-    with LocalCluster(1, processes=True, **options) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=1, processes=True, **options) as cluster, Client(cluster) as client:
         client.run(started, {TRACING!r}, path, package)
         {WRITE}
         print(json.dumps(*client.run(stopped).values()))

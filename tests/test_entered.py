@@ -47,9 +47,9 @@ def test_an_update_reads_too():
 
 
 @pytest.mark.long
-def test_a_reshard_in_place_enters_the_wing_of_conversions_alone():
+def test_a_reshard_in_place_enters_the_wing_of_conversions_and_what_tells_sources_apart():
     found = entered_by("a reshard in place")
-    check(found, WRITING | {"read", "convert"})
+    check(found, WRITING | {"read", "convert", "sources", "volumes"})
     assert "convert/in_place.py" in found.functions
 
 
