@@ -18,7 +18,7 @@ from shardwrite.convert.keywords import (
 )
 from shardwrite.convert.plan import Conversion, ConversionPlan
 from shardwrite.convert.trees import convert_tree, short_form
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import public, taking
 from shardwrite.options import Manifest, taken_from
 from shardwrite.plan.options import PlanOptions

@@ -17,7 +17,7 @@ from shardwrite.convert.transferring import (
     transfer,
     transfer_and_consume,
 )
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory

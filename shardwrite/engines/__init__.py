@@ -1,19 +1,52 @@
-"""Engines, which run task graphs. They know nothing of shards."""
+"""Engines, which run task graphs. They know nothing of shards.
 
-from typing import TYPE_CHECKING
+An engine is chosen as dask chooses: the active `distributed` client, else the configured scheduler,
+else threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import dask
+import dask.multiprocessing
+from dask.base import get_scheduler, named_schedulers
+from dask.local import get_sync
 
 from shardwrite._lazy import attach
+from shardwrite.engines.local import Engine, LocalEngine, Stopped
 
 if TYPE_CHECKING:
-    from shardwrite.engines.cluster import ClusterEngine, active_engine
-    from shardwrite.engines.local import Engine, LocalEngine, Stopped
+    from shardwrite.engines.cluster import ClusterEngine
 else:
-    __getattr__, __dir__ = attach(
-        __name__,
-        {
-            "shardwrite.engines.cluster": ("ClusterEngine", "active_engine"),
-            "shardwrite.engines.local": ("Engine", "LocalEngine", "Stopped"),
-        },
-    )
+    __getattr__, __dir__ = attach(__name__, {"shardwrite.engines.cluster": ("ClusterEngine",)})
 
 __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine"]
+
+
+def active_engine() -> Engine:
+    """Engine for what dask would use now: its client, the configured scheduler, or threads."""
+    get = _scheduler()
+    owner = getattr(get, "__self__", None)
+    if owner is not None and hasattr(owner, "scheduler_info"):
+        from shardwrite.engines.cluster import ClusterEngine  # for clusters
+
+        return ClusterEngine(owner)
+    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
+    return LocalEngine(kinds.get(get, "threads"))
+
+
+def _scheduler() -> Any:
+    """Function that dask would compute with; None stands for dask's default.
+
+    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
+    client, and the import is avoided.
+    """
+    if "distributed" not in sys.modules:
+        chosen = dask.config.get("scheduler", None)
+        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
+            return named_schedulers[chosen.lower()]
+        if not chosen and not dask.config.get("get", None):
+            return None
+    return get_scheduler()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import sys
 import time
 import uuid
 import warnings
@@ -13,13 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dask
-import dask.multiprocessing
-from dask.base import get_scheduler, named_schedulers
 from dask.highlevelgraph import HighLevelGraph
-from dask.local import get_sync
 
 from shardwrite.config.table import CLUSTER_ATTEMPTS, value_of
-from shardwrite.engines.local import Engine, Explain, LocalEngine, OnResult, Stopped
+from shardwrite.engines.local import Explain, OnResult, Stopped
 from shardwrite.errors import ClusterLostError, IncompleteError, WorkersLostError
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import RUNS, is_draining, n_busy, tell
@@ -292,31 +288,3 @@ def _thread_given_back() -> Iterator[None]:
         yield
     finally:
         rejoin()
-
-
-# ---- The choice
-
-
-def active_engine() -> Engine:
-    """Engine for what dask would use now: its client, the configured scheduler, or threads."""
-    get = _scheduler()
-    owner = getattr(get, "__self__", None)
-    if owner is not None and hasattr(owner, "scheduler_info"):
-        return ClusterEngine(owner)
-    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
-    return LocalEngine(kinds.get(get, "threads"))
-
-
-def _scheduler() -> Any:
-    """Function that dask would compute with; None stands for dask's default.
-
-    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
-    client, and the import is avoided.
-    """
-    if "distributed" not in sys.modules:
-        chosen = dask.config.get("scheduler", None)
-        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
-            return named_schedulers[chosen.lower()]
-        if not chosen and not dask.config.get("get", None):
-            return None
-    return get_scheduler()

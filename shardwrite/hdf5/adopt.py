@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwrite.convert.arrays import Progress
 from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, printable

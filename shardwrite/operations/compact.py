@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata

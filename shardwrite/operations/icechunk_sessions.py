@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwrite._version import __version__
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.place.run_state import own_run_dir
 from shardwrite.results import counted

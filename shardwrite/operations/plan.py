@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwrite._lazy import if_loaded
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.format.document import ArrayOptions
 from shardwrite.grid import ceil_div

@@ -9,7 +9,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import JournalError, SpecError

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.config.table import STRATEGY, value_of
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.frame import signatures_in

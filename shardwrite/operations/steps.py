@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import shardwrite._dask as dask
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata

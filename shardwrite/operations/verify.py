@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError

@@ -20,7 +20,7 @@ from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
+__all__ = ["execute"]
+
+
 def execute(
     jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool = False
 ) -> list[WriteResult]:

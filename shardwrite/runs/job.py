@@ -24,6 +24,9 @@ from shardwrite.write.context import WriteSpec
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
+__all__ = ["ChunkSource", "Job", "RunOptions", "TaskBox", "target_of_update"]
+
+
 _CHOICES: dict[str, tuple[object, ...]] = {
     "mode": ("w-", "w", "r+"),  # the last one is for internal use
     "publish": ("last", "first"),

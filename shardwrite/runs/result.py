@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
+__all__ = ["VolumeResult", "WriteResult"]
+
+
 def told_of_rereads(n_reread: int) -> str:
     """Text of a result that says how many reads of stored chunks were made again."""
     times = "once" if n_reread == 1 else f"{n_reread:,} times"

@@ -117,12 +117,10 @@ def ref_of(x: dask.array.Array) -> Ref | None:
 
     None if it computes something, or only this process has what it reads.
     """
-    from dask.array.core import getter, getter_inline, getter_nofancy
-
-    layer = x.dask.layers.get(x.name)
+    core, layer = dask.array.core, x.dask.layers.get(x.name)
     if not isinstance(layer, Blockwise):
         return None
-    if layer.task.func not in (getter, getter_inline, getter_nofancy):
+    if layer.task.func not in (core.getter, core.getter_inline, core.getter_nofancy):
         return None
     read: Any = next((value for value, indices in layer.indices if indices is None), None)
     if isinstance(read, TaskRef):  # a layer of its own has what is read

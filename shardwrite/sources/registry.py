@@ -405,7 +405,7 @@ def _named(source: Source, name: str, request: Request) -> Source:
     is_url = is_bucket_url(request.path)
     if not isinstance(source, RegionSource) or redacted(request.path) != request.path:
         return source
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "path": request.path if is_url else os.path.abspath(request.path),
         "dataset": request.dataset,
         "shape": request.shape,

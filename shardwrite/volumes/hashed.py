@@ -33,7 +33,7 @@ from dask.base import tokenize
 from dask.task_spec import Task
 
 import shardwrite._dask as dask
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata

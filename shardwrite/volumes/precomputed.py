@@ -17,7 +17,7 @@ from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.convert.run import plan_of_copies
-from shardwrite.engines.cluster import active_engine
+from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, redacted

@@ -378,7 +378,7 @@ def test_the_choice_is_the_same_where_distributed_was_never_imported():
     program = """
 import sys
 import dask.local
-from shardwrite.engines.cluster import _scheduler
+from shardwrite.engines import _scheduler
 from shardwrite.engines import active_engine
 words = None, "", "threads", "Threading", "processes", "sync", "synchronous", "single-threaded"
 chosen = [*words, dask.local.get_sync]
