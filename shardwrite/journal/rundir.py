@@ -480,6 +480,8 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
 
 
 # ---- What every run asks of the lease of its array: who holds it, and whether it goes on
+# Only a run whose state lies in a bucket has such a lease (`journal.bucket_runs`). For others
+# nothing is done, and nothing is loaded.
 
 
 @contextlib.contextmanager

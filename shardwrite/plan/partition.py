@@ -312,6 +312,7 @@ def _cut(fine: Sequence[int], group_edges: Sequence[int], length: int, chunk: in
 
 
 # ---- Upper limits of what can be planned, and of what can be read shard by shard
+# The checks raise at once, before memory is allocated or a loop begins.
 
 
 MAX_SHARDS = 2**26

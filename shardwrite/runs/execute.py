@@ -2,6 +2,14 @@
 
 Every operation ends here. Jobs that are written in parts, or later, have modules of their own:
 :mod:`shardwrite.runs.in_parts` and :mod:`shardwrite.runs.delayed`.
+
+A scheduler spends about a millisecond on each task, however small it is. So source tasks are fused
+with the tasks that need them.
+
+A task copies one version of an object. If a program writes the array meanwhile, a copy would
+otherwise hold old and new objects that never were together. If a program replaces the array, the
+copy would hold chunks that its own document does not describe. So a watch compares the array with
+what it was when the copy was planned.
 """
 
 from __future__ import annotations

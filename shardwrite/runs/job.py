@@ -1,4 +1,17 @@
-"""Jobs: what to write, where, and how to run it."""
+"""Jobs: what to write, where, and how to run it.
+
+What a run writes comes from a source. It makes the tasks that write groups or encode blocks,
+because only the source knows where their input comes from. There are three:
+
+- :class:`shardwrite.runs.array_plan.ArrayChunks` has the values of a dask array.
+- :class:`shardwrite.runs.stored_chunks.StoredChunks` has encoded inner chunks of an array that
+  exists.
+- :class:`NoChunks` has nothing, for jobs that only look at a run or finish it.
+
+Another source implements `ChunkSource`. If it has values, its tasks call `write_group` and
+`encode_block` of :mod:`shardwrite.write.tasks`. These take any arrays, each with the box that it
+fills.
+"""
 
 from __future__ import annotations
 
