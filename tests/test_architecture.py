@@ -441,7 +441,7 @@ REMOVES_ITS_OWN = {
     },  # temporaries, and whether a directory can be renamed
     # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
-    "journal/begin.py": {"_create", "probe"},
+    "journal/begin.py": {"_create"},
     "convert/removal.py": {
         "hide",
         "give_back",
@@ -495,6 +495,7 @@ REMOVES_ITS_OWN = {
     },  # a directory is renamed, tokens go
     # of processes that are gone
     "journal/undo.py": {"recover_shard", "_forget"},  # records
+    "write/context.py": {"probe"},  # what it has written itself
     "write/spool.py": {"__exit__"},
     "volumes/uint64_writing.py": {"_remove_obsolete"},  # the directory by which it removes data
     "runs/session.py": {"enter", "discard_parts"},

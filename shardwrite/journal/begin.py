@@ -7,7 +7,6 @@ The layout of a run's directory and the numbered steps of a run are described in
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import uuid
@@ -42,7 +41,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.editing import keep_room
-from shardwrite.stores.looking import is_there, listed, opened, parse_json, read_file, read_limit
+from shardwrite.stores.looking import is_there, listed, parse_json, read_file, read_limit
 from shardwrite.stores.posix import check_movable, sync_entry, write_file
 from shardwrite.stores.removal import remove_state
 
@@ -501,30 +500,3 @@ def _short(value: JSON) -> str:
     """A value as JSON of at most 80 characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def probe(path: str, token: str) -> tuple[str, int | None] | None:
-    """Check that this process can write into the directory of a run.
-
-    Every worker does so before the run goes on. The file that is written is removed again.
-
-    - `token`: name of a file that the client has left there. A worker that does not see it has
-      another directory at that path.
-    - Returns: message and error number of what went wrong, or None.
-    """
-    leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
-    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
-    try:
-        # No directory is made: the directory of a run that has ended must not come back.
-        fd = opened(leaf, flags, 0o666)
-        try:
-            os.write(fd, b"probe")
-        finally:
-            os.close(fd)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(leaf)
-        if is_there(path) and not is_there(Path(path) / token):
-            return f"{path} is another directory here than for the client", None
-    except OSError as error:
-        return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno
-    return None

@@ -37,6 +37,8 @@ from crc32c import crc32c
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Box
 from shardwrite.journal.lease import Lease, this_process
 from shardwrite.journal.process import Process, deadline_text, is_past
 from shardwrite.seams import resolve
@@ -179,6 +181,24 @@ class Beginning:
             raise ValueError("no box of shards")
         start, stop = corners
         return cls(attempt, tuple(start), tuple(stop))
+
+
+def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
+    """Positions of a task's shards in the shard grid, without those outside of it."""
+    counts = metadata.grid.counts
+    if not len(beginning.start) == len(beginning.stop) == len(counts):
+        return []
+    start = tuple(max(0, a) for a in beginning.start)
+    stop = tuple(min(b, n) for b, n in zip(beginning.stop, counts, strict=True))
+    elements = [
+        (a * s, min(b * s, n))
+        for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)
+    ]
+    if any(a >= b for a, b in elements):
+        return []
+    return metadata.grid.shards_in(
+        Box(tuple(a for a, _ in elements), tuple(b for _, b in elements))
+    )
 
 
 def _are_positions(found: JSON) -> bool:

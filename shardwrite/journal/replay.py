@@ -13,11 +13,10 @@ from pathlib import Path
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.grid import Box
 from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines
+from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
 from shardwrite.journal.rundir import RunDirectory, drivers_in, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
@@ -246,24 +245,6 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
 def journals_of(run: RunDirectory, driver: str = "") -> list[Path]:
     """Paths of the journals of a run, or of those that were written for a driver."""
     return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
-
-
-def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
-    """Positions of a task's shards in the shard grid, without those outside of it."""
-    counts = metadata.grid.counts
-    if not len(beginning.start) == len(beginning.stop) == len(counts):
-        return []
-    start = tuple(max(0, a) for a in beginning.start)
-    stop = tuple(min(b, n) for b, n in zip(beginning.stop, counts, strict=True))
-    elements = [
-        (a * s, min(b * s, n))
-        for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)
-    ]
-    if any(a >= b for a, b in elements):
-        return []
-    return metadata.grid.shards_in(
-        Box(tuple(a for a, _ in elements), tuple(b for _, b in elements))
-    )
 
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:

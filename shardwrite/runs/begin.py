@@ -7,14 +7,12 @@ import itertools
 import logging
 import math
 import os
-import socket
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
@@ -24,9 +22,8 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box
-from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import RUNS, tell
-from shardwrite.journal.begin import begin_run, differences, probe, same_source_remedy, tidied_run
+from shardwrite.journal.begin import begin_run, differences, same_source_remedy, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
@@ -47,34 +44,9 @@ from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.looking import as_store_error
-
-if TYPE_CHECKING:
-    from shardwrite.journal.bucket_runs import Fence
-    from shardwrite.stores.bucket import Room
+from shardwrite.write.context import Scratch, probe_here
 
 # ---- Scratch: room on the disks of workers for shards that wait there
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """What a worker has found where its shards will wait."""
-
-    host: str  # machine of the worker
-    room: Room | None = None  # room that it found
-    trouble: str = ""  # what went wrong, if nothing can be written there
-
-
-def scratch_here(directory: str | None) -> Scratch | None:
-    """Look at a directory on the machine of this process; None if there is none to look at."""
-    if directory is None:
-        return None
-    from shardwrite.stores.bucket import room_in  # for buckets only
-
-    host = socket.gethostname()
-    try:
-        return Scratch(host, room_in(directory))
-    except StoreError as error:
-        return Scratch(host, trouble=str(error))
 
 
 def needed_by(job: Job) -> int:
@@ -385,27 +357,6 @@ def _was_left(job: Job) -> bool:
     return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Probed:
-    """What a worker has found out: what went wrong, if anything, and whether it is on another host.
-
-    The latter is only told if the state of the run lies in the bucket. `scratch` tells of the room
-    for shards that wait.
-    """
-
-    trouble: tuple[str, int | None] | None
-    is_far: bool
-    scratch: Scratch | None
-
-
-def _probe_here(path: str, document: str, fence: Fence | None, scratch: str | None) -> _Probed:
-    """Check that this process can take part in a run, and note the memory that it has."""
-    is_far = fence is not None and not fence.is_near
-    found = fence.probe() if fence is not None and is_far else probe(path, document)
-    watch_memory(path)
-    return _Probed(found, is_far, scratch_here(scratch))
-
-
 def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
     """Check that every worker can write into the run directory, or finds the lease in the bucket.
 
@@ -413,7 +364,7 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
     """
     path, fence = str(directory.path), fence_of(job.target)
     scratch = job.target.store.scratch
-    outcomes = engine.on_every_worker(_probe_here, path, DOCUMENT, fence, scratch)
+    outcomes = engine.on_every_worker(probe_here, path, DOCUMENT, fence, scratch)
     troubles = [(worker, one.trouble) for worker, one in outcomes.items() if one.trouble]
     if troubles:
         if directory.has_ended:

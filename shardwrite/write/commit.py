@@ -39,8 +39,7 @@ from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.resources import peak_memory_nbytes
 from shardwrite.host.stopping import SHARDS, SMALL_NBYTES, Turn, is_draining, is_told, tell
 from shardwrite.journal.lease import this_process
-from shardwrite.journal.lines import Beginning, Entry
-from shardwrite.journal.replay import shards_of
+from shardwrite.journal.lines import Beginning, Entry, shards_of
 from shardwrite.plan.estimate import n_at_once
 from shardwrite.stores.base import Transaction, take_n_reread
 from shardwrite.stores.removal import Proof

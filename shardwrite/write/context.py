@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+import socket
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,21 +19,24 @@ import numpy.typing as npt
 
 from shardwrite.config.table import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
-from shardwrite.errors import CorruptShardError
+from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Placement, Ranks
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ceil_div, ravel
+from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import busy
 from shardwrite.journal.lines import Entry, FarJournal, JournalWriter, ensure_current, journal_for
 from shardwrite.journal.process import Process
 from shardwrite.stores.base import Capability, Store
+from shardwrite.stores.looking import is_there, opened
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence
     from shardwrite.read.array import ShardedArray
+    from shardwrite.stores.bucket import Room
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
@@ -280,3 +285,76 @@ class Written:
 
 
 EMPTY_SHARD = Written()
+
+
+# ---- What each worker is asked before a run goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What a worker has found where its shards will wait."""
+
+    host: str  # machine of the worker
+    room: Room | None = None  # room that it found
+    trouble: str = ""  # what went wrong, if nothing can be written there
+
+
+def scratch_here(directory: str | None) -> Scratch | None:
+    """Look at a directory on the machine of this process; None if there is none to look at."""
+    if directory is None:
+        return None
+    from shardwrite.stores.bucket import room_in  # for buckets only
+
+    host = socket.gethostname()
+    try:
+        return Scratch(host, room_in(directory))
+    except StoreError as error:
+        return Scratch(host, trouble=str(error))
+
+
+def probe(path: str, token: str) -> tuple[str, int | None] | None:
+    """Check that this process can write into the directory of a run.
+
+    Every worker does so before the run goes on. The file that is written is removed again.
+
+    - `token`: name of a file that the client has left there. A worker that does not see it has
+      another directory at that path.
+    - Returns: message and error number of what went wrong, or None.
+    """
+    leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+    try:
+        # No directory is made: the directory of a run that has ended must not come back.
+        fd = opened(leaf, flags, 0o666)
+        try:
+            os.write(fd, b"probe")
+        finally:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leaf)
+        if is_there(path) and not is_there(Path(path) / token):
+            return f"{path} is another directory here than for the client", None
+    except OSError as error:
+        return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a worker has found out: what went wrong, if anything, and whether it is on another host.
+
+    The latter is only told if the state of the run lies in the bucket. `scratch` tells of the room
+    for shards that wait.
+    """
+
+    trouble: tuple[str, int | None] | None
+    is_far: bool
+    scratch: Scratch | None
+
+
+def probe_here(path: str, document: str, fence: Fence | None, scratch: str | None) -> Probed:
+    """Check that this process can take part in a run, and note the memory that it has."""
+    is_far = fence is not None and not fence.is_near
+    found = fence.probe() if fence is not None and is_far else probe(path, document)
+    watch_memory(path)
+    return Probed(found, is_far, scratch_here(scratch))

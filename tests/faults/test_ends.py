@@ -19,7 +19,7 @@ from forks import python
 from tiers import some
 
 import shardwrite
-from shardwrite.journal.begin import probe
+from shardwrite.write.context import probe
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ends

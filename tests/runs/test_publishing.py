@@ -80,7 +80,9 @@ def test_the_strategy_never_enters_the_metadata(tmp_path, x):
 
 def test_an_array_is_not_deleted_before_the_workers_can_write(tmp_path, x, monkeypatch):
     x.to_sharded_zarr(tmp_path / "x", **GOOD)
-    monkeypatch.setattr("shardwrite.runs.begin.probe", lambda path, token: ("the disk is full", 28))
+    monkeypatch.setattr(
+        "shardwrite.write.context.probe", lambda path, token: ("the disk is full", 28)
+    )
     before = listing(tmp_path)
     with pytest.raises(StoreError, match="the disk is full"):
         (x + 1).to_sharded_zarr(tmp_path / "x", mode="w", **GOOD)

@@ -12,11 +12,12 @@ import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from shardwrite import PlanError, SpecError, StoreError
-from shardwrite.runs.begin import Scratch, check_scratch, scratch_here
+from shardwrite.runs.begin import check_scratch
 from shardwrite.stores import bucket, whole
 from shardwrite.stores.bucket import BucketStore, Room, ScratchWriter, room_in
 from shardwrite.stores.bucket_kinds import KINDS
 from shardwrite.stores.whole import WholeTransaction
+from shardwrite.write.context import Scratch, scratch_here
 
 MIB = 2**20
 DATA = np.random.default_rng(0).integers(0, 256, 1000, dtype="u1")

@@ -411,8 +411,8 @@ def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk
 def test_workers_that_do_not_see_the_state_of_the_run(session, monkeypatch):
     from shardwrite.runs import begin
 
-    probed = begin._Probed(("No such file or directory", 2), is_far=False, scratch=None)
-    monkeypatch.setattr(begin, "_probe_here", lambda *facts: probed)
+    probed = begin.Probed(("No such file or directory", 2), is_far=False, scratch=None)
+    monkeypatch.setattr(begin, "probe_here", lambda *facts: probed)
     with pytest.raises(StoreError, match=r"No such file.*; give one as run_dir that every"):
         X.to_sharded_zarr(session, **LAYOUT)
     assert not session.has_uncommitted_changes
