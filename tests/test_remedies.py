@@ -373,7 +373,7 @@ COVERED: dict[str, str] = {
     "give --cluster slurm": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "give --jobs": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "--cluster goes with none of": f"{_JOBS}::test_options_for_workers_that_are_jobs",
-    "--cluster brings its own workers: give --cores": f"{_CONVERSIONS}::test_workers_that_are_jobs",
+    "its workers are jobs, so give --cores": f"{_CONVERSIONS}::test_workers_that_are_jobs",
     "workers that are jobs convert in place (--cluster slurm)": (
         f"{_CONVERSIONS}::test_workers_that_are_jobs"
     ),
