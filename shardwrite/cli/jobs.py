@@ -185,7 +185,7 @@ class Submission:
         check_directory(where, target)
         if self.dry_run:
             echo(f"# in {where}, with a directory logs:")
-            show_chain(f"sbatch --parsable {ARRAY}", n_rounds)
+            show_chain("sbatch --parsable array.sbatch", n_rounds)
             for leaf, text in scripts.items():
                 emit(f"\n# {leaf}\n{text}", nl=False)
             return

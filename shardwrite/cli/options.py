@@ -334,7 +334,7 @@ array_options = combined(
         "n_requeues",
         default=None,
         section="Run",
-        help=f"{_REQUEUE} Default: {TaskKeywords.n_requeues} with --submit, or else never.",
+        help=f"{_REQUEUE} Default: {TaskKeywords.n_requeues} for a job array, or else never.",
     ),
 )
 """Options of commands whose work a job array can do, and the one that says so."""

@@ -19,7 +19,7 @@ _DIRECTIVE = "directive"
 
 CORES, MEMORY, TIME = 4, "8G", "01:00:00"
 
-_OF_DASK = "or with --cluster as in dask/jobqueue.yaml."
+_OF_DASK = "or for dask workers as in dask/jobqueue.yaml."
 
 
 def _asked(default: _T, directive: str, help: str, **told: Any) -> _T:  # noqa: A002 (as in `option`)
