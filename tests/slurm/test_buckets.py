@@ -62,7 +62,7 @@ def environment(server, work, monkeypatch):
 
 
 def submit(cluster, work, environment, *command, **more):
-    words = ("shardwrite", "write", *command, "--submit", "--parts", 4, *SIZES, "--json")
+    words = ("shardwrite", *command, "--submit", "--parts", 4, *SIZES, "--json")
     return json.loads(cluster.run(*words, cwd=work.directory, **environment, **more).stdout)
 
 
@@ -95,7 +95,7 @@ def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, ur
     exported, submitting, asking = recipe(url)
     assert exported[1].partition("=")[0] in environment
     assert submitting[:2] == ["shardwrite", "write"]
-    jobs = submit(cluster, work, environment, *submitting[2:])
+    jobs = submit(cluster, work, environment, *submitting[1:])
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(server, work, url)
@@ -111,7 +111,7 @@ def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, ur
 
 @long
 def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
-    first = submit(cluster, work, environment, "x.npy", url, *LAYOUT, PAUSE=3)
+    first = submit(cluster, work, environment, "write", "x.npy", url, *LAYOUT, PAUSE=3)
     cluster.until(lambda: len(shards(server, url)) >= 8, work.log)
     again = ("shardwrite", "slurm", "submit", "x.npy", url, *LAYOUT, *SIZES)
     refused = cluster.run(*again, cwd=work.directory, check=False, **environment)
@@ -129,7 +129,7 @@ def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
     n_before = len(shards(server, url))
     assert 8 <= n_before < N_SHARDS, "nothing was interrupted"
 
-    second = submit(cluster, work, environment, "x.npy", url, *LAYOUT)
+    second = submit(cluster, work, environment, "write", "x.npy", url, *LAYOUT)
     assert {facts["ExitCode"] for facts in cluster.wait(second["array"]).values()} == {"0:0"}
     assert cluster.wait(second["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(server, work, url)
@@ -181,7 +181,7 @@ def test_jobs_ask_a_function_for_keys(cluster, server, work, environment, url, m
     path = f"{work.directory}:{os.environ.get('PYTHONPATH', '')}"
     given = {**environment, **provider, "PYTHONPATH": path, "CALLS": work.directory / "calls"}
     setup = ("--setup", "unset DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER")
-    jobs = submit(cluster, work, given, "x.npy", url, *LAYOUT, *setup)
+    jobs = submit(cluster, work, given, "write", "x.npy", url, *LAYOUT, *setup)
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
     callers = set((work.directory / "calls").read_text().split())
