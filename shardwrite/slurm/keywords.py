@@ -100,12 +100,10 @@ class TaskKeywords(JobKeywords):
 
     lead_seconds: int = option(
         120,
-        """Seconds before the time limit at which a task is told to finish its shards in flight.
-        This must be longer than the slowest of these shards takes.""",
+        """Seconds before the time limit at which a task finishes its shards and requeues itself.
+        Give more than the slowest of these shards takes.""",
         flag="lead",
         least=1,
-        command_help="Seconds before the time limit at which a task finishes its shards and "
-        "requeues itself.",
     )
     n_requeues: int = option(
         10,
@@ -121,24 +119,15 @@ class ArrayJobKeywords(TaskKeywords):
 
     n_parts: int | None = option(
         None,
-        "Number of parts, each a task of the job array.",
+        """Number of parts, each a task of the job array. Default: as many as let each task last at
+        least ten minutes.""",
         flag="parts",
         least=1,
-        command_help="Number of parts, each a task of the job array. Default: as many as let each "
-        "task last at least ten minutes.",
     )
-    at_once: int = option(
-        0,
-        "Number of tasks that may run at a time; 0 for no limit.",
-        least=0,
-        command_help="Number of tasks that may run at a time. Default: all.",
-    )
+    at_once: int = option(0, "Number of tasks that may run at a time. Default: all.", least=0)
     throughput: str = option("200MB", "Decoded bytes per second that you expect of a task.")
     directory: str | None = option(
-        None,
-        "Directory for scripts and logs.",
-        parser="folder",
-        command_help="Directory for scripts and logs. Default: one for each array.",
+        None, "Directory for scripts and logs. Default: one for each array.", parser="folder"
     )
 
 
@@ -159,49 +148,38 @@ class WorkerKeywords(JobKeywords):
     )
     minimum_jobs: int = option(
         1,
-        """Smallest number of workers. Workers beyond it are given back after two minutes without
-        work.""",
-        command_help="Number of workers to keep, once there is one.",
+        """Number of workers to keep, once there is one. Others are given back after two minutes
+        without work.""",
     )
     interface: str | None = option(
         None,
-        """Network interface of the workers, such as ``"ib0"``. By default ``SHARDWRITE_INTERFACE``,
-        or what dask's configuration says.""",
-        command_help="Network of the workers, such as ib0. Default: SHARDWRITE_INTERFACE.",
+        """Network of the workers, such as ib0. Default: SHARDWRITE_INTERFACE, or as in
+        dask/jobqueue.yaml.""",
     )
     scheduler_interface: str | None = option(
         None,
-        """Network interface of the scheduler. By default ``SHARDWRITE_SCHEDULER_INTERFACE``, or
-        that of the workers.""",
-        command_help="Network of this process, if it has another name here. Default: "
-        "SHARDWRITE_SCHEDULER_INTERFACE, or that of the workers.",
+        """Network of this process, if it has another name here. Default:
+        SHARDWRITE_SCHEDULER_INTERFACE, or that of the workers.""",
     )
     log_directory: Any = option(
         None,
-        """Directory for the output of the jobs, and for the certificates as long as the cluster
-        lives. All nodes must see it. By default what dask's configuration says, or ``logs``.""",
+        """Directory for the output of the jobs, and for certificates while they are needed. All
+        nodes must see it. Default: as in dask/jobqueue.yaml, or logs.""",
         kind="str or path",
         parser="folder",
-        command_help="Directory for the output of the jobs. Default: logs.",
     )
     encrypted: bool = option(
         True,
-        "Whether the processes talk by TLS, with certificates made for this cluster.",
+        "Whether processes talk by TLS, with certificates of their own. Default: they do.",
         opposite="not-encrypted",
-        command_help="Whether processes talk by TLS. Default: they do.",
     )
     patience_seconds: float = option(
         86400.0,
-        "How long to wait while there is no worker at all.",
+        "Seconds to wait without any worker. Default: a day.",
         flag="patience",
         least=1,
-        command_help="Seconds to wait without any worker. Default: a day.",
     )
-    config_name: str = option(
-        "slurm",
-        "Section of dask's configuration ``jobqueue``.",
-        command_help="Section of dask/jobqueue.yaml.",
-    )
+    config_name: str = option("slurm", "Section of dask/jobqueue.yaml.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
