@@ -35,7 +35,7 @@ class Option:
     choices: tuple[str, ...] = ()
     # Option of commands, without dashes; None if commands have none, and empty for the name
     flag: str | None = ""
-    has_opposite: bool = False  # whether commands have --no-NAME, too
+    opposite: str = ""  # option of commands that says the contrary, such as no-NAME
     least: int | None = None  # smallest and largest number that a command takes
     most: int | None = None
     command_help: str = ""  # for commands; `help` if empty
@@ -59,6 +59,11 @@ def told_of(declared: dataclasses.Field[Any]) -> Option:
     """What users are told of the keyword that a field declares."""
     found: Option = declared.metadata["option"]
     return found
+
+
+def flag_of(declared: dataclasses.Field[Any]) -> str:
+    """Option of commands for the keyword that a field declares."""
+    return f"--{(told_of(declared).flag or declared.name).replace('_', '-')}"
 
 
 def metadata_of(group: type[Keywords], name: str) -> Mapping[str, Option]:

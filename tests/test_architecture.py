@@ -579,15 +579,15 @@ FREE_ELSEWHERE = {
     "entry/public.py": {"configured"},
     "host/environment.py": {"_unsaid"},
     "operations/dask_patch.py": {"_how_new", "others"},
+    "slurm/elastic.py": {"_address", "_section", "arguments_of", "configuration_of", "options"},
     "slurm/inside.py": {"_SETTINGS"},
-    "slurm/workers.py": {"_address", "_section", "arguments_of", "configuration_of", "options"},
     # fields of errors, and fields from a file of JSON that are checked as they are taken
     "errors.py": {"fields", "self.fields"},
     "hdf5/adopt.py": {"fields"},
     "show/report_facts.py": {"_checked", "own"},
 }
 """None of these describes a plan, options of a call, or facts of a run."""
-OF_CLICK = {"options", "given", "known", "taken"}
+OF_CLICK = {"options", "given", "known", "taken", "jobs_of", "of_group"}
 """Keywords as the parser of the command line hands them on; a call names each of them."""
 
 

@@ -11,14 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FIELD = """
-    answer: int = option(42, "What is found in the end.", command_help="What comes out.")
-"""
-# Runs in a process of its own, which imports a package that has the field.
-SCRIPT = r"""
+IMPORTS = r"""
 import inspect, os, pydoc, sys
 
-import griffe
 import numpy as np
 from click.testing import CliRunner
 
@@ -27,6 +22,7 @@ from shardwrite.cli import main
 
 copy, docs = sys.argv[1:]
 assert shardwrite.__file__.startswith(copy)
+np.save("x.npy", np.ones(8))
 
 
 def printed(*arguments):
@@ -35,6 +31,12 @@ def printed(*arguments):
     return done.output
 
 
+"""
+FIELD = """
+    answer: int = option(42, "What is found in the end.", command_help="What comes out.")
+"""
+# Runs in a process of its own, which imports a package that has the field.
+SCRIPT = r"""
 for function in (shardwrite.to_sharded_zarr, shardwrite.plan, shardwrite.store):
     parameter = inspect.signature(function).parameters["answer"]
     assert (parameter.default, parameter.annotation) == (42, "int")
@@ -48,13 +50,14 @@ for kind, more in (("allocation", []), ("elastic", ["--jobs", "2"])):
     script = printed("slurm", "script", kind, "x.npy", "y.zarr", "--answer", "7", *more)
     assert "OPTIONS=(--answer 7)" in script
 
-np.save("x.npy", np.ones(8))
 printed("plan", "x.npy", "--answer", "7")
 printed("write", "x.npy", "y.zarr", "--answer", "7")
 try:
     shardwrite.to_sharded_zarr(np.ones(8), "z.zarr", answr=7)
 except TypeError as error:
     assert str(error).endswith("unexpected keyword argument 'answr'; give answer")
+
+import griffe
 
 extensions = griffe.load_extensions(os.path.join(docs, "roles.py"))
 package = griffe.load("shardwrite", search_paths=[copy], extensions=extensions)
@@ -66,19 +69,65 @@ assert row.description == "What is found in the end."
 """
 
 
-def test_a_keyword_is_added_in_one_file(tmp_path):
+# One that jobs ask SLURM for.
+OF_JOBS = """
+    account: str | None = _asked(
+        None, "account", "Account of each job.", command_help="Account of jobs. Default: yours."
+    )
+"""
+SCRIPT_OF_JOBS = r"""
+import shardwrite.slurm
+
+parameter = inspect.signature(shardwrite.slurm.cluster).parameters["account"]
+assert (parameter.default, parameter.annotation) == (None, "str | None")
+told = pydoc.plain(pydoc.render_doc(shardwrite.slurm.cluster))
+assert "account : str, optional\n        Account of each job." in told
+
+commands = ("write", "shard", "unshard", "reshard", "precomputed")
+below = ("submit", "shard", "unshard", "reshard", "precomputed", "script")
+for words in (*([name] for name in commands), *(["slurm", name] for name in below)):
+    assert "--account TEXT" in printed(*words, "--help"), words
+how = ("x.npy", "y.zarr", "--account", "mine")
+for kind, more in (("array", ["--parts", "2"]), ("allocation", []), ("elastic", ["--jobs", "2"])):
+    script = printed("slurm", "script", kind, *how, *more)
+    assert "#SBATCH --account=mine\n" in script
+assert "--account mine)" in script  # the driver's workers
+assert "#SBATCH --account=mine\n" in printed("write", *how, "--submit", "--parts", "2", "--dry-run")
+"""
+# One that says how a file is read.
+OF_FILES = """
+    answer: int = option(42, "What is found in the file.")
+"""
+SCRIPT_OF_FILES = r"""
+parameter = inspect.signature(shardwrite.sources.open_source).parameters["answer"]
+assert (parameter.default, parameter.annotation) == (42, "int")
+printed("write", "x.npy", "y.zarr", "--answer", "7")
+script = printed("slurm", "script", "array", "x.npy", "y.zarr", "--parts", "2", "--answer", "7")
+assert "OPTIONS=(--answer 7)" in script
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "field", "script"),
+    [
+        ("options.py", "    compression_ratio: float | None = option(", FIELD, SCRIPT),
+        ("slurm/keywords.py", "    directives: Sequence[str] = option(", OF_JOBS, SCRIPT_OF_JOBS),
+        ("sources/keywords.py", "    chunks: Any = option(", OF_FILES, SCRIPT_OF_FILES),
+    ],
+    ids=["of a write", "of jobs", "of files"],
+)
+def test_a_keyword_is_added_in_one_file(tmp_path, file, before, field, script):
     pytest.importorskip("griffe")
     copy = tmp_path / "copy"
     leaves = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "shardwrite", copy / "shardwrite", ignore=leaves)
-    options = copy / "shardwrite" / "options.py"
-    text = options.read_text()
-    before = "    compression_ratio: float | None = option("
+    changed = copy / "shardwrite" / file
+    text = changed.read_text()
     assert text.count(before) == 1
-    options.write_text(text.replace(before, f"{FIELD}{before}"))
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    changed.write_text(text.replace(before, f"{field}{before}"))
+    program = tmp_path / "script.py"
+    program.write_text(IMPORTS + script)
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, script, copy, ROOT / "docs"]
+    command = [sys.executable, program, copy, ROOT / "docs"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

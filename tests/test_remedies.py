@@ -56,6 +56,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _CONVERSIONS = "tests/slurm/test_conversion.py"
 _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
+_SUBMIT = "tests/slurm/test_submissions.py"
 _SCRIPTS = "tests/slurm/test_scripts.py"
 _STORES = "tests/operations/test_zarr_targets.py"
 _WORDS = "tests/operations/test_dask_words.py"
@@ -370,10 +371,15 @@ COVERED: dict[str, str] = {
     "give for instance --partition=main": f"{_JOBS}::test_an_option_in_the_form_that_the_message_shows",
     "give SRC and DST, or for an allocation --program": f"{_SCRIPTS}::test_the_scripts_to_copy_are_what_the_command_prints",
     "array and finalize take --parts": f"{_SCRIPTS}::test_the_scripts_to_copy_are_what_the_command_prints",
+    "Do what `shardwrite {} --submit` does": f"{_SUBMIT}::test_commands_of_slurm_submit_what_others_do",
+    "does not go with --submit": f"{_SUBMIT}::test_commands_of_slurm_submit_what_others_do",
+    "is for job arrays: give --submit": f"{_SUBMIT}::test_commands_of_slurm_submit_what_others_do",
+    "is for jobs: give --submit": f"{_SUBMIT}::test_commands_of_slurm_submit_what_others_do",
+    "goes with --submit, and not with": f"{_SUBMIT}::test_a_conversion_by_jobs_needs_another_place",
     "give --cluster slurm": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "give --jobs": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "--cluster goes with none of": f"{_JOBS}::test_options_for_workers_that_are_jobs",
-    "--cluster brings its own workers: give --cores": f"{_CONVERSIONS}::test_workers_that_are_jobs",
+    "its workers are jobs, so give --cores": f"{_CONVERSIONS}::test_workers_that_are_jobs",
     "workers that are jobs convert in place (--cluster slurm)": (
         f"{_CONVERSIONS}::test_workers_that_are_jobs"
     ),

@@ -14,6 +14,7 @@ import dask
 import numpy as np
 from click.core import ParameterSource
 
+from shardwrite.cli.options import FILE_NAMES
 from shardwrite.cli.terminal import echo, telling_warnings
 from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.config.table import LOG_LEVEL
@@ -34,8 +35,6 @@ from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
-from shardwrite.slurm.client import requeue
-from shardwrite.slurm.inside import connect
 
 if TYPE_CHECKING:  # few commands open a source
     from shardwrite.runs.source_array import SourceArray
@@ -189,16 +188,11 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
     """Open a source by its options, which are removed from `options`."""
     from shardwrite.sources.registry import decoded, open_source
 
-    shape, is_decoded = options.pop("shape"), options.pop("decode_cf")
+    is_decoded, shape = options.pop("decode_cf"), options["shape"]
+    options["shape"] = (shape,) if isinstance(shape, int) else shape
+    of_file = {name: options.pop(name) for name in FILE_NAMES}
     try:
-        opened = open_source(
-            source,
-            format=options.pop("source_format"),
-            dataset=options.pop("dataset"),
-            shape=(shape,) if isinstance(shape, int) else shape,
-            dtype=options.pop("dtype"),
-            offset=options.pop("offset"),
-        )
+        opened = open_source(source, format=options.pop("source_format"), **of_file)
     except StoreError as error:
         if error.fields["errno"] not in (errno.ENOENT, errno.ENOTDIR):
             raise
@@ -240,6 +234,8 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
     with contextlib.ExitStack() as stack:
         if address is not None:
+            from shardwrite.slurm.inside import connect
+
             client = stack.enter_context(connect(address))
             stack.enter_context(_telling_of_loss(client))
         else:
@@ -304,6 +300,8 @@ def _requeued(limit: int, is_worth_it: bool) -> str:
             "not one shard was finished since the start, so the job was not requeued: "
             "give it more time"
         )
+    from shardwrite.slurm.client import requeue
+
     try:
         return requeue(limit)
     except SubmitError as refusal:

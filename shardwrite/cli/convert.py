@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import click
@@ -13,55 +11,129 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.convert_options import (
-    begin_options,
-    codec_options,
-    conversion_options,
-    index_option,
-    shards_option,
-)
-from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
-from shardwrite.cli.elastic import cluster_options, convert_with_jobs, taken
 from shardwrite.cli.options import (
+    MEMORY_OF_A_THREAD,
+    Submittable,
+    arguments_of,
+    array_options,
+    begin_options,
+    check_jobs,
+    combined,
     engine_options,
+    given_of,
+    jobs_of,
     json_option,
+    of_group,
     option_of,
+    options_of,
     placing_option,
     recheck_option,
-    requeue_option,
+    refuse,
+    source_id_option,
+    worker_options,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.parts import PartOf, resubmit_option, resubmitting
+from shardwrite.cli.terminal import echo
+from shardwrite.convert.arrays import call_of
 from shardwrite.convert.convert import preview_loss
-from shardwrite.convert.keywords import ConvertKeywords
+from shardwrite.convert.keywords import (
+    CodecKeywords,
+    ConvertKeywords,
+    CopyKeywords,
+    IndexKeywords,
+    PartKeywords,
+    PlanReshardArguments,
+    ReshardArguments,
+    ShardArguments,
+    TreeKeywords,
+)
+from shardwrite.convert.parts import plan_parts
+from shardwrite.engines.local import LocalEngine
+from shardwrite.options import MemoryKeywords
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import handling_signals
+from shardwrite.write.copying import TWICE
+
+# ---- Options
 
 
-def _converting(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that all conversions have."""
-    for decorate in reversed(
-        (
-            conversion_options,
-            begin_options,
-            click.option(
-                "--in-place",
-                is_flag=True,
-                help="Without DST: give the new data the name of SRC, and remove the old data.",
-            ),
-            *(
-                option_of(ConvertKeywords, name)
-                for name in ("consume", "drop_hdf5", "while_growing")
-            ),
-            click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
-            recheck_option,
-            engine_options,
-            cluster_options,
-            parts_options,
-            requeue_option,
-            json_option,
-        )
-    ):
-        function = decorate(function)
-    return function
+_TWICE = "shardwrite.check_twice"  # where click keeps that the option is given
+
+
+def _note_twice(context: click.Context, _: click.Parameter, value: bool) -> None:
+    """Note that `--check-twice` is given."""
+    context.meta[_TWICE] = value
+
+
+def _checked(context: click.Context, _: click.Parameter, value: bool) -> bool | str:
+    """The value of `check`, which two options give."""
+    return TWICE if context.meta[_TWICE] else value
+
+
+_ARGUMENTS = combined(
+    click.argument("src", shell_complete=files),
+    click.argument("dst", shell_complete=directories, required=False),
+)
+_SHARDS = option_of(ShardArguments, "shards")
+_INDEX = option_of(IndexKeywords, "index_location")
+_CODECS = options_of(CodecKeywords)
+_CONVERSION = combined(  # which parts of one conversion have in common
+    options_of(CopyKeywords, without=("check",)),
+    option_of(CopyKeywords, "check", is_flag=True, callback=_checked),
+    click.option(
+        "--check-twice",
+        is_flag=True,
+        is_eager=True,  # before `_checked` asks for it
+        expose_value=False,
+        callback=_note_twice,
+        help="The same, and read chunks that have no checksum twice, and compare.",
+    ),
+    source_id_option,
+    options_of(TreeKeywords),
+)
+_OF_PARTS = [
+    str(one.name)
+    for one in click.command()(combined(_SHARDS, _CODECS, _INDEX, _CONVERSION)(lambda: None)).params
+]
+_CONVERTING = combined(
+    _CONVERSION,
+    option_of(MemoryKeywords, "memory_limit"),
+    begin_options,
+    click.option(
+        "--in-place",
+        is_flag=True,
+        help="Without DST: give the new data the name of SRC, and remove the old data.",
+    ),
+    *(option_of(ConvertKeywords, name) for name in ("consume", "drop_hdf5", "while_growing")),
+    click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing."),
+    recheck_option,
+    engine_options,
+    click.option("--init", "begins", is_flag=True, help="Only begin; then convert the parts."),
+    click.option(
+        "--part",
+        type=PartOf(),
+        metavar="K/N",
+        help="Only convert part K of N, counted from 0; rank/N for the rank under srun.",
+    ),
+    click.option(
+        "--finalize",
+        "ends",
+        is_flag=True,
+        help="Only check all shards and publish, after the parts. With --parts, parts that are "
+        "missing are named.",
+    ),
+    resubmit_option,
+    array_options,
+    worker_options,
+    json_option,
+)
+_STEPS = {"begins": "--init", "part": "--part", "ends": "--finalize"}
+_ALONE = ("recheck", "in_place", "consume", "drop_hdf5", "while_growing")
+_NOT_IN_PARTS = ("dry_run", "workers", "address", "cluster", *_ALONE)
+_HERE = (*_ALONE, *_STEPS, "resubmit")  # what does not go with --submit
+
+
+# ---- What the commands do
 
 
 _IN_PLACE = (
@@ -73,7 +145,6 @@ _CONSUMED = (
     "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
     "compared with it. In the end SRC is gone. There is no way back."
 )
-_OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume", "while_growing")
 
 
 def _check_places(dst: str | None, *, in_place: bool, dry_run: bool) -> None:
@@ -90,67 +161,162 @@ def _check_places(dst: str | None, *, in_place: bool, dry_run: bool) -> None:
         )
 
 
+def _step(options: dict[str, Any], *, submit: bool) -> str | None:
+    """The step of a conversion in parts that is asked for; None if it is the whole conversion.
+
+    - Raises click.UsageError if options do not go together.
+    """
+    steps = [flag for name, flag in _STEPS.items() if options[name]]
+    if len(steps) > 1:
+        raise click.UsageError(f"{' and '.join(steps)} are steps of their own; give one")
+    if not options["ends"] and (given_of(["resubmit"]) or (given_of(["n_parts"]) and not submit)):
+        raise click.UsageError(
+            "--parts and --resubmit go with --finalize, or --parts with --submit"
+        )
+    if not steps:
+        return None
+    refuse(_NOT_IN_PARTS, f"does not go with {steps[0]}")
+    if not options["begins"] and (options["overwrite"] or options["restart"]):
+        raise click.UsageError(
+            "--overwrite and --restart go with --init, which holds for all parts"
+        )
+    return steps[0]
+
+
 def _convert(src: str, dst: str | None, **options: Any) -> None:
-    """Convert an array, show the plan for that, or do one step of a conversion in parts."""
-    in_place = options.pop("in_place")
-    has_jobs, given = taken(options)
-    strategy = options.pop("strategy", "fixed-order")
-    is_one_of_many = is_in_parts(options, has_jobs=has_jobs)
-    if strategy != "fixed-order" and (has_jobs or is_one_of_many):
+    """Convert an array, show the plan for that, do one step of it, or submit jobs that do it."""
+    submit, cluster = options.pop("submit"), options.pop("cluster")
+    step = _step(options, submit=submit)
+    check_jobs(submit=submit, cluster=cluster, allowed=["n_parts"] if options["ends"] else ())
+    if options.get("strategy", "fixed-order") != "fixed-order" and (submit or cluster or step):
         raise click.UsageError("--strategy goes with no parts and no --cluster")
-    drop_hdf5 = options.pop("drop_hdf5")
-    if drop_hdf5 and (is_one_of_many or (has_jobs and dst is not None)):
+    if options["drop_hdf5"] and cluster and dst is not None:
         raise click.UsageError("--drop-hdf5 is for a call with --in-place or --consume")
-    if is_one_of_many:
-        convert_in_parts(src, dst, options)
+    given = jobs_of(options)
+    mode = "w" if options["overwrite"] else "w-"
+    if submit:
+        _submit(src, dst, mode, given, options)
+    elif step is not None:
+        _do_step(src, dst, mode, given, options)
+    else:
+        _do_all(src, dst, mode, cluster, given, options)
+
+
+def _do_step(
+    src: str, dst: str | None, mode: str, given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Do one step of a conversion in parts."""
+    threads, as_json = options["threads"], options["as_json"]
+    of_part = of_group(PartKeywords, options) | {"shards": options["shards"]}
+    of_part.pop("strategy", None)
+    if options["begins"]:
+        of_part["memory_limit"] = of_part["memory_limit"] or (threads or 1) * MEMORY_OF_A_THREAD
+        run = {name: options[name] for name in ("durability", "restart")}
+        with handling_signals(), engine(threads or 1, None, None):
+            shardwrite.prepare_conversion(src, dst, mode=mode, **run, **of_part)
+        echo(json.dumps({"path": str(dst)}) if as_json else f"begun: {dst}; now convert the parts")
         return
-    _check_places(dst, in_place=in_place, dry_run=options["dry_run"])
-    for name in ("begins", "part", "ends", "n_parts", "resubmit"):
-        options.pop(name)
-    threads, workers, address = (options.pop(key) for key in ("threads", "workers", "address"))
-    if has_jobs and (threads, workers, address) != (None, None, None):
-        raise click.UsageError("--cluster brings its own workers: give --cores")
-    n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
-    run = {name: options.pop(name) for name in _OF_RUNS}
-    if has_jobs and (run.pop("consume"), run.pop("while_growing")) != (False, None):
+    with (
+        requeueing(given.get("n_requeues")),
+        handling_signals(),
+        engine(threads, None, None),
+        resubmitting(options["resubmit"], str(dst), None),
+    ):
+        if options["ends"]:
+            n_parts = given.get("n_parts")
+            done = shardwrite.finalize_conversion(src, dst, n_parts=n_parts, **of_part)
+        else:
+            part = options["part"]
+            done = shardwrite.convert_part(src, dst, *part, progress=not as_json, **of_part)
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+
+
+def _submit(
+    src: str, dst: str | None, mode: str, given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Begin a conversion, and submit a job array that converts its parts."""
+    from shardwrite.cli.jobs import Submission, need_directory
+
+    if dst is None:
+        raise click.UsageError("a job array needs another place for the new data: give DST")
+    arguments, submission = _arguments(options), Submission.of(given, dst, options)
+    of_call = of_group(ReshardArguments, options)
+    of_call["memory_limit"] = of_call["memory_limit"] or submission.memory_limit
+    engine, target = LocalEngine("threads"), resolve_target(dst, None)
+    need_directory(target)
+    parts = plan_parts(src, call_of(ReshardArguments(src, dst, mode=mode, **of_call)), engine)
+    submission.submit(
+        src,
+        target,
+        arguments,
+        conversion=str(click.get_current_context().command.name),
+        nbytes=parts.raw_nbytes,
+        n_groups=parts.n_groups,
+        begin=lambda: parts.begin(engine),
+        runs=lambda: {parts.target_of(one): among for one, among in parts.stretches()},
+    )
+
+
+def _arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Words of a command line for what all parts must be given alike."""
+    is_twice = options["check"] == TWICE  # which an option of its own has given
+    words = arguments_of(_OF_PARTS, {**options, "check": options["check"] and not is_twice})
+    return (*words, *(["--check-twice"] if is_twice else []))
+
+
+def _do_all(
+    src: str,
+    dst: str | None,
+    mode: str,
+    cluster: str | None,
+    given: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Convert an array, or show the plan for that."""
+    as_json, consumes = options["as_json"], options["consume"]
+    of_call = of_group(ReshardArguments, options)
+    _check_places(dst, in_place=options["in_place"], dry_run=options["dry_run"])
+    if cluster is not None and (consumes or options["while_growing"] is not None):
         raise click.UsageError(
             "--cluster goes with none of --consume and --while-growing. Give --workers instead"
         )
-    if (run.get("while_growing") or "").isdigit():
-        run["while_growing"] = int(run["while_growing"])
-    dry_run = options.pop("dry_run")
+    if (of_call["while_growing"] or "").isdigit():
+        of_call["while_growing"] = int(of_call["while_growing"])
     with contextlib.ExitStack() as stack:
-        stack.enter_context(requeueing(n_requeues))
+        stack.enter_context(requeueing(given.pop("n_requeues", None)))
         stack.enter_context(handling_signals())
-        if not has_jobs or dry_run:
-            stack.enter_context(engine(threads, workers, address))
-        if dry_run:
-            del options["source_id"]
-            made = shardwrite.plan_reshard(src, strategy=strategy, dst=dst, **options)
-            if (dst is None or run.get("consume")) and not drop_hdf5:
+        if cluster is None or options["dry_run"]:
+            stack.enter_context(engine(options["threads"], options["workers"], options["address"]))
+        if options["dry_run"]:
+            made = shardwrite.plan_reshard(src, dst=dst, **of_group(PlanReshardArguments, options))
+            if (dst is None or consumes) and not options["drop_hdf5"]:
+                strategy = options.get("strategy", "fixed-order")
                 preview_loss(src, made, strategy, is_consumed=dst is not None)
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)
-            if run.get("consume") and not as_json:
+            if consumes and not as_json:
                 echo(_CONSUMED)
             return
-        run["mode"] = "w" if run.pop("overwrite") else "w-"
-        run |= {"drop_hdf5": True} if drop_hdf5 else {}
-        convert = (
-            convert_with_jobs(given) if has_jobs else partial(shardwrite.reshard, strategy=strategy)
-        )
-        done = convert(src, dst, progress=not as_json, **run, **options)
+        how = {"mode": mode, "progress": not as_json, **of_call}
+        if cluster is None:
+            done = shardwrite.reshard(src, dst, **how)
+        else:
+            from shardwrite.cli.jobs import convert_with_jobs
+
+            done = convert_with_jobs(src, dst, given, **how)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
 
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories, required=False)
-@shards_option
-@index_option
+# ---- The commands
+
+
+@click.command(cls=Submittable, here=_HERE)
+@_ARGUMENTS
+@_SHARDS
+@_INDEX
 @placing_option
-@_converting
+@_CONVERTING
 @command
 def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
@@ -167,10 +333,9 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
     _convert(src, dst, **options)
 
 
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories, required=False)
-@_converting
+@click.command(cls=Submittable, here=_HERE)
+@_ARGUMENTS
+@_CONVERTING
 @command
 def unshard(src: str, dst: str | None, **options: Any) -> None:
     """Make one file of each encoded chunk of SRC.
@@ -182,14 +347,13 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
     _convert(src, dst, shards=None, **options)
 
 
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories, required=False)
-@shards_option
-@codec_options
-@index_option
+@click.command(cls=Submittable, here=_HERE)
+@_ARGUMENTS
+@_SHARDS
+@_CODECS
+@_INDEX
 @placing_option
-@_converting
+@_CONVERTING
 @command
 def reshard(src: str, dst: str | None, **options: Any) -> None:
     """Write SRC again with other shards, inner chunks or codecs.

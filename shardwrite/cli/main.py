@@ -145,7 +145,7 @@ for _command in (
     ),
     LateCommand(
         "precomputed",
-        "precomputed:precomputed",
+        "write:precomputed",
         help="Write SRC as a scale of the Neuroglancer volume DST, in shards.",
     ),
     LateCommand(

@@ -1,18 +1,22 @@
-"""Options that commands share."""
+"""Options that commands share, and those that say who does the work."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from shardwrite.cli.completion import files, formats, one_of
-from shardwrite.cli.values import Attributes, Extents, Json, Names, Numbers, OneCodec, Sizes, Value
+from shardwrite.cli.terminal import Grouped
+from shardwrite.cli.values import Attributes, Extents, Json, Names, Numbers, OneCodec, Sizes
 from shardwrite.config.table import ACCEPT_SOURCE
+from shardwrite.errors import SpecError
 from shardwrite.operations.keywords import (
     DropKeywords,
     ExclusiveKeywords,
@@ -21,17 +25,28 @@ from shardwrite.operations.keywords import (
     StripeKeywords,
 )
 from shardwrite.options import (
-    ArrayKeywords,
     BeginKeywords,
     Keywords,
     NameKeywords,
     ReportKeywords,
     ResumeKeywords,
+    SourceKeywords,
     StrategyKeywords,
     ViaKeywords,
+    flag_of,
+    names,
     section_of,
     told_of,
 )
+from shardwrite.slurm.keywords import (
+    ArrayJobKeywords,
+    JobKeywords,
+    TaskKeywords,
+    WorkerKeywords,
+)
+from shardwrite.sources.keywords import FileKeywords
+
+MEMORY_OF_A_THREAD = 2**30  # of processes that write parts, if the user does not say it
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -53,44 +68,60 @@ class KeywordOption(click.Option):
         self.section = section
 
 
-_PARSERS: dict[str, type[Value]] = {
+_PARSERS: Mapping[str, Callable[..., Any]] = {
     "attributes": Attributes,
     "codec": OneCodec,
+    "extents": Extents,
+    "folder": partial(click.Path, file_okay=False),
     "json": Json,
     "names": Names,
     "numbers": Numbers,
     "sizes": Sizes,
 }
 _NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
+_MANY = {"patterns": "PATTERN", "texts": "TEXT"}  # parsers of options that may be repeated
 
 
-def options_of(group: type[Keywords], *, without: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Options for the keywords of a group, except for some and for those that commands lack."""
+def options_of(
+    group: type[Keywords], *, without: Collection[str] = (), unset: bool = False
+) -> Callable[[Any], Any]:
+    """Options for the keywords of a group, except for some and for those that commands lack.
+
+    - `unset`: see `option_of`.
+    """
     return combined(
         *(
-            option_of(group, declared.name)
+            option_of(group, declared.name, unset=unset)
             for declared in dataclasses.fields(group)
             if declared.name not in without and told_of(declared).flag is not None
         )
     )
 
 
-def option_of(group: type[Keywords], name: str, **how: Any) -> Callable[[Any], Any]:
+def option_of(
+    group: type[Keywords], name: str, *spelt: str, unset: bool = False, **how: Any
+) -> Callable[[Any], Any]:
     """The option for a keyword of a group.
 
+    - `spelt`: spellings of it and the name of its value, in place of those that the keyword tells.
+    - `unset`: it is None if it is not given, and its help tells the default.
     - `how`: keywords of click that hold in place of what the keyword tells.
     """
     declared = next(one for one in dataclasses.fields(group) if one.name == name)
-    told = told_of(declared)
-    flag = (told.flag or name).replace("_", "-")
-    made = {"help": told.command_help or " ".join(told.help.split()), **dict(_reading(declared))}
-    return click.option(
-        f"--{flag}/--no-{flag}" if told.has_opposite else f"--{flag}",
-        name,
-        cls=KeywordOption,
-        section=section_of(group, name),
-        **{**made, **how},
-    )
+    told, flag = told_of(declared), flag_of(declared)
+    made = {
+        "help": told.command_help or " ".join(told.help.split()),
+        "section": section_of(group, name),
+        **dict(_reading(declared)),
+        **how,
+    }
+    if unset:
+        default = made.pop("default", None)
+        made["default"] = None
+        if default not in (None, 0) and "efault:" not in made["help"]:
+            made["help"] += f" Default: {default}."
+    flags = f"{flag}/--{told.opposite}" if told.opposite else flag
+    return click.option(*(spelt or (flags, name)), cls=KeywordOption, **made)
 
 
 def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
@@ -98,12 +129,12 @@ def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
     told, annotation = told_of(declared), str(declared.type)
     if annotation in ("bool", "bool | None"):
         yield "is_flag", True
-        if told.has_opposite:
+        if told.opposite:
             yield "default", declared.default
         return
-    if told.parser == "patterns":
+    if told.parser in _MANY:
         yield "multiple", True
-        yield "metavar", "PATTERN"
+        yield "metavar", _MANY[told.parser]
         return
     yield "default", None if declared.default is dataclasses.MISSING else declared.default
     if told.parser in _PARSERS:
@@ -111,7 +142,8 @@ def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
     elif told.choices:
         yield "type", click.Choice(told.choices)
     elif told.least is not None:
-        yield "type", click.IntRange(told.least, told.most)
+        kind = click.FloatRange if annotation.startswith("float") else click.IntRange
+        yield "type", kind(told.least, told.most)
     elif annotation in _NUMBERS:
         yield "type", _NUMBERS[annotation]
     elif told.parser:
@@ -120,8 +152,35 @@ def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
         yield "shell_complete", one_of(*told.suggested)
 
 
-def arguments_of(names: Collection[str], options: dict[str, Any]) -> tuple[str, ...]:
+def of_group(group: type[Keywords], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of some options that are keywords of a group."""
+    return {name: options[name] for name in names(group) if name in options}
+
+
+def given_of(those: Collection[str]) -> list[str]:
+    """Those of some options that the user has typed, as they are spelt."""
+    context = click.get_current_context()
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if (name := str(option.name)) in those
+        and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse(those: Collection[str], why: str) -> None:
+    """Refuse options that the user has typed, because of another one.
+
+    - `why`: what is said of each of them, such as ``"does not go with --part"``.
+    """
+    for option in given_of(those):
+        raise click.UsageError(f"{option} {why}")
+
+
+def arguments_of(those: Collection[str], options: dict[str, Any]) -> tuple[str, ...]:
     """Words of a command line for those of some options that the user has given.
+
+    If the user accepts the source as it is, so do these words.
 
     - `options`: values of all options. A flag counts wherever its value comes from.
     """
@@ -129,7 +188,7 @@ def arguments_of(names: Collection[str], options: dict[str, Any]) -> tuple[str, 
     found: list[str] = []
     for option in context.command.params:
         key = str(option.name)
-        if key not in names or key not in options or not isinstance(option, click.Option):
+        if key not in those or key not in options or not isinstance(option, click.Option):
             continue
         value, flag = options[key], option.opts[0]
         is_given = context.get_parameter_source(key) is ParameterSource.COMMANDLINE
@@ -139,7 +198,7 @@ def arguments_of(names: Collection[str], options: dict[str, Any]) -> tuple[str, 
         elif is_given:
             for one in value if option.multiple else [value]:
                 found += [flag, _word(one, option.type)]
-    return tuple(found)
+    return (*found, *(["--accept-source"] if given_of({"accept_source"}) else []))
 
 
 def _word(value: Any, kind: object) -> str:
@@ -168,41 +227,31 @@ accept_source_option = click.option(
     help="Go on with a run although the name or the time of SRC has changed. You say by this that "
     "its data are the same.",
 )
-source_id_option = click.option(
-    "--source-id",
+source_id_option = option_of(
+    SourceKeywords,
+    "source_id",
     metavar="NAME",
+    section="Source",
     help="Name of the data of SRC. Where it is the same, a run goes on. Default: made of its "
     "place, size and time.",
 )
 source_options = combined(
     source_id_option,
     accept_source_option,
-    click.option(
-        "--format",
-        "source_format",
-        shell_complete=formats,
-        help="Format of SRC. Default: guessed from name and content.",
-    ),
-    click.option("--dataset", help="Path of the array inside SRC, as after :: in FILE::PATH."),
-    click.option("--shape", type=Extents(), help="Shape of a raw file, such as 512,512,64."),
-    click.option("--dtype", help="Type of the elements of a raw file, such as uint16."),
-    click.option(
-        "--offset", type=int, default=0, help="Number of bytes before the data of a raw file."
-    ),
-    click.option(
-        "--source-chunks",
-        type=Sizes(),
-        help="Read SRC in chunks of this shape. Default: as the file has them.",
-    ),
+    option_of(FileKeywords, "format", "--format", "source_format", shell_complete=formats),
+    options_of(FileKeywords, without=("format", "chunks")),
+    option_of(FileKeywords, "chunks", "--source-chunks", "source_chunks"),
     click.option(
         "--decode-cf",
         is_flag=True,
+        cls=KeywordOption,
+        section=FileKeywords.section,
         help="Unpack, mask and convert times as the attributes of SRC say (extra: cf). Give it "
         "for each file of an array, or for none.",
     ),
 )
-SOURCE_NAMES = [one.name for one in click.command()(source_options(lambda: None)).params]
-manifest_option = option_of(ArrayKeywords, "manifest")
+SOURCE_NAMES = [str(one.name) for one in click.command()(source_options(lambda: None)).params]
+FILE_NAMES = [name for name in SOURCE_NAMES if name in names(FileKeywords)]
 placing_option = option_of(StrategyKeywords, "strategy")
 drop_hdf5_option = option_of(DropKeywords, "drop_hdf5")
 layout_options = options_of(LayoutKeywords)
@@ -213,6 +262,12 @@ via_option = option_of(ViaKeywords, "via")
 exclusive_option = option_of(ExclusiveKeywords, "exclusive")
 overwrite_option = option_of(NewKeywords, "overwrite")
 stripe_option = option_of(StripeKeywords, "stripe_count")
+begin_options = combined(
+    click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
+    restart_option,
+    accept_source_option,
+    durability_option,
+)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
@@ -225,13 +280,19 @@ scheduler_option = click.option(
     shell_complete=files,
     help="Use a running dask scheduler: its address, or the path of its scheduler file.",
 )
-requeue_option = click.option(
+_REQUEUE = (
+    "In a SLURM job that USR1 stops: put the job back into the queue, at most N times, if it has "
+    "written shards."
+)
+requeue_option = option_of(
+    TaskKeywords,
+    "n_requeues",
     "--requeue",
     "n_requeues",
-    type=click.IntRange(0),
+    default=None,
+    section="Run",
     metavar="N",
-    help="In a SLURM job that USR1 stops: put the job back into the queue, at most N times, if it "
-    "has written shards.",
+    help=_REQUEUE,
 )
 engine_options = combined(
     click.option(
@@ -244,3 +305,120 @@ engine_options = combined(
     ),
     scheduler_option,
 )
+
+
+# ---- Work that SLURM jobs do
+
+
+_OF_ENGINE = ("threads", "workers", "address")
+_OF_JOBS = names(JobKeywords)
+_OF_WORKERS = {*names(WorkerKeywords)}.difference(_OF_JOBS)
+_OF_ARRAYS = {*names(ArrayJobKeywords), "stripe_count"}.difference(_OF_JOBS, ["n_requeues"])
+
+array_options = combined(
+    click.option(
+        "--submit",
+        is_flag=True,
+        cls=KeywordOption,
+        section=JobKeywords.section,
+        help="Let a SLURM job array do the work: make the plan, and submit tasks that write the "
+        "parts, and a job that publishes DST after them. If anything was interrupted, run the same "
+        "command again: tasks whose part is complete end at once.",
+    ),
+    options_of(ArrayJobKeywords, without=["n_requeues"], unset=True),
+    option_of(
+        TaskKeywords,
+        "n_requeues",
+        "--requeue",
+        "--requeues",
+        "n_requeues",
+        default=None,
+        section="Run",
+        help=f"{_REQUEUE} Default: {TaskKeywords.n_requeues} for a job array, or else never.",
+    ),
+)
+"""Options of commands whose work a job array can do, and the one that says so."""
+
+worker_options = combined(
+    click.option(
+        "--cluster",
+        type=click.Choice(["slurm"]),
+        cls=KeywordOption,
+        section=WorkerKeywords.section,
+        help="Let dask workers do the work that are SLURM jobs. This process submits them.",
+    ),
+    options_of(WorkerKeywords, without=_OF_JOBS, unset=True),
+)
+"""Options of commands whose work dask workers can do that are jobs."""
+
+
+class Submittable(Grouped):
+    """A command whose work a job array can do.
+
+    - `here`: names of options that are only for work that this process does, or has dask do.
+    """
+
+    def __init__(self, *args: Any, here: Collection[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.here = here
+
+    @property
+    def not_submitted(self) -> Collection[str]:
+        """Names of options that do not go with `--submit`."""
+        return {*self.here, *_OF_ENGINE, *_OF_WORKERS, "cluster"}
+
+    def submitting(self, name: str) -> Submittable:
+        """A command of another name that does what this one does with `--submit`."""
+        run, hidden = cast("Callable[..., None]", self.callback), {*self.not_submitted, "submit"}
+        (flag,) = (one for one in self.params if one.name == "submit")
+        told = f"Do what `shardwrite {self.name} --submit` does."
+
+        def submit(**options: Any) -> None:
+            run(**{**options, "submit": True})
+
+        return Submittable(
+            name,
+            here=self.here,
+            callback=submit,
+            params=[_hidden(one) if one.name in hidden else one for one in self.params],
+            help=f"{told}\n\n{cast('click.Option', flag).help}",
+        )
+
+
+def _hidden(option: click.Parameter) -> click.Parameter:
+    """A copy of an option that is taken, and not shown."""
+    found = copy.copy(option)
+    setattr(found, "hidden", True)  # noqa: B010 (arguments have no such field)
+    return found
+
+
+def check_jobs(*, submit: bool, cluster: str | None = None, allowed: Collection[str] = ()) -> None:
+    """Refuse options that do not go with those which say who does the work.
+
+    - `allowed`: names of options of job arrays that mean something else here, too.
+    """
+    command = cast("Submittable", click.get_current_context().command)
+    of_arrays = _OF_ARRAYS.difference(allowed)
+    if submit:
+        refuse(command.not_submitted, "does not go with --submit")
+    elif cluster is not None:
+        refuse(of_arrays, "goes with --submit, and not with --cluster")
+        if given_of(_OF_ENGINE):
+            raise click.UsageError(
+                "--cluster goes with none of --threads, --workers and --scheduler: its workers are "
+                "jobs, so give --cores"
+            )
+        if not given_of(["jobs"]):
+            raise SpecError("how many workers?", field="jobs", value=None, remedy="give --jobs")
+    else:
+        refuse(of_arrays, "is for job arrays: give --submit")
+        refuse(_OF_WORKERS, "is for workers that are jobs: give --cluster slurm")
+        has_workers = any(one.name == "cluster" for one in command.params)
+        refuse(_OF_JOBS, f"is for jobs: give --submit{' or --cluster slurm' * has_workers}")
+
+
+def jobs_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove what is said of jobs from the options of a command; what is not given is left out."""
+    of_jobs = {*names(ArrayJobKeywords), *_OF_WORKERS}
+    taken = {name: options.pop(name) for name in [*options] if name in of_jobs}
+    return {name: value for name, value in taken.items() if value not in (None, ())}

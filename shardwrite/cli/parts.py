@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +15,44 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.convert_options import in_order
 from shardwrite.cli.options import (
+    MEMORY_OF_A_THREAD,
     dry_run_option,
     durability_option,
     json_option,
     keep_report_option,
     layout_options,
     name_option,
+    option_of,
     overwrite_option,
     requeue_option,
     restart_option,
     source_options,
     stripe_option,
 )
-from shardwrite.cli.previews import preview_part
 from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.bucket_runs import fetched
+from shardwrite.options import MemoryKeywords
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
-from shardwrite.slurm.client import resubmission
-from shardwrite.slurm.jobs import check_directory, read_scripts
-from shardwrite.slurm.status import status
+from shardwrite.slurm.keywords import ArrayJobKeywords
 from shardwrite.stores.opening import is_store_url
+from shardwrite.volumes.keywords import VolumeKeywords
 
-MEMORY_OF_A_THREAD = 2**30
+_threads_option = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Number of threads. Default: the cores of this process.",
+)
+resubmit_option = click.option(
+    "--resubmit",
+    metavar="DIRECTORY",
+    help="Directory of the scripts, so that the command which submits missing parts again can be "
+    "printed.",
+)
 
 
 class PartOf(Value):
@@ -145,18 +156,16 @@ def init(
 @click.argument("part", type=PartOf(), metavar="K/N")
 @name_option
 @source_options
-@click.option(
-    "--axes",
+@option_of(
+    VolumeKeywords,
+    "axes",
     help="Axes of SRC, as for `precomputed`, if DST is a scale of a Neuroglancer volume. Default: "
     "czyx or zyx.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help="Number of threads. Default: the cores of this process.",
-)
-@click.option(
-    "--memory-limit",
+@_threads_option
+@option_of(
+    MemoryKeywords,
+    "memory_limit",
     help="Memory of this process, such as 4GB. Default: what its job may use here.",
 )
 @requeue_option
@@ -190,8 +199,13 @@ def write_part(
     --source-chunks is refused then.
     """
     x, identity = open_as_dask(src, source, as_source=True)
-    x = in_order(x, axes)
+    if axes is not None:
+        from shardwrite.volumes.precomputed import in_order
+
+        x = in_order(x, axes)
     if dry_run:
+        from shardwrite.cli.previews import preview_part
+
         found = preview_part(x, dst, part, name=name, source_id=identity)
         facts = {"part": part[0], "parts": part[1], "groups": len(found.groups)}
         size = {"raw_nbytes": found.raw_nbytes}
@@ -214,22 +228,9 @@ def write_part(
 @click.command(cls=Grouped)
 @click.argument("dst", shell_complete=directories)
 @name_option
-@click.option(
-    "--parts",
-    "n_parts",
-    type=click.IntRange(1),
-    help="Number of parts, so that missing ones can be named.",
-)
-@click.option(
-    "--resubmit",
-    metavar="DIRECTORY",
-    help="Directory of the scripts, so that the command to resubmit can be printed.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help="Number of threads. Default: the cores of this process.",
-)
+@option_of(ArrayJobKeywords, "n_parts", help="Number of parts, so that missing ones can be named.")
+@resubmit_option
+@_threads_option
 @keep_report_option
 @dry_run_option
 @json_option
@@ -252,32 +253,45 @@ def finalize(
     `slurm status` does.
     """
     if dry_run:
-        found = status(fetched(resolve_target(dst, name, is_read=True)))
-        echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
-        if not found.is_whole:
-            raise SystemExit(INCOMPLETE)
+        show_status(dst, name, as_json=as_json)
         return
-    with handling_signals(), engine(threads, None, None):
-        try:
-            result = shardwrite.finalize(
-                dst, name=name, n_parts=n_parts, keep_report=keep_report, progress=not as_json
-            )
-        except IncompleteError as error:
-            if resubmit and error.fields["parts"]:
-                error.add_note(
-                    how_to_resubmit(
-                        error.fields["parts"], Path(resubmit), resolve_target(dst, name)
-                    )
-                )
-            raise
+    with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):
+        result = shardwrite.finalize(
+            dst, name=name, n_parts=n_parts, keep_report=keep_report, progress=not as_json
+        )
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
-def how_to_resubmit(parts: Sequence[int], directory: Path, target: Target) -> str:
+def show_status(dst: str, name: str | None, *, as_json: bool) -> None:
+    """Print how far an array is, and exit with 85 if it is not whole."""
+    from shardwrite.slurm.status import status
+
+    found = status(fetched(resolve_target(dst, name, is_read=True)))
+    echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if not found.is_whole:
+        raise SystemExit(INCOMPLETE)
+
+
+@contextlib.contextmanager
+def resubmitting(directory: str | None, dst: str, name: str | None) -> Iterator[None]:
+    """Tell how parts that are missing are submitted again by the scripts in a directory."""
+    try:
+        yield
+    except IncompleteError as error:
+        if directory and error.fields["parts"]:
+            target = resolve_target(dst, name)
+            error.add_note(_how_to_resubmit(error.fields["parts"], Path(directory), target))
+        raise
+
+
+def _how_to_resubmit(parts: Sequence[int], directory: Path, target: Target) -> str:
     """Command line that submits parts again, or a text that says why there is none.
 
     There is none if `directory` holds no scripts, or scripts of another array.
     """
+    from shardwrite.slurm.client import resubmission
+    from shardwrite.slurm.jobs import check_directory, read_scripts
+
     try:
         if read_scripts(directory) is None:
             return (

@@ -4,66 +4,62 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-import shardwrite
-from shardwrite.cli.common import command, engine
+from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.convert_options import (
-    begin_options,
-    codec_options,
-    conversion_arguments,
-    conversion_options,
-    in_order,
-    index_option,
-    open_volume,
-    shards_option,
-    volume_options,
+from shardwrite.cli.convert import reshard, shard, unshard
+from shardwrite.cli.jobs import (
+    n_rounds_of,
+    need_directory,
+    settings_of,
+    show_chain,
+    submit_scripts,
 )
 from shardwrite.cli.options import (
+    SOURCE_NAMES,
+    arguments_of,
     dry_run_option,
-    durability_option,
+    jobs_of,
     json_option,
     layout_options,
     name_option,
-    restart_option,
+    of_group,
+    option_of,
+    options_of,
     source_options,
-    stripe_option,
 )
-from shardwrite.cli.parts import MEMORY_OF_A_THREAD
-from shardwrite.cli.slurm_submit import (
-    absolute,
-    need_directory,
-    parts_settings,
-    resubmit,
-    scripts_directory,
-    scripts_of,
-    settings_from,
-    settings_options,
-    show_scripts,
-    source_arguments,
-    submit,
-    submit_scripts,
-    usual_parts,
-    write_arguments,
-)
+from shardwrite.cli.parts import show_status
 from shardwrite.cli.terminal import Grouped, echo, emit, write_commands
-from shardwrite.convert.arrays import call_of
-from shardwrite.convert.keywords import ReshardArguments
-from shardwrite.convert.parts import plan_parts
-from shardwrite.engines.local import LocalEngine
-from shardwrite.journal.bucket_runs import fetched
-from shardwrite.place.base import without_kind
-from shardwrite.place.target import resolve_new, resolve_target
-from shardwrite.runs.outcome import INCOMPLETE
+from shardwrite.cli.write import precomputed, write
+from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.operations.keywords import LayoutKeywords
+from shardwrite.options import names
+from shardwrite.place.target import resolve_target
 from shardwrite.slurm import doctor
-from shardwrite.slurm.client import root_of
 from shardwrite.slurm.inside import make_run_directory, run_scheduler, run_worker
-from shardwrite.slurm.jobs import cancel_all, jobs_known, refuse_second, targets_at
+from shardwrite.slurm.jobs import (
+    cancel_all,
+    check_directory,
+    default_directory,
+    jobs_known,
+    read_scripts,
+    runs_at,
+    targets_at,
+)
+from shardwrite.slurm.keywords import (
+    AllocationKeywords,
+    ArrayJobKeywords,
+    DriverKeywords,
+    SubmitArguments,
+    TaskKeywords,
+    WorkerKeywords,
+)
 from shardwrite.slurm.script import (
     AllocationJob,
     ArrayJob,
@@ -73,203 +69,6 @@ from shardwrite.slurm.script import (
     elastic_script,
     finalize_script,
 )
-from shardwrite.slurm.status import status
-from shardwrite.stores.opening import is_store_url
-from shardwrite.volumes.new import ROW_MAJOR, checked_key
-from shardwrite.volumes.precomputed import noting_axes
-
-# ---- Conversions in parts
-
-
-def _submitting(function: Any) -> Any:
-    """Add the options of a conversion by a job array to a command."""
-    for option in reversed(
-        (
-            conversion_options,
-            begin_options,
-            parts_settings,
-            settings_options,
-            click.option(
-                "--dry-run", is_flag=True, help="Print what would be done, and do nothing."
-            ),
-            json_option,
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def _submit(
-    conversion: str, src: str, dst: str, arguments: tuple[str, ...], options: dict[str, Any]
-) -> None:
-    """Begin a conversion, and submit a job array for its parts and a job that publishes."""
-    settings = settings_from(options, dst)
-    target = resolve_target(dst, None)
-    need_directory(target)
-    run = {name: options.pop(name) for name in ("durability", "restart")}
-    run["mode"] = "w" if options.pop("overwrite") else "w-"
-    n_parts, throughput = options.pop("n_parts"), options.pop("throughput")
-    directory, at_once = options.pop("directory"), options.pop("at_once")
-    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
-    options["memory_limit"] = options["memory_limit"] or settings.cores * MEMORY_OF_A_THREAD
-    engine = LocalEngine("threads")
-    parts = plan_parts(src, call_of(ReshardArguments(src, dst, **run, **options)), engine)
-    n_parts = n_parts or usual_parts(parts.raw_nbytes, parts.n_groups, throughput)
-    scripts = scripts_of(
-        ArrayJob(
-            src=absolute(src),
-            dst=root_of(target),
-            n_parts=n_parts,
-            at_once=at_once,
-            source_options=arguments,
-            conversion=conversion,
-        ),
-        settings,
-    )
-    where = scripts_directory(directory, target)
-    if dry_run:
-        show_scripts(where, scripts)
-        return
-    refuse_second(target)  # before anything is changed
-    parts.begin(engine)
-    runs = {parts.target_of(one): among for one, among in parts.stretches()}
-    submit_scripts(target, runs, where, n_parts, as_json, scripts)
-
-
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories)
-@shards_option
-@index_option
-@_submitting
-@command
-def shard(src: str, dst: str, **options: Any) -> None:
-    """Put the encoded chunks of SRC into shards of DST, with a job array.
-
-    This begins the conversion, submits a job array that converts the parts, and a job that
-    publishes DST after them. The parts are cut over all arrays of SRC. If anything was interrupted,
-    run the same command again: tasks whose part is complete end at once.
-    """
-    if options["shards"] is None:
-        raise click.UsageError("shards are needed; unshard makes an array without them")
-    _submit("shard", src, dst, conversion_arguments(options), options)
-
-
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories)
-@_submitting
-@command
-def unshard(src: str, dst: str, **options: Any) -> None:
-    """Make one file in DST of each encoded chunk of SRC, with a job array.
-
-    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
-    """
-    arguments = conversion_arguments(options)
-    _submit("unshard", src, dst, arguments, {"shards": None, **options})
-
-
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories)
-@shards_option
-@codec_options
-@index_option
-@_submitting
-@command
-def reshard(src: str, dst: str, **options: Any) -> None:
-    """Write SRC as DST with other shards or codecs, with a job array.
-
-    The jobs, and what happens after an interruption, are the same as for `slurm shard`.
-    """
-    _submit("reshard", src, dst, conversion_arguments(options), options)
-
-
-# ---- Scales of volumes in parts
-
-
-@click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
-@click.argument("dst", shell_complete=directories)
-@source_options
-@volume_options
-@click.option(
-    "--memory-limit",
-    help="Memory of each task for the plan, such as 4GB. Default: 1 GiB for each core.",
-)
-@restart_option
-@durability_option
-@stripe_option
-@parts_settings
-@settings_options
-@dry_run_option
-@json_option
-@command
-def precomputed(
-    src: str,
-    dst: str,
-    restart: bool,
-    durability: str | None,
-    stripe_count: int | None,
-    n_parts: int | None,
-    throughput: str,
-    directory: str | None,
-    at_once: int,
-    dry_run: bool,
-    as_json: bool,
-    memory_limit: str | None,
-    **options: Any,
-) -> None:
-    """Write SRC as a scale of the Neuroglancer volume DST, with a job array.
-
-    This makes the plan, submits a job array that writes the parts, and a job that enters the scale
-    into the info file of DST after them. If the hash scatters the chunks, the array is submitted
-    twice: its first tasks spool the chunks, and the others gather the shards. Encoded chunks of a
-    Zarr array are copied where `shardwrite precomputed` copies them. If anything was interrupted,
-    run the same command again: tasks whose part is complete end at once.
-    """
-    dst = without_kind(dst)
-    settings = settings_from(options, dst)
-    arguments = source_arguments(options)
-    x, identity = open_volume(src, options, as_source=True)
-    axes = options["axes"]
-    with engine(settings.cores, None, None):
-        plan = shardwrite.plan_precomputed(
-            x,
-            dst,
-            source_id=identity,
-            memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
-            **options,
-        )
-    plan = noting_axes(plan, axes)
-    key = checked_key(options["key"], options["resolution"])
-    store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
-    target = resolve_new(store, None)
-    need_directory(target)
-    n_parts = n_parts or usual_parts(plan.raw_nbytes, plan.partition.n_groups, throughput)
-    job = ArrayJob(
-        src=absolute(src),
-        dst=root_of(target),
-        n_parts=n_parts,
-        at_once=at_once,
-        source_options=(*arguments, *([] if ROW_MAJOR.endswith(axes) else ["--axes", axes])),
-    )
-    scripts = scripts_of(job, settings)
-    where = scripts_directory(directory, target)
-    if dry_run:
-        show_scripts(where, scripts, 1 if plan.gathering is None else 2)
-        return
-    refuse_second(target)  # before anything is changed
-    shardwrite.prepare(
-        in_order(x, axes),
-        store,
-        plan,
-        durability=durability,
-        restart=restart,
-        stripe_count=stripe_count,
-    )
-    submit_scripts(target, dict.fromkeys(targets_at(target)), where, n_parts, as_json, scripts)
-
 
 # ---- The group of commands
 
@@ -289,7 +88,8 @@ class Slurm(click.Group):
 def slurm() -> None:
     """Write arrays on a SLURM cluster.
 
-    Begin with `submit`, and follow the progress with `status`. None of these commands needs sacct.
+    Submit jobs by `write --submit`, and follow the progress with `status`. None of these commands
+    needs sacct.
     """
 
 
@@ -299,57 +99,14 @@ def slurm() -> None:
 @name_option
 @source_options
 @layout_options
-@click.option(
-    "--parts",
-    "n_parts",
-    type=click.IntRange(1),
-    help="Number of parts, each a task of the job array.",
-)
-@click.option(
-    "--nodes",
-    "n_nodes",
-    type=click.IntRange(1),
-    default=4,
-    help="Number of nodes of the allocation.",
-)
-@click.option(
-    "--workers-per-node",
-    "n_workers",
-    type=click.IntRange(1),
-    default=1,
-    help="Number of tasks on each node.",
-)
-@click.option(
-    "--program",
-    help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before "
-    "them.",
-)
-@click.option(
-    "--jobs",
-    "n_jobs",
-    type=click.IntRange(1),
-    help="Number of workers of the elastic way, each a job.",
-)
-@click.option(
-    "--driver-time",
-    default="1-00:00:00",
-    help="Time limit of the driver of the elastic way.",
-)
-@settings_options
+@option_of(ArrayJobKeywords, "n_parts", help="Number of parts, each a task of the job array.")
+@options_of(AllocationKeywords)
+@option_of(WorkerKeywords, "jobs", help="Number of workers of the elastic way, each a job.")
+@options_of(DriverKeywords)
+@options_of(TaskKeywords, unset=True)
+@option_of(ArrayJobKeywords, "at_once", unset=True)
 @command
-def script(
-    kind: str,
-    words: tuple[str, ...],
-    name: str | None,
-    n_parts: int | None,
-    n_nodes: int,
-    n_workers: int,
-    program: str | None,
-    n_jobs: int | None,
-    driver_time: str,
-    at_once: int,
-    **options: Any,
-) -> None:
+def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
     `array` is a job array whose tasks write the parts, and `finalize` is the job after it; run
@@ -357,12 +114,14 @@ def script(
     `write`, or a program of yours. `elastic` is a small job that submits workers as jobs of their
     own.
     """
-    settings = settings_from(options, words[-1] if program is None and words else "")
-    if program is not None and kind == "allocation":
-        job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
-        emit(allocation_script(job, settings), nl=False)
+    given, nodes = jobs_of(options), of_group(AllocationKeywords, options)
+    n_parts, n_jobs = given.pop("n_parts", None), given.pop("jobs", None)
+    is_program, asked = nodes["program"] is not None, SubmitArguments(**given)
+    settings = settings_of(asked, words[-1] if words and not is_program else "", None)
+    if is_program and kind == "allocation":
+        emit(allocation_script(AllocationJob(**nodes, arguments=words), settings), nl=False)
         return
-    if program is not None or len(words) != 2:
+    if is_program or len(words) != 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
     if (n_parts is not None, n_jobs is not None) != (
         kind in ("array", "finalize"),
@@ -372,25 +131,22 @@ def script(
             "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
         )
     src, dst = words
-    given = write_arguments({"name": name, **options})
+    of_write = arguments_of({"name", *SOURCE_NAMES, *names(LayoutKeywords)}, options)
     if kind == "allocation":
-        text = allocation_script(
-            AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given),
-            settings,
-        )
-    elif n_jobs is not None:
-        text = elastic_script(
-            ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=given, driver_time=driver_time),
-            settings,
-        )
-    elif n_parts is not None:
+        job = AllocationJob(**nodes, src=src, dst=dst, options=of_write)
+        text = allocation_script(job, settings)
+    elif kind == "elastic":
+        time = options["driver_time"]
+        driver = ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=of_write, driver_time=time)
+        text = elastic_script(driver, settings)
+    else:
         parts = ArrayJob(
             src=src,
             dst=dst,
             n_parts=n_parts,
-            at_once=at_once,
-            source_options=source_arguments(options),
-            name=name or "",
+            at_once=asked.at_once,
+            source_options=arguments_of(SOURCE_NAMES, options),
+            name=options["name"] or "",
         )
         text = (array_script if kind == "array" else finalize_script)(parts, settings)
     emit(text, nl=False)
@@ -422,22 +178,19 @@ def worker(directory: Path) -> None:
     run_worker(directory)
 
 
-@slurm.command("status")
+@slurm.command()
 @click.argument("dst", shell_complete=directories)
 @name_option
 @json_option
 @command
-def show_status(dst: str, name: str | None, as_json: bool) -> None:
+def status(dst: str, name: str | None, as_json: bool) -> None:
     """Show how far DST is.
 
     This shows shards and bytes done, speed, time left, missing parts, failures and jobs. It also
     works after the jobs have ended, and without squeue. The exit code is 85 until the array is
     complete.
     """
-    found = status(fetched(resolve_target(dst, name, is_read=True)))
-    echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
-    if not found.is_whole:
-        raise SystemExit(INCOMPLETE)
+    show_status(dst, name, as_json=as_json)
 
 
 @slurm.command("cancel")
@@ -523,5 +276,72 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-for _command in (submit, resubmit, shard, unshard, reshard, precomputed):
-    slurm.add_command(_command)
+@slurm.command()
+@click.argument("dst", shell_complete=directories)
+@name_option
+@click.option(
+    "--array",
+    "tasks",
+    required=True,
+    metavar="1,3-5",
+    help="Parts to write again, in the form that sbatch takes.",
+)
+@option_of(
+    ArrayJobKeywords,
+    "directory",
+    help="Directory of the scripts. Default: where `submit` puts them.",
+)
+@dry_run_option
+@json_option
+@command
+def resubmit(
+    dst: str,
+    name: str | None,
+    tasks: str,
+    directory: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Submit some parts of DST again.
+
+    A job that publishes the array follows them. If parts are missing, `finalize` prints this
+    command.
+    """
+    target = resolve_target(dst, name)
+    need_directory(target)
+    where = Path(directory or default_directory(target)).absolute()
+    scripts = read_scripts(where)
+    if scripts is None:
+        raise SpecError(
+            "no scripts are there",
+            field="directory",
+            value=str(where),
+            remedy="give where they are, or use submit",
+        )
+    if re.fullmatch(r"[\d,-]+", tasks) is None:
+        raise SpecError(
+            "no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5"
+        )
+    check_directory(where, target)
+    if not runs_at(target):
+        raise IncompleteError(
+            f"nothing was begun for {target.label}, or it is done; use submit", missing=[]
+        )
+    if dry_run:
+        echo(f"# in {where}")
+        first = f"sbatch --parsable --array={tasks}{scripts.at_once} array.sbatch"
+        show_chain(first, n_rounds_of(target))
+        return
+    runs = dict.fromkeys(targets_at(target))
+    tasks = f"{tasks}{scripts.at_once}"
+    submit_scripts(target, runs, where, scripts.n_parts, as_json, {}, tasks)
+
+
+for _command, _name in (
+    (write, "submit"),
+    (shard, "shard"),
+    (unshard, "unshard"),
+    (reshard, "reshard"),
+    (precomputed, "precomputed"),
+):
+    slurm.add_command(_command.submitting(_name))

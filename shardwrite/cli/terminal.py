@@ -99,29 +99,16 @@ _FEW = 8  # options of a command that need no groups
 
 _REST = "Options"
 
+# Options that are made of no keyword, by the titles of their sections, in the order of these
 _SECTIONS = {
-    "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf --source-id",
-    "Array": (
-        "--name --shards --chunks --compressors --filters --serializer --fill-value "
-        "--dimension-names --attributes --index-location --array-format --manifest --strategy "
-        "--write-empty-chunks --checksum --stripe-count --axes --resolution --voxel-offset --type "
-        "--encoding --compressed-segmentation-block-size --jpeg-quality "
-        "--sharding --shard-nbytes --index-nbytes --key"
-    ),
-    "Which arrays": "--include --exclude --min-chunks",
-    "Run": (
-        "--overwrite --restart --accept-source --recheck --publish --durability --dry-run "
-        "--drop-empty --check --check-twice --in-place --drop-hdf5 --casting --requeue "
-        "--keep-report --run-dir"
-    ),
-    "Parts, for job arrays": "--init --part --finalize --parts --resubmit",
+    "Source": "--dataset",
+    "Array": "--strategy",
+    "Which arrays": "",
+    "Run": "--overwrite --restart --accept-source --dry-run --check-twice --in-place --casting "
+    "--run-dir",
+    "Parts, for job arrays": "--init --part --finalize --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",
-    "SLURM jobs": (
-        "--cluster --jobs --minimum-jobs --nodes --workers-per-node --program "
-        "--driver-time --cores --memory --time --lead --requeues --at-once --throughput "
-        "--directory --job-name --sbatch --setup --interface --scheduler-interface "
-        "--log-directory --encrypted --patience --config-name"
-    ),
+    "SLURM jobs": "",
     "Output": "--log-level --json --html --png --verify --version --help",
 }
 

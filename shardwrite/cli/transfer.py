@@ -12,8 +12,8 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories
-from shardwrite.cli.convert_options import begin_options
 from shardwrite.cli.options import (
+    begin_options,
     dry_run_option,
     engine_options,
     json_option,

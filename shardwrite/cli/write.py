@@ -1,8 +1,9 @@
-"""Commands that write a new array, or show the plan for it."""
+"""Commands that write a new array or a scale of a volume, or show the plan for it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import click
@@ -11,26 +12,43 @@ import shardwrite
 from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
-from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.options import (
+    SOURCE_NAMES,
+    Submittable,
+    arguments_of,
+    array_options,
+    check_jobs,
+    combined,
     dry_run_option,
+    durability_option,
     engine_options,
+    jobs_of,
     json_option,
+    keep_report_option,
     layout_options,
+    of_group,
+    option_of,
     options_of,
-    requeue_option,
+    recheck_option,
+    restart_option,
     source_options,
+    worker_options,
 )
 from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.bucket_runs import fetched
-from shardwrite.operations.keywords import PlanArguments, WriteKeywords
-from shardwrite.options import names
+from shardwrite.operations.keywords import PlanArguments, StripeKeywords, WriteKeywords
+from shardwrite.options import MemoryKeywords
+from shardwrite.place.base import without_kind
 from shardwrite.place.target import resolve_new, target_via
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.show.html import page_html
+from shardwrite.stores.looking import local_path
 from shardwrite.stores.opening import is_store_url
+from shardwrite.volumes.keywords import PlanPrecomputedArguments, ScaleKeywords, VolumeKeywords
+from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 
 
 @click.command(cls=Grouped)
@@ -67,14 +85,23 @@ def plan(
     echo(made.to_json() if as_json else str(made))
 
 
-@click.command(cls=Grouped)
+_STRIPES = option_of(
+    StripeKeywords,
+    "stripe_count",
+    help="With --submit, on Lustre: number of targets for each shard. Default: as the directory "
+    "has it.",
+)
+
+
+@click.command(cls=Submittable, here=("checks", "recheck", "keep_report", "publish"))
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories)
 @source_options
 @options_of(WriteKeywords, without=("casting", "exclusive"))
 @engine_options
-@cluster_options
-@requeue_option
+@array_options
+@worker_options
+@_STRIPES
 @dry_run_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk at the end.")
 @json_option
@@ -82,38 +109,41 @@ def plan(
 def write(
     src: str,
     dst: str,
+    submit: bool,
+    cluster: str | None,
+    stripe_count: int | None,
     threads: int | None,
     workers: int | None,
     address: str | None,
-    n_requeues: int | None,
-    dry_run: bool,
-    checks: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Write the file SRC as the sharded array DST.
 
     SRC can be Zarr, HDF5, NetCDF, NumPy, TIFF, NIfTI, Neuroglancer precomputed or raw. FILE::PATH
-    names an array in a file.
-    If the command was interrupted, run it again: it continues where it stopped.
+    names an array in a file. If the command was interrupted, run it again: it continues where it
+    stopped.
 
     Exit codes: 0 complete; 1 an error; 2 wrong usage; 75 storage trouble that may pass, such as a
     full disk; 85 incomplete, so run the command again. The signal USR1 finishes the shards in
     flight and exits with 85; TERM and INT exit with 85 at once.
     """
-    has_jobs, asked = taken(options)
-    if has_jobs and (threads or workers or address):
-        raise click.UsageError(
-            "--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs"
-        )
+    check_jobs(submit=submit, cluster=cluster)
+    given = jobs_of(options)
+    if submit:
+        _submit_write(src, dst, given, options, stripe_count)
+        return
+    n_requeues, as_json = given.pop("n_requeues", None), options.pop("as_json")
+    dry_run, checks = options.pop("dry_run"), options.pop("checks")
     x, identity = open_to_write(src, options)
     if dry_run:
         with engine(threads, workers, address):
             _show_plan(x, dst, identity, options, as_json=as_json)
         return
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
-        if has_jobs:
-            result = write_with_jobs(x, dst, asked, identity, progress=not as_json, **options)
+        if cluster is not None:
+            from shardwrite.cli.jobs import write_with_jobs
+
+            result = write_with_jobs(x, dst, given, identity, progress=not as_json, **options)
         else:
             stack.enter_context(engine(threads, workers, address))
             result = shardwrite.to_sharded_zarr(
@@ -123,12 +153,32 @@ def write(
     tell_written(result, report, as_json=as_json)
 
 
+def _submit_write(
+    src: str, dst: str, given: dict[str, Any], options: dict[str, Any], stripe_count: int | None
+) -> None:
+    """Begin a run in this process, and submit a job array that writes its parts."""
+    from shardwrite.cli.jobs import Submission, need_directory
+
+    if options["format"] is not None:
+        raise click.UsageError("a job array makes no array of 2022. Run `write` in a job")
+    name, arguments = options["name"], arguments_of(SOURCE_NAMES, options)
+    submission, target = Submission.of(given, dst, options), resolve_new(dst, name)
+    need_directory(target)
+    x, identity = open_to_write(src, options)
+    of_plan = of_group(PlanArguments, options)
+    plan = submission.planned(shardwrite.plan, x, source_id=identity, store=dst, **of_plan)
+    mode = "w" if options["overwrite"] else "w-"
+    run = {key: options[key] for key in ("name", "durability", "restart")}
+    run |= {"mode": mode, "stripe_count": stripe_count}
+    submission.submit_new(src, x, dst, plan, target, arguments, run)
+
+
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:
     """Print the plan of a new array, and what stands at its place."""
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])
     run = find_run(fetched(target))
-    of_plan = {name: options[name] for name in names(PlanArguments) if name in options}
+    of_plan = of_group(PlanArguments, options)
     made = shardwrite.plan(x, source_id=identity, store=dst, **of_plan)
     if as_json:
         echo(made.to_json())
@@ -138,3 +188,129 @@ def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_j
         is_same = run.digest == made.digest
         there = f"an unfinished run, of {'this' if is_same else 'another'} plan"
     echo(f"{made}\n\nat {target.label} there is {there}")
+
+
+# ---- Scales of volumes
+
+
+_OF_SOURCE = ("voxel_offset", "type")  # which it may tell, too
+
+_volume_options = combined(
+    option_of(VolumeKeywords, "axes"),
+    *(option_of(VolumeKeywords, name, default=None) for name in _OF_SOURCE),
+    options_of(ScaleKeywords, without=_OF_SOURCE),
+    option_of(VolumeKeywords, "write_empty_chunks", help="Also store chunks that hold only zeros."),
+)
+"""Options that describe a scale."""
+
+
+def _open_volume(src: str, options: dict[str, Any]) -> Any:
+    """Open the source, and take from it what the options leave out."""
+    known: dict[str, Any] = {"fill_value": None, "dimension_names": None, "attributes": None}
+    options.update(known)
+    x, identity = open_to_write(src, options, as_source=True)
+    known = {name: options.pop(name) for name in known}
+    of_volume = (known["attributes"] or {}).get("precomputed")
+    of_volume = of_volume if isinstance(of_volume, dict) else {}
+    if options["resolution"] is None:
+        options["resolution"] = of_volume.get("resolution")
+    for name in _OF_SOURCE:
+        if options[name] is None:
+            options[name] = of_volume.get(name, getattr(ScaleKeywords, name))
+    options["axes"] = checked_axes(options["axes"], known["dimension_names"], len(x.shape))
+    return x, identity
+
+
+@click.command(cls=Submittable, here=("checks", "recheck", "keep_report"))
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
+@source_options
+@_volume_options
+@option_of(MemoryKeywords, "memory_limit")
+@restart_option
+@recheck_option
+@durability_option
+@keep_report_option
+@engine_options
+@array_options
+@_STRIPES
+@dry_run_option
+@click.option("--verify", "checks", is_flag=True, help="Decode every chunk at the end.")
+@json_option
+@command
+def precomputed(
+    src: str,
+    dst: str,
+    submit: bool,
+    stripe_count: int | None,
+    threads: int | None,
+    workers: int | None,
+    address: str | None,
+    **options: Any,
+) -> None:
+    """Write SRC as a scale of the Neuroglancer volume DST, in shards.
+
+    If DST has an info file, the scale is added to it. The info file is written last. If the command
+    was interrupted, run it again: it continues where it stopped.
+
+    With --submit, the job array is submitted twice if the hash scatters the chunks: its first tasks
+    spool the chunks, and the others gather the shards.
+    """
+    check_jobs(submit=submit)
+    _check_apart(src, dst)
+    given = jobs_of(options)
+    if submit:
+        _submit_scale(src, without_kind(dst), given, options, stripe_count)
+        return
+    n_requeues, as_json = given.pop("n_requeues", None), options.pop("as_json")
+    dry_run, checks = options.pop("dry_run"), options.pop("checks")
+    x, identity = _open_volume(src, options)
+    if dry_run:
+        of_plan = of_group(PlanPrecomputedArguments, options)
+        with engine(threads, workers, address):
+            made = shardwrite.plan_precomputed(x, dst, source_id=identity, **of_plan)
+        echo(made.to_json() if as_json else str(made))
+        return
+    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
+        result = shardwrite.to_precomputed(
+            x, dst, source_id=identity, progress=not as_json, **options
+        )
+    report = check(result.path, None, deep=True, quiet=as_json) if checks else None
+    tell_written(result, report, as_json=as_json)
+
+
+def _submit_scale(
+    src: str, dst: str, given: dict[str, Any], options: dict[str, Any], stripe_count: int | None
+) -> None:
+    """Begin a scale in this process, and submit a job array that writes its parts."""
+    from shardwrite.cli.jobs import Submission, need_directory
+    from shardwrite.volumes.precomputed import in_order, noting_axes
+
+    arguments, submission = arguments_of(SOURCE_NAMES, options), Submission.of(given, dst, options)
+    x, identity = _open_volume(src, options)
+    axes = options["axes"]
+    of_plan = of_group(PlanPrecomputedArguments, options)
+    plan = submission.planned(shardwrite.plan_precomputed, x, dst, source_id=identity, **of_plan)
+    plan = noting_axes(plan, axes)
+    key = checked_key(options["key"], options["resolution"])
+    store = f"{dst.rstrip('/')}/{key}" if is_store_url(dst) else os.path.join(dst, key)
+    target = resolve_new(store, None)
+    need_directory(target)
+    if not ROW_MAJOR.endswith(axes):
+        arguments = (*arguments, "--axes", axes)
+    run = {name: options[name] for name in ("durability", "restart")}
+    run["stripe_count"] = stripe_count
+    submission.submit_new(src, in_order(x, axes), store, plan, target, arguments, run)
+
+
+def _check_apart(src: str, dst: str) -> None:
+    """Refuse to add a scale to the volume that it is read from."""
+    src, place = (local_path(without_kind(one)) for one in (src, dst))
+    volume = src if os.path.exists(src) else src.rpartition("::")[0]
+    if os.path.isdir(volume) and os.path.realpath(volume) == os.path.realpath(place):
+        raise SpecError(
+            "it is the source, which would have the same image twice",
+            field="dst",
+            value=dst,
+            remedy="give another place",
+        )

@@ -104,7 +104,7 @@ class CopyKeywords(CheckKeywords):
         """True adds a crc32c at the end of each chunk. False checks it and drops it. None leaves
         chunks as they are. A new crc32c cannot show that the bytes were damaged before; see
         `check`.""",
-        has_opposite=True,
+        opposite="no-checksum",
         command_help="Add a checksum (crc32c) to each chunk, or verify and drop it. Default: as in "
         "SRC.",
     )

@@ -18,6 +18,9 @@ The disk tells what has been written. Nothing here is needed to know it.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import math
+import os
 import shutil
 import socket
 import tempfile
@@ -25,21 +28,25 @@ import threading
 import time as clock
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import dask
+from dask.utils import parse_bytes
 
 from shardwrite.engines.cluster import new_client
+from shardwrite.entry.public import taking
 from shardwrite.errors import (
     ClusterError,
     IncompleteError,
     RunCancelledError,
     ShardwriteError,
+    SpecError,
     StoreError,
     SubmitError,
 )
-from shardwrite.host.environment import configured
+from shardwrite.host.environment import LOOPBACK, configured, exports
 from shardwrite.host.stopping import (
     has_ended,
     is_draining,
@@ -47,18 +54,241 @@ from shardwrite.host.stopping import (
     request_drain,
     reset_drain,
 )
+from shardwrite.options import taken_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
-from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second, runs_at
+from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
-from shardwrite.slurm.workers import (
-    DEATH_SECONDS,
-    Workers,
-    arguments_of,
-    configuration_of,
-    package,
-    workers_of,
+from shardwrite.slurm.keywords import CORES, MEMORY, TIME, ClusterArguments
+from shardwrite.slurm.notes import DriverNote, Submitted
+from shardwrite.slurm.script import Settings, directives_of, memory_nbytes, one_thread_each
+
+# ---- Settings of the workers, as arguments of `dask_jobqueue.SLURMCluster`
+
+
+# Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
+# task is not the cause.
+_ALLOWED_FAILURES = 100
+DEATH_SECONDS = 120  # after which a worker that reaches no scheduler ends
+_NANNY_NBYTES = 128 * 2**20  # memory of the nanny, which is in the job too
+_SHARE = 0.9  # of the remaining memory of the job, for the worker
+_OWN_LINES = tuple(
+    f"#SBATCH {option}" for option in ("-J ", "-e ", "-o ", "--cpus-per-task=", "--mem=", "-t ")
 )
+_SCRATCH = (
+    "SHARDWRITE_SCRATCH=/tmp",
+    (
+        'for place in "${TMPDIR:-}" "${SLURM_TMPDIR:-}" "${SHARDWRITE_LOCAL_DIR:-}"; do  '
+        "# the last that is here"
+    ),
+    '    if [ -d "$place" ] && [ -w "$place" ]; then SHARDWRITE_SCRATCH=$place; fi',
+    "done",
+)
+_ENVIRONMENT = (
+    (
+        "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False "
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"
+    ),
+    (
+        "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s "
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s"
+    ),
+    'export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"',
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Checked settings of workers that are SLURM jobs."""
+
+    asked: ClusterArguments
+    settings: Settings  # settings of each worker's job
+    memory_limit_nbytes: int  # bytes of its job's memory that a worker may use
+    # Network interfaces of the workers and of the scheduler; empty for dask's choice
+    interface: str
+    scheduler_interface: str
+    log_directory: Path
+
+
+def workers_of(asked: ClusterArguments) -> Workers:
+    """Check the arguments of :func:`cluster`, and fill in what dask's configuration says."""
+    if not 1 <= asked.minimum_jobs <= asked.jobs:
+        message = (
+            "not between 1 and the number of jobs"
+            if asked.jobs >= 1
+            else "there is at least one job"
+        )
+        raise SpecError(
+            message,
+            field="jobs",
+            value=(asked.minimum_jobs, asked.jobs),
+            remedy="give 1 or more, and no minimum above it",
+        )
+    section = _section(asked.config_name)
+    is_of_dask = not asked.memory and section["memory"]
+    size = asked.memory or section["memory"] or MEMORY
+    nbytes = int(parse_bytes(size)) if is_of_dask else memory_nbytes(size)
+    limit = int(_SHARE * (nbytes - _NANNY_NBYTES))
+    if limit < _NANNY_NBYTES:
+        raise SpecError(
+            "too little for a worker", field="memory", value=size, remedy="give 512M or more"
+        )
+    settings = taken_from(
+        asked,
+        Settings,
+        cores=asked.cores or section["cores"] or CORES,
+        memory=f"{math.ceil(nbytes / 2**20)}M" if is_of_dask else size,
+        time=asked.time or section["walltime"] or TIME,
+    )
+    directives_of(settings, ())  # refuses bad options here, before sbatch does
+    environ = os.environ.get
+    return Workers(
+        asked=asked,
+        settings=settings,
+        memory_limit_nbytes=limit,
+        interface=asked.interface or environ("SHARDWRITE_INTERFACE") or section["interface"] or "",
+        scheduler_interface=asked.scheduler_interface
+        or environ("SHARDWRITE_SCHEDULER_INTERFACE")
+        or "",
+        log_directory=Path(asked.log_directory or section["log-directory"] or "logs").absolute(),
+    )
+
+
+def package() -> Any:
+    """Import dask_jobqueue, which is an optional dependency."""
+    try:
+        return importlib.import_module("dask_jobqueue")
+    except ImportError as error:
+        remedy = 'pip install "shardwrite[slurm]"'
+        raise SpecError(
+            f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy
+        ) from None
+
+
+def _section(name: str) -> dict[str, Any]:
+    """Section of dask's configuration ``jobqueue``, with every key that is read here.
+
+    Importing dask_jobqueue loads its defaults.
+    """
+    package()
+    found = dask.config.get(f"jobqueue.{name}", None)
+    if not isinstance(found, dict):
+        remedy = f"put it into {Path(dask.config.PATH) / 'jobqueue.yaml'}"
+        raise SpecError(
+            "no such section of jobqueue in dask's configuration",
+            field="config_name",
+            value=name,
+            remedy=remedy,
+        )
+    fields = (
+        "cores",
+        "memory",
+        "walltime",
+        "interface",
+        "log-directory",
+        "local-directory",
+        "scheduler-options",
+    )
+    lists = (
+        "job-extra-directives",
+        "job-directives-skip",
+        "job-script-prologue",
+        "worker-extra-args",
+    )
+    return {
+        **dict.fromkeys(fields),
+        **{key: value or [] for key, value in dict.fromkeys(lists).items()},
+        **found,
+    }
+
+
+def configuration_of(workers: Workers) -> dict[str, Any]:
+    """Settings of dask's configuration that the scheduler of these workers needs."""
+    return {
+        "distributed.scheduler.allowed-failures": _ALLOWED_FAILURES,
+        "distributed.scheduler.no-workers-timeout": workers.asked.patience_seconds,
+        "distributed.comm.timeouts.connect": "60s",
+        "distributed.comm.timeouts.tcp": "120s",
+    }
+
+
+def arguments_of(workers: Workers) -> dict[str, Any]:
+    """Arguments of `dask_jobqueue.SLURMCluster`.
+
+    Directives that SLURMCluster writes itself are left out where shardwrite writes the same option
+    with its value quoted.
+    """
+    section = _section(workers.asked.config_name)
+    # A job that is lost is replaced by a new one, so SLURM must not requeue it.
+    own = (f"--output={workers.log_directory}/%x-%j.out", "--no-requeue")
+    job = replace(workers.settings, job_name=f"{workers.settings.job_name}-worker")
+    options = {
+        "dashboard": False,
+        "dashboard_address": LOOPBACK,
+        **_address(workers, section["scheduler-options"] or {}),
+    }
+    return {
+        "config_name": workers.asked.config_name,
+        "cores": workers.settings.cores,
+        "processes": 1,
+        "nanny": True,
+        "memory": f"{workers.memory_limit_nbytes}B",
+        "interface": workers.interface or None,
+        "scheduler_options": options,
+        "death_timeout": DEATH_SECONDS,
+        "local_directory": section["local-directory"] or '"$SHARDWRITE_SCRATCH"',
+        "job_directives_skip": [*section["job-directives-skip"], *_OWN_LINES],
+        "job_extra_directives": [
+            *section["job-extra-directives"],
+            *directives_of(job, own),
+        ],
+        "job_script_prologue": [
+            *section["job-script-prologue"],
+            *workers.settings.setup,
+            *_SCRATCH,
+            *one_thread_each(),
+            *_ENVIRONMENT,
+            *exports(),
+        ],
+        "worker_extra_args": [
+            *section["worker-extra-args"],
+            "--no-dashboard",
+            "--dashboard-address",
+            LOOPBACK,
+        ],
+    }
+
+
+def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
+    """Scheduler options of dask that say where the scheduler listens.
+
+    The interface that the user asks for comes first, and what `options` say comes second. Without
+    them, it is the workers' interface if this machine has one of that name. The last resort is the
+    address that dask finds.
+    """
+    from distributed.utils import get_ip
+
+    here = [name for _, name in socket.if_nameindex()]
+    if workers.scheduler_interface:
+        if workers.scheduler_interface not in here:
+            remedy = f"here are {', '.join(here)}"
+            raise SpecError(
+                "no network here",
+                field="scheduler_interface",
+                value=workers.scheduler_interface,
+                remedy=remedy,
+            )
+        return {**options, "interface": workers.scheduler_interface}
+    if "host" in options or "interface" in options:
+        return options
+    return {
+        **options,
+        **({"interface": workers.interface} if workers.interface in here else {"host": get_ip()}),
+    }
+
+
+# ---- The cluster
+
 
 Tell = Callable[[str], None]
 
@@ -72,14 +302,8 @@ _WAIT_COUNT = 120
 
 
 @contextlib.contextmanager
-def cluster(
-    *,
-    jobs: int,
-    store: Any = None,
-    name: str | None = None,
-    tell: Tell | None = None,
-    **keywords: Any,
-) -> Iterator[Any]:
+@taking(ClusterArguments)
+def cluster(asked: ClusterArguments) -> Iterator[Any]:
     """Run dask on workers that are SLURM jobs, as long as the block lasts.
 
     The jobs are submitted with `sbatch` from this process, replaced when they are lost, and
@@ -87,25 +311,16 @@ def cluster(
     :func:`shardwrite.runs.outcome.handling_signals`, or under ``shardwrite exec``, they are also
     cancelled when a signal ends the process.
 
-    - `store`, `name`: where the array goes, as for :func:`shardwrite.to_sharded_zarr`. Once the run
-      of this array has begun, the ids of the jobs are kept beside it, so that ``shardwrite slurm
-      cancel`` finds them even if this process was killed.
-    - `cores`: cores of each job, and threads of its worker; by default what dask's configuration
-      says, for instance in ``~/.config/dask/jobqueue.yaml``, or else 4.
-    - `memory`, `time`: memory and time limit of each job, as `sbatch` takes them; by default what
-      dask's configuration says, or else ``8G`` and the half hour that is dask-jobqueue's default.
-    - `directives`, `setup`: options of `sbatch`, and lines of shell to run before the worker
-      starts. They are added to those of dask's configuration.
-    - `minimum_jobs`: smallest number of workers. Workers beyond it are given back after two minutes
-      without work.
-    - `interface`, `scheduler_interface`: network interfaces, such as ``"ib0"``, of the workers and
-      of the scheduler. ``SHARDWRITE_INTERFACE`` and ``SHARDWRITE_SCHEDULER_INTERFACE`` by default.
-    - `patience_seconds`: how long to wait while there is no worker at all.
-    - Raises ClusterError if there is no worker for `patience_seconds`, or if the process is asked
-      to stop before the first worker comes.
-    - Raises RunCancelledError if the work was cancelled by ``shardwrite slurm cancel``.
-    - Raises SubmitError if `sbatch` takes no job at all, if another driver or job array writes to
-      `store`, or if SLURM cannot be asked about that.
+    Raises
+    ------
+    ClusterError
+        If there is no worker for `patience_seconds`, or if the process is asked to stop before the
+        first worker comes.
+    RunCancelledError
+        If the work was cancelled by ``shardwrite slurm cancel``.
+    SubmitError
+        If `sbatch` takes no job at all, if another driver or job array writes to `store`, or if
+        SLURM cannot be asked about that.
 
     Examples
     --------
@@ -117,8 +332,8 @@ def cluster(
         ...
     shardwrite.errors.SpecError: memory='all': not a size of memory; give for instance 16G
     """
-    target = None if store is None else resolve_target(store, name)
-    with opened(workers_of(jobs=jobs, **keywords), target, tell or (lambda _: None)) as client:
+    target = None if asked.store is None else resolve_target(asked.store, asked.name)
+    with opened(workers_of(asked), target, asked.tell or (lambda _: None)) as client:
         yield client
 
 
@@ -138,7 +353,7 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
         stack.enter_context(on_leaving(jobs.abandon))
         security = (
             stack.enter_context(_certificates(workers.log_directory))
-            if workers.is_encrypted
+            if workers.asked.encrypted
             else None
         )
         stack.callback(jobs.clear, tell)
@@ -150,7 +365,9 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
         }
         made = stack.enter_context(jobqueue.SLURMCluster(**given))
         adaptive = made.adapt(
-            minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT
+            minimum_jobs=workers.asked.jobs,
+            maximum_jobs=workers.asked.jobs,
+            wait_count=_WAIT_COUNT,
         )
         watch = _Watch(made, adaptive, jobs, workers, tell)
         stack.callback(watch.stop)
@@ -158,7 +375,7 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
         watch.start()
         try:
             watch.first_worker()
-            adaptive.minimum = workers.minimum_jobs
+            adaptive.minimum = workers.asked.minimum_jobs
             yield stack.enter_context(new_client(made))
         except Exception as error:
             if jobs.is_cancelled:
@@ -301,7 +518,7 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Look for a cancellation every second, and at the queue every half minute."""
-        next_look = clock.monotonic() + min(_LOOK_SECONDS, self._workers.patience_seconds / 4)
+        next_look = clock.monotonic() + min(_LOOK_SECONDS, self._workers.asked.patience_seconds / 4)
         while not self._stopped.wait(1.0):
             self._jobs.keep()
             if self._jobs.look_whether_cancelled():
@@ -383,13 +600,13 @@ class _Watch(threading.Thread):
                 )
             if self._jobs.refusal and not self._jobs.ids:
                 raise SubmitError(self._jobs.refusal, command="sbatch")
-            if clock.monotonic() - begun > self._workers.patience_seconds:
+            if clock.monotonic() - begun > self._workers.asked.patience_seconds:
                 raise self.given_up("no worker came", clock.monotonic() - begun)
             clock.sleep(0.1)
 
     def given_up(self, what: str, seconds: float | None = None) -> ClusterError:
         """Error that tells why the cluster is given up, with what SLURM says of its jobs now."""
-        seconds = self._workers.patience_seconds if seconds is None else seconds
+        seconds = self._workers.asked.patience_seconds if seconds is None else seconds
         with contextlib.suppress(SubmitError):  # the last answer stays
             self._found = queue(self._jobs.ids)
         message = f"{what} in {seconds:.0f} s: {self._why()}; run the same command again to go on"

@@ -14,6 +14,16 @@ from numbers import Integral
 
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
+from shardwrite.slurm.keywords import (
+    CORES,
+    MEMORY,
+    TIME,
+    AllocationKeywords,
+    DriverKeywords,
+    TaskKeywords,
+    arguments_in,
+    directives_in,
+)
 
 # ---- Number of parts
 
@@ -50,8 +60,6 @@ def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_arra
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 
-_LEAD_SECONDS = 120
-
 _THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -61,22 +69,13 @@ _THREADS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(TaskKeywords):
     """Settings of SLURM jobs."""
 
-    name: str = "shardwrite"  # name of the jobs
-    cores: int = 4  # cores of each task
-    memory: str = "8G"  # memory of each task, as `sbatch` takes it
-    time: str = "01:00:00"  # time limit of each task, as `sbatch` takes it
-    # Seconds before the time limit at which a task is told to finish its shards in flight. This
-    # must be longer than the slowest of these shards takes.
-    lead_seconds: int = _LEAD_SECONDS
-    # How often a task that was told to finish may put itself back into the queue
-    requeues: int = 10
-    directives: tuple[str, ...] = ()  # more options of `sbatch`, such as ``--partition=main``
-    # Lines of shell that make the command ``shardwrite`` known, such as ``module load python``
-    setup: tuple[str, ...] = ()
+    cores: int = CORES
+    memory: str = MEMORY
+    time: str = TIME
     # Directory for the state of runs on arrays in a bucket. All nodes must see it. Empty if the
     # array lies in a directory.
     run_dir: str = ""
@@ -121,25 +120,17 @@ def memory_nbytes(text: str) -> int:
     return int(found[1]) << (10 * (" KMGT".index(found[2].upper() or "M")))
 
 
-def head(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
+def head(settings: Settings, own: Sequence[str]) -> list[str]:
     """First lines of a script: the shell, and the directives of the job."""
-    return ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives_of(settings, name, own))]
+    return ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives_of(settings, own))]
 
 
-def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
+def directives_of(settings: Settings, own: Sequence[str]) -> list[str]:
     """Options of a job in the form that ``#SBATCH`` takes.
 
     The user's options come last, so they win.
     """
-    every = (
-        f"--job-name={name}",
-        f"--cpus-per-task={settings.cores}",
-        f"--mem={settings.memory}",
-        f"--time={settings.time}",
-        "--open-mode=append",
-        *own,
-        *settings.directives,
-    )
+    every = (*directives_in(settings), "--open-mode=append", *own, *settings.directives)
     return [directive(option) for option in every]
 
 
@@ -293,8 +284,8 @@ class ArrayJob:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticJob:
+@dataclass(frozen=True, kw_only=True)
+class ElasticJob(DriverKeywords):
     """What a driver job writes with workers that are jobs of their own."""
 
     src: str  # source, and store that is written
@@ -303,9 +294,6 @@ class ElasticJob:
     # More options of ``shardwrite write``, for the source and for the layout of the array
     options: tuple[str, ...] = field(default=())
     driver_memory: str = "2G"  # memory of the driver, as `sbatch` takes it
-    # Time limit of the driver, as `sbatch` takes it. It is longer than that of the workers, because
-    # the driver also waits for them in the queue.
-    driver_time: str = "1-00:00:00"
 
     def __post_init__(self) -> None:
         if self.n_jobs < 1:
@@ -317,17 +305,16 @@ class ElasticJob:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationJob:
-    """What a dask cluster inside one allocation runs: a write, or a program of the user."""
+@dataclass(frozen=True, kw_only=True)
+class AllocationJob(AllocationKeywords):
+    """What a dask cluster inside one allocation runs: a write, or a program of the user.
 
-    n_nodes: int = 4  # number of nodes
-    # Number of workers on each node. Each has as many cores as a task of the job.
-    n_workers: int = 1
+    Each worker has as many cores as a task of the job.
+    """
+
     src: str = ""  # source, and store that is written
     dst: str = ""
     options: tuple[str, ...] = ()  # options of ``shardwrite write``
-    program: str = ""  # path of a Python script, instead of a source and a store
     arguments: tuple[str, ...] = ()  # arguments of the program
 
     def __post_init__(self) -> None:
@@ -371,7 +358,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         "--requeue",
         f"--signal=B:USR1@{settings.lead_seconds}",
     )
-    cluster = f'--scheduler "$RUN/scheduler.json" --requeue {settings.requeues}'
+    cluster = f'--scheduler "$RUN/scheduler.json" --requeue {settings.n_requeues}'
     if job.program:
         what = [f"PROGRAM={shlex.quote(job.program)}", f"ARGUMENTS=({words(job.arguments)})"]
         program = f'shardwrite exec {cluster} "$PROGRAM" "${{ARGUMENTS[@]}}" &'
@@ -383,7 +370,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         ]
         program = f'shardwrite write "$SRC" "$DST" "${{OPTIONS[@]}}" {cluster} &'
     lines = [
-        *head(settings, settings.name, own),
+        *head(settings, own),
         (
             "# A dask scheduler here, workers on all nodes, and the program. "
             "What is done lies on disk: submit it again to go on."
@@ -406,7 +393,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         program,
         "program=$!",
     ]
-    return "\n".join(lines) + "\n" + _LOOP.replace("REQUEUES", str(settings.requeues))
+    return "\n".join(lines) + "\n" + _LOOP.replace("REQUEUES", str(settings.n_requeues))
 
 
 def array_script(job: ArrayJob, settings: Settings) -> str:
@@ -427,7 +414,7 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
     )
     name = ("--name", job.name) if job.name else ()
     lines = [
-        *head(settings, settings.name, own),
+        *head(settings, own),
         (
             "# One task of this array writes one part. "
             "A task that was interrupted goes on where it was: submit it again."
@@ -445,7 +432,7 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
             "# all tasks write one array, and are cancelled together"
         ),
         "trap '' USR1  # until the program listens",
-        _step_of(job, settings.requeues),
+        _step_of(job, settings.n_requeues),
     ]
     return "\n".join(lines) + "\n"
 
@@ -483,8 +470,9 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
     """
     name = ("--name", job.name) if job.name else ()
     options = job.source_options if job.conversion else name
+    last = replace(settings, job_name=f"{settings.job_name}-finalize")
     lines = [
-        *head(settings, f"{settings.name}-finalize", ("--output=logs/%x-%j.out", "--requeue")),
+        *head(last, ("--output=logs/%x-%j.out", "--requeue")),
         (
             "# Looks at every shard and publishes the array; "
             "if parts are missing it says how to submit them again, and fails with 85."
@@ -516,23 +504,16 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
     ['#SBATCH --cpus-per-task=1', 'WORKERS=(--jobs 20 --cores 8 --memory 8G --time 01:00:00)']
     """
     own = ("--output=logs/%x-%j.out", "--requeue", f"--signal=B:USR1@{settings.lead_seconds}")
-    driver = replace(settings, cores=1, memory=job.driver_memory, time=job.driver_time)
-    workers = [
-        "--jobs",
-        str(job.n_jobs),
-        "--cores",
-        str(settings.cores),
-        "--memory",
-        settings.memory,
-        "--time",
-        settings.time,
-    ]
-    for option in settings.directives:
-        workers += [f"--sbatch={option}"]
-    for line in settings.setup:
-        workers += ["--setup", line]
+    driver = replace(
+        settings,
+        job_name=f"{settings.job_name}-driver",
+        cores=1,
+        memory=job.driver_memory,
+        time=job.driver_time,
+    )
+    workers = ["--jobs", str(job.n_jobs), *arguments_in(settings)]
     lines = [
-        *head(driver, f"{settings.name}-driver", own),
+        *head(driver, own),
         (
             "# This job drives workers, which are jobs that it submits. "
             "Interrupted, it goes on where it was: submit it again."
@@ -548,7 +529,7 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
         "trap '' USR1  # until the program listens",
         (
             'exec shardwrite write "$SRC" "$DST" --cluster slurm '
-            f'"${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.requeues}'
+            f'"${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.n_requeues}'
         ),
     ]
     return "\n".join(lines) + "\n"

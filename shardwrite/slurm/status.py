@@ -24,7 +24,8 @@ from shardwrite.plan.plan import Plan
 from shardwrite.results import human, table_text
 from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.client import as_array_indices, endings, queue
-from shardwrite.slurm.jobs import Submitted, submitted, targets_at
+from shardwrite.slurm.jobs import targets_at
+from shardwrite.slurm.notes import Submitted, submitted
 from shardwrite.stores.looking import is_there
 
 _SLOW = 0.5  # share of the median speed below which a process is a straggler

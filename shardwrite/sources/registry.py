@@ -10,16 +10,16 @@ import errno
 import glob
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypedDict, Unpack, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.config.table import STORAGE, value_of
-from shardwrite.entry.public import public, refuse_unknown
+from shardwrite.entry.public import taking
 from shardwrite.errors import ShardwriteError, SpecError, StoreError, redacted
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
@@ -33,6 +33,7 @@ from shardwrite.seams import Ref, all_of, installed, needed
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import open_binary, require
 from shardwrite.sources.inside import FileInBucket, file_in_bucket
+from shardwrite.sources.keywords import OpenArguments
 from shardwrite.stores.bucket_url import open_bucket
 from shardwrite.stores.looking import check_regular, is_bucket_url, local_path
 
@@ -334,38 +335,14 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
 # ---- Opening of a source
 
 
-class RawLayout(TypedDict, total=False):
-    """Keywords that describe the layout of a raw binary file."""
-
-    shape: Sequence[int] | None
-    dtype: npt.DTypeLike | None
-    offset: int
-    order: str
-
-
 _NO_FILES = ("zarr", "precomputed")  # but many objects
 
-_KEYWORDS = ("path", "format", "dataset", *RawLayout.__annotations__, "chunks")
 
-
-@public
-def open_source(
-    path: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002
-    dataset: str | None = None,
-    chunks: Any = None,
-    **layout: Unpack[RawLayout],
-) -> Source:
-    """Open an array in a file; its shape and dtype are read, but no values.
-
-    - `format`: A key of :data:`FORMATS`; by default the name and the first bytes of the file
-      decide.
-    - `layout`: layout of a raw binary file: `shape`, `dtype`, `offset` in bytes, 0 by default, and
-      `order`, which is ``"C"`` by default, or ``"F"``.
-    """
-    refuse_unknown("open_source", layout, _KEYWORDS)
-    path, dataset = _split(os.fspath(path), dataset)
+@taking(OpenArguments)
+def open_source(given: OpenArguments) -> Source:
+    """Open an array in a file; its shape and dtype are read, but no values."""
+    format, path = given.format, os.fspath(given.path)  # noqa: A001 (the word that users know)
+    path, dataset = _split(path, given.dataset)
     if format is not None and format not in FORMATS:
         add_installed()
     if format is not None and format not in FORMATS:
@@ -378,7 +355,7 @@ def open_source(
     if not _is_there(path):
         if format not in (None, "zarr") or not _is_in_hierarchy(path):
             raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
-        format = "zarr"  # noqa: A001
+        format = "zarr"  # noqa: A001 (the word that users know)
     if not is_bucket_url(path) and os.path.exists(path) and not os.path.isdir(path):
         check_regular(path, remedy="write its data into a file first")
     try:
@@ -387,17 +364,16 @@ def open_source(
         raise
     except OSError as error:
         raise _refused_by_storage(path, error) from None
-    shape = layout.get("shape")
     request = Request(
         path=path,
         dataset=dataset,
-        shape=None if shape is None else tuple(shape),
-        dtype=layout.get("dtype"),
-        offset=layout.get("offset", 0),
-        order=layout.get("order", "C"),
+        shape=None if given.shape is None else tuple(given.shape),
+        dtype=given.dtype,
+        offset=given.offset,
+        order=given.order,
         file=file,
     )
-    return _with_chunks(_named(_open(name, request), name, request), chunks)
+    return _with_chunks(_named(_open(name, request), name, request), given.chunks)
 
 
 def _named(source: Source, name: str, request: Request) -> Source:
@@ -506,18 +482,18 @@ def _open(name: str, request: Request) -> Source:
             value=request.path,
             remedy="open it with dask and give the dask array, or copy it to a local file",
         )
-    for field in dataclasses.fields(Request)[1:]:
-        value = getattr(request, field.name)
-        if field.name == "file":
+    for declared in dataclasses.fields(Request)[1:]:
+        value = getattr(request, declared.name)
+        if declared.name == "file":
             continue
-        if value != field.default and field.name not in known.options:
+        if value != declared.default and declared.name not in known.options:
             remedy = (
                 "leave it out, or choose a format that takes it; "
                 f"{name} takes {', '.join(sorted(known.options)) or 'none'}"
             )
             raise SpecError(
                 f"this means nothing to the format {name}",
-                field=field.name,
+                field=declared.name,
                 value=value,
                 remedy=remedy,
             )

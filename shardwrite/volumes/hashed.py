@@ -756,7 +756,7 @@ class ScatteredRun:
         label = self.run.target.label
         return JournalError(
             f"the spool of {label} is gone, in which its encoded chunks wait. Begin again by "
-            "prepare with restart=True (shardwrite slurm precomputed --restart)",
+            "prepare with restart=True (shardwrite precomputed --submit --restart)",
             path=str(self.run.path),
         )
 

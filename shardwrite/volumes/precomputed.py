@@ -270,6 +270,12 @@ def noting_axes(plan: Plan, axes: str) -> Plan:
     return replace(plan, gathering=noting_axes(plan.gathering, axes))
 
 
+def in_order(x: Any, axes: str) -> Any:
+    """A source whose axes, of these letters, have the order of a scale that is written in parts."""
+    order = row_major(checked_axes(axes, None, len(x.shape)))
+    return x if order == sorted(order) else as_source_array(x).array.transpose(order)
+
+
 def _check_same(first: NewScale, other: NewScale) -> None:
     """Check that two scales show the same box in space with values of one kind.
 

@@ -204,7 +204,7 @@ def test_each_command_has_parts(group):
         (["--part", "x"], "is no part"),
         (["--jobs", 3], "give --cluster slurm"),
         (["--cluster", "slurm"], "how many workers"),
-        (["--cluster", "slurm", "--jobs", 3, "--workers", 2], "brings its own workers"),
+        (["--cluster", "slurm", "--jobs", 3, "--workers", 2], "goes with none of --threads"),
         (["--init", "--strategy", "hdf5"], "--strategy goes with no parts"),
     ],
 )

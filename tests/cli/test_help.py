@@ -83,7 +83,7 @@ def test_options_stand_in_groups_once_each(width, monkeypatch):
     for context in contexts():
         told, given = context.get_help(), options(context)
         for option in given:
-            row = rf"^  (-h, )?{re.escape(option.opts[-1])}\b(?!-)"
+            row = rf"^  (-\S+, )*{re.escape(option.opts[-1])}\b(?!-)"
             shown = "".join(sections(told).values())
             assert len(re.findall(row, shown, re.MULTILINE)) == 1, (context.command_path, option)
         if isinstance(context.command, click.Group):

@@ -62,15 +62,13 @@ def environment(server, work, monkeypatch):
 
 
 def submit(cluster, work, environment, *command, **more):
-    words = ("shardwrite", "slurm", *command, "--parts", 4, *SIZES, "--json")
+    words = ("shardwrite", *command, "--submit", "--parts", 4, *SIZES, "--json")
     return json.loads(cluster.run(*words, cwd=work.directory, **environment, **more).stdout)
 
 
 def recipe(url):
     """Words of the lines of the recipe for SLURM that the page has, for the array of these tests."""
-    (text,) = re.findall(
-        r"^```sh\n(export [^`]*slurm submit[^`]*)```", PAGE.read_text(), re.MULTILINE
-    )
+    (text,) = re.findall(r"^```sh\n(export [^`]*--submit[^`]*)```", PAGE.read_text(), re.MULTILINE)
     for told, here in {
         "scan.h5": "x.npy",
         "s3://bucket/scan.zarr": url,
@@ -96,8 +94,8 @@ def check(server, work, url):
 def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, url):
     exported, submitting, asking = recipe(url)
     assert exported[1].partition("=")[0] in environment
-    assert submitting[:2] == ["shardwrite", "slurm"]
-    jobs = submit(cluster, work, environment, *submitting[2:])
+    assert submitting[:2] == ["shardwrite", "write"]
+    jobs = submit(cluster, work, environment, *submitting[1:])
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(server, work, url)
@@ -113,7 +111,7 @@ def test_a_job_array_writes_into_a_bucket(cluster, server, work, environment, ur
 
 @long
 def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
-    first = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT, PAUSE=3)
+    first = submit(cluster, work, environment, "write", "x.npy", url, *LAYOUT, PAUSE=3)
     cluster.until(lambda: len(shards(server, url)) >= 8, work.log)
     again = ("shardwrite", "slurm", "submit", "x.npy", url, *LAYOUT, *SIZES)
     refused = cluster.run(*again, cwd=work.directory, check=False, **environment)
@@ -131,7 +129,7 @@ def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
     n_before = len(shards(server, url))
     assert 8 <= n_before < N_SHARDS, "nothing was interrupted"
 
-    second = submit(cluster, work, environment, "submit", "x.npy", url, *LAYOUT)
+    second = submit(cluster, work, environment, "write", "x.npy", url, *LAYOUT)
     assert {facts["ExitCode"] for facts in cluster.wait(second["array"]).values()} == {"0:0"}
     assert cluster.wait(second["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(server, work, url)
@@ -183,7 +181,7 @@ def test_jobs_ask_a_function_for_keys(cluster, server, work, environment, url, m
     path = f"{work.directory}:{os.environ.get('PYTHONPATH', '')}"
     given = {**environment, **provider, "PYTHONPATH": path, "CALLS": work.directory / "calls"}
     setup = ("--setup", "unset DASK_SHARDWRITE__STORAGE__CREDENTIAL_PROVIDER")
-    jobs = submit(cluster, work, given, "submit", "x.npy", url, *LAYOUT, *setup)
+    jobs = submit(cluster, work, given, "write", "x.npy", url, *LAYOUT, *setup)
     assert {facts["ExitCode"] for facts in cluster.wait(jobs["array"]).values()} == {"0:0"}
     assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "0:0", work.log()
     callers = set((work.directory / "calls").read_text().split())

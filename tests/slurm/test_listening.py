@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardwrite.slurm.elastic import _certificates
+from shardwrite.slurm.elastic import _certificates, arguments_of, workers_of
 from shardwrite.slurm.inside import make_run_directory
-from shardwrite.slurm.workers import arguments_of, workers_of
+from shardwrite.slurm.keywords import ClusterArguments
 
 PROGRAM = Path(__file__).parent / "program.py"
 
@@ -89,7 +89,7 @@ def test_inside_an_allocation(tmp_path, start):
 def test_workers_that_are_jobs(tmp_path, start):
     """The scheduler in this process, and a worker by the script that would be submitted."""
     jobqueue = pytest.importorskip("dask_jobqueue")
-    workers = workers_of(jobs=1, cores=1, memory="1G", log_directory=tmp_path)
+    workers = workers_of(ClusterArguments(jobs=1, cores=1, memory="1G", log_directory=tmp_path))
     with (
         _certificates(tmp_path) as security,
         jobqueue.SLURMCluster(**arguments_of(workers), security=security) as cluster,

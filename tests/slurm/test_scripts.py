@@ -42,12 +42,12 @@ JOB = ArrayJob(
     name="images/raw",
 )
 SETTINGS = Settings(
-    name="my job",
+    job_name="my job",
     cores=16,
     memory="32G",
     time="1-00:00:00",
     lead_seconds=600,
-    requeues=3,
+    n_requeues=3,
     directives=("--partition=main", "--comment=for the paper", "--exclusive"),
     setup=("module load python/3.12", "source ~/env/bin/activate"),
 )
@@ -196,7 +196,7 @@ def test_directives_that_are_no_line_are_refused(directive):
         array_script(JOB, Settings(directives=(directive,)))
 
 
-@pytest.mark.parametrize("field", ["name", "memory", "time"])
+@pytest.mark.parametrize("field", ["job_name", "memory", "time"])
 def test_line_breaks_in_settings_are_refused(field):
     with pytest.raises(SpecError, match="directive"):
         array_script(JOB, Settings(**{field: "a\n#SBATCH --uid=0"}))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.place.target import resolve_target
-from shardwrite.slurm.jobs import record_jobs
+from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.status import status
 
 SHAPE = (100, 96)

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.cli.slurm_submit import absolute
+from shardwrite.cli.jobs import absolute
 from shardwrite.journal.begin import find_run
 from shardwrite.place.target import resolve_target
 from shardwrite.slurm import jobs
-from shardwrite.slurm.jobs import record_jobs
+from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.status import status
 from shardwrite.sources import as_dask, open_source
 
@@ -72,7 +72,7 @@ def run(*words, code=0):
 
 
 def submit(*words, code=0):
-    return run("slurm", "submit", "x.npy", *words, *SIZES, code=code)
+    return run("write", "x.npy", *words, "--submit", *SIZES, code=code)
 
 
 def of(directory):
@@ -310,7 +310,7 @@ TREE = {"a": 64, "b/c": 16}
 )
 def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, command, how):
     """The scripts that were submitted are run here, as bash reads them."""
-    submitted = ["slurm", command, "h", "n", *how, "--parts", 3, "--at-once", 2]
+    submitted = [command, "h", "n", "--submit", *how, "--parts", 3, "--at-once", 2]
     submitted += ["--memory-limit", "50kB"]  # so that there is a group for each part
     dry = run(*submitted, "--dry-run")
     assert "#SBATCH --array=0-2%2" in dry
@@ -370,6 +370,46 @@ def test_jobs_find_a_source_wherever_they_run(tmp_path, monkeypatch):
     assert absolute("precomputed://volume::0") == f"{tmp_path}/volume::0"
 
 
+OTHER_WORDS = [("write", "submit"), *((name, name) for name in ("shard", "unshard", "reshard"))]
+
+
+@pytest.mark.parametrize(
+    ("command", "other"), [*OTHER_WORDS, ("precomputed", "precomputed")], ids=lambda word: word
+)
+def test_commands_of_slurm_submit_what_others_do(cluster, hierarchy, command, other):
+    """The same options, output and refusals, and the same jobs."""
+    src = "h" if (command, other) in OTHER_WORDS[1:] else "x.npy"
+    how = {"write": LAYOUT, "precomputed": ["--axes", "zyx", "--resolution", "4,4,40"]}
+    if command == "precomputed":
+        np.save("x.npy", np.ones((16, 64, 64), "u4"))
+    words = [src, "new", *how.get(command, []), "--parts", 4, "--at-once", 2, "--lead", 60]
+    shown = run(command, *words, "--submit", "--dry-run")
+    assert shown == run("slurm", other, *words, "--dry-run")
+    for wrong in (["--threads", 2], ["--recheck"]):
+        said = [
+            run(command, *words, "--submit", *wrong, code=2).splitlines()[-1],
+            run("slurm", other, *words, *wrong, code=2).splitlines()[-1],
+        ]
+        assert said == [f"Error: {wrong[0]} does not go with --submit"] * 2
+    for option in (["--at-once", 2], ["--cores", 2]):
+        said = run(command, src, "new", *how.get(command, []), *option, code=2)
+        assert f"{option[0]} is for job" in said
+        assert "give --submit" in said
+    assert not Path("new").exists()
+    told = json.loads(run("slurm", other, *words, "--json"))
+    assert Path(told["directory"], "array.sbatch").read_text() in shown
+    assert "job 41 PENDING" in run(command, *words, "--submit", code=1)
+
+
+def test_a_conversion_by_jobs_needs_another_place(cluster, hierarchy):
+    for words in (["shard", "h", "--submit"], ["slurm", "shard", "h"]):
+        assert "give DST" in run(*words, "--parts", 2, code=2)
+    said = run("shard", "h", "n", "--submit", "--cluster", "slurm", "--jobs", 2, code=2)
+    assert "--cluster does not go with --submit" in said
+    said = run("shard", "h", "n", "--cluster", "slurm", "--jobs", 2, "--at-once", 2, code=2)
+    assert "goes with --submit, and not with --cluster" in said
+
+
 HERE = ["--parts", 2, "--directory", "here"]
 
 
@@ -395,7 +435,7 @@ def test_a_scale_of_a_volume(cluster, axes):
     address = f"precomputed://{Path.cwd()}/volume"
     words = ["cube.npy", address, "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
     words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
-    shown = run("slurm", "precomputed", *words, "--dry-run")
+    shown = run("precomputed", *words, "--submit", "--dry-run")
     assert "write-part" in shown
     assert ("--axes" in shown) == (axes == "xyz")
     assert not Path("volume").exists()

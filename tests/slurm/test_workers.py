@@ -23,11 +23,12 @@ from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import this_process
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import exit_code_of
-from shardwrite.slurm import jobs as slurm_jobs
-from shardwrite.slurm.elastic import _job_class, _Jobs, cluster
-from shardwrite.slurm.jobs import DriverNote, cancel_all, record_jobs, refuse_second, submitted
+from shardwrite.slurm import cluster, jobs, notes
+from shardwrite.slurm.elastic import _job_class, _Jobs, arguments_of, workers_of
+from shardwrite.slurm.jobs import cancel_all, refuse_second
+from shardwrite.slurm.keywords import ClusterArguments
+from shardwrite.slurm.notes import DriverNote, record_jobs, submitted
 from shardwrite.slurm.status import status
-from shardwrite.slurm.workers import arguments_of, workers_of
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue")
 
@@ -41,9 +42,13 @@ def begun(tmp_path):
     return x, tmp_path / "x"
 
 
+def checked(**asked):
+    return workers_of(ClusterArguments(**asked))
+
+
 def script_of(**asked):
     """What would be submitted for a worker."""
-    with dask_jobqueue.SLURMCluster(**arguments_of(workers_of(**asked))) as made:
+    with dask_jobqueue.SLURMCluster(**arguments_of(checked(**asked))) as made:
         return made.job_script()
 
 
@@ -112,10 +117,10 @@ def test_scratch_is_found_on_the_node(tmp_path, here, expected):
 
 
 def test_memory_leaves_room_for_the_nanny():
-    assert workers_of(jobs=1, memory="1G").memory_limit_nbytes == int(0.9 * (2**30 - 128 * 2**20))
+    assert checked(jobs=1, memory="1G").memory_limit_nbytes == int(0.9 * (2**30 - 128 * 2**20))
     assert (
-        workers_of(jobs=1, memory="1024").memory_limit_nbytes
-        == workers_of(jobs=1, memory="1G").memory_limit_nbytes
+        checked(jobs=1, memory="1024").memory_limit_nbytes
+        == checked(jobs=1, memory="1G").memory_limit_nbytes
     )
 
 
@@ -151,7 +156,7 @@ def test_dasks_own_configuration_holds(tmp_path, monkeypatch):
         assert "--cpus-per-task=5\n" in script_of(jobs=2, config_name="site", cores=5)
         assert dask.config.get("jobqueue.site") == mine
     with pytest.raises(SpecError, match="config_name='nowhere'"):
-        workers_of(jobs=1, config_name="nowhere")
+        checked(jobs=1, config_name="nowhere")
 
 
 @pytest.mark.parametrize(
@@ -170,12 +175,12 @@ def test_dasks_own_configuration_holds(tmp_path, monkeypatch):
 )
 def test_refused_before_anything_is_submitted(field, given):
     with pytest.raises(SpecError, match=f"^{field}="):
-        workers_of(**{"jobs": 2, **given})
+        checked(**{"jobs": 2, **given})
 
 
 def test_networks_that_are_not_here_are_refused():
     with pytest.raises(SpecError, match=r"scheduler_interface='no0'.*here are .*lo"):
-        arguments_of(workers_of(jobs=1, scheduler_interface="no0"))
+        arguments_of(checked(jobs=1, scheduler_interface="no0"))
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
@@ -270,7 +275,7 @@ def test_cancel(begun, tmp_path, monkeypatch):
     run = find_run(target)
     stand = Stand(tmp_path, monkeypatch)
     record_jobs(target, "20", "21", 3)
-    monkeypatch.setattr(slurm_jobs, "this_process", dead)
+    monkeypatch.setattr(notes, "this_process", dead)
     monkeypatch.setenv("SLURM_JOB_ID", "10")
     DriverNote("one").keep(run, ["11", "12"])
     monkeypatch.delenv("SLURM_JOB_ID")
@@ -311,7 +316,7 @@ def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch
     named."""
     _, path = begun
     target = resolve_target(path, None)
-    monkeypatch.setattr(slurm_jobs, "_GONE_SECONDS", 0.2)
+    monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.2)
     driver, submitted_by = _Jobs(target), []
     driver.keep()
     assert not driver.look_whether_cancelled()
@@ -342,7 +347,7 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
     stand = Stand(tmp_path, monkeypatch)
     stand.has(j11="RUNNING", j12="RUNNING", j13="RUNNING")
     with monkeypatch.context() as patch:
-        patch.setattr(slurm_jobs, "this_process", dead)
+        patch.setattr(notes, "this_process", dead)
         DriverNote("dead").keep(run, ["11"])
         patch.setenv("SLURM_JOB_ID", "10")
         DriverNote("own").keep(run, ["12"])

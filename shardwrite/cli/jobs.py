@@ -1,0 +1,302 @@
+"""Work that SLURM jobs do: the tasks of a job array, or dask workers that are jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+
+import shardwrite
+from shardwrite.cli.common import engine
+from shardwrite.cli.options import MEMORY_OF_A_THREAD, of_group
+from shardwrite.cli.terminal import echo, emit, exact
+from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
+from shardwrite.convert.convert import preview_loss
+from shardwrite.convert.keywords import PlanReshardArguments, PrepareConversionArguments
+from shardwrite.convert.plan import Conversion
+from shardwrite.journal.begin import find_run
+from shardwrite.journal.rundir import refuse_in_store
+from shardwrite.operations.keywords import PlanArguments
+from shardwrite.options import taken_from
+from shardwrite.place.base import without_kind
+from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_target, target_via
+from shardwrite.plan.options import parse_nbytes
+from shardwrite.plan.plan import Plan, Stretch
+from shardwrite.runs.result import WriteResult
+from shardwrite.slurm.client import max_array_size, root_of, submit_chain
+from shardwrite.slurm.elastic import opened, workers_of
+from shardwrite.slurm.jobs import (
+    ARRAY,
+    FINALIZE,
+    check_directory,
+    default_directory,
+    refuse_second,
+    runs_at,
+    spool_at,
+    submitting,
+    targets_at,
+    write_scripts,
+)
+from shardwrite.slurm.keywords import ClusterArguments, SubmitArguments
+from shardwrite.slurm.notes import record_jobs
+from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
+from shardwrite.stores.looking import is_bucket_url, local_path
+from shardwrite.stores.opening import is_store_url
+
+# ---- Job arrays
+
+
+def settings_of(asked: SubmitArguments, dst: str, via: str | None) -> Settings:
+    """Settings of jobs that write DST.
+
+    If DST is in a bucket, the jobs keep the state of the run where this process does.
+    """
+    if via is not None and not is_bucket_url(dst):
+        raise no_bucket(dst, via)
+    run_dir = value_of(RUN_DIR) if is_store_url(dst) else None
+    via = via if via is not None or not is_bucket_url(dst) else value_of(VIA)
+    provider = value_of(STORAGE).get("credential_provider") if is_bucket_url(dst) else None
+    given = {name: getattr(asked, name) for name in ("cores", "memory", "time")}
+    return taken_from(
+        asked,
+        Settings,
+        **{name: value or getattr(Settings, name) for name, value in given.items()},
+        run_dir="" if run_dir is None else os.path.abspath(local_path(run_dir, "run_dir")),
+        via=via or "",
+        credential_provider=provider if isinstance(provider, str) else "",
+    )
+
+
+def need_directory(target: Target) -> None:
+    """Refuse jobs that write a target whose run state would lie in a bucket."""
+    refuse_in_store(
+        target,
+        "job arrays leave notes about their jobs in a directory, so the state of the run must lie "
+        "in one, too, and none is named",
+    )
+
+
+def absolute(src: str) -> str:
+    """Path or pattern of a source as the nodes find it; a URL stays."""
+    src = local_path(without_kind(src), "src")
+    return src if "://" in src else os.path.abspath(src)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job array for a target, as a user asks for it, and the job after it."""
+
+    asked: SubmitArguments
+    settings: Settings
+    dry_run: bool
+    as_json: bool
+
+    @classmethod
+    def of(cls, given: dict[str, Any], dst: str, options: dict[str, Any]) -> Submission:
+        """What is asked for; options that only a command needs are removed from `options`."""
+        asked = SubmitArguments(**given)
+        settings = settings_of(asked, dst, options.pop("via", None))
+        return cls(asked, settings, options.pop("dry_run"), options.pop("as_json"))
+
+    def planned(self, plan: Callable[..., Plan], *args: Any, **options: Any) -> Plan:
+        """A plan for tasks, which does not depend on this machine."""
+        options["memory_limit"] = options["memory_limit"] or self.memory_limit
+        with engine(self.settings.cores, None, None):
+            return plan(*args, **options)
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that a task may use, if the user does not say it."""
+        return self.settings.cores * MEMORY_OF_A_THREAD
+
+    def submit_new(
+        self,
+        src: str,
+        x: Any,
+        store: str,
+        plan: Plan,
+        target: Target,
+        arguments: tuple[str, ...],
+        options: dict[str, Any],
+    ) -> None:
+        """Begin a run on a new array or scale, and submit the jobs; or print what would be done.
+
+        - `arguments`: those of `write-part` that say how the source is read.
+        - `options`: those of :func:`shardwrite.prepare`.
+        """
+        self.submit(
+            src,
+            target,
+            arguments,
+            name=options.get("name") or "",
+            nbytes=plan.raw_nbytes,
+            n_groups=plan.partition.n_groups,
+            begin=lambda: shardwrite.prepare(x, store, plan, **options),
+            runs=lambda: dict.fromkeys(targets_at(target)),
+            n_rounds=1 if plan.gathering is None else 2,
+        )
+
+    def submit(
+        self,
+        src: str,
+        target: Target,
+        arguments: tuple[str, ...],
+        *,
+        name: str = "",
+        conversion: str = "",
+        nbytes: int,
+        n_groups: int,
+        begin: Callable[[], object],
+        runs: Callable[[], Mapping[Target, Stretch | None]],
+        n_rounds: int = 1,
+    ) -> None:
+        """Begin a run, and submit the jobs; or print what would be done.
+
+        - `arguments`: words for how each task reads the source, or converts it.
+        - `name`, `conversion`: see `ArrayJob`.
+        - `nbytes`: decoded bytes of all parts.
+        - `n_groups`: number of groups of shards, which are not divided.
+        - `runs`: the runs that begin, and the place of each among all.
+        - `n_rounds`: how often the array is submitted.
+        """
+        asked = self.asked
+        n_parts = asked.n_parts or parts_for(
+            nbytes, n_groups, parse_nbytes(asked.throughput, "throughput"), max_array_size()
+        )
+        job = ArrayJob(
+            src=absolute(src),
+            dst=root_of(target),
+            n_parts=n_parts,
+            at_once=asked.at_once,
+            source_options=arguments,
+            name=name,
+            conversion=conversion,
+        )
+        scripts = {
+            ARRAY: exact(array_script(job, self.settings)),
+            FINALIZE: exact(finalize_script(job, self.settings)),
+        }
+        where = Path(asked.directory or default_directory(target)).absolute()
+        check_directory(where, target)
+        if self.dry_run:
+            echo(f"# in {where}, with a directory logs:")
+            show_chain("sbatch --parsable array.sbatch", n_rounds)
+            for leaf, text in scripts.items():
+                emit(f"\n# {leaf}\n{text}", nl=False)
+            return
+        refuse_second(target)  # before anything is changed
+        begin()
+        submit_scripts(target, runs(), where, n_parts, self.as_json, scripts)
+
+
+def show_chain(first: str, n_rounds: int) -> None:
+    """Print the commands that submit a job array for each round, and the job after them."""
+    echo(first)
+    for script in (*[ARRAY] * (n_rounds - 1), FINALIZE):
+        echo(f"sbatch --parsable --dependency=afterany:<id of the array> {script}")
+
+
+def submit_scripts(
+    target: Target,
+    runs: Mapping[Target, Stretch | None],
+    where: Path,
+    n_parts: int,
+    as_json: bool,
+    scripts: Mapping[str, str],
+    tasks: str = "",
+) -> None:
+    """Submit a job array and the job after it, note both beside the runs, and print their ids.
+
+    If the target has a spool, the array is submitted twice: to spool, and to gather.
+    """
+    with submitting(target):
+        write_scripts(where, target, scripts)
+        arrays, last = submit_chain(where / ARRAY, where / FINALIZE, tasks, n_rounds_of(target))
+        for run, among in runs.items():
+            for number in arrays:
+                record_jobs(run, number, last, n_parts, among)
+    if as_json:
+        ids = dict(zip(("array", "gather"), arrays, strict=False))
+        facts = {**ids, "finalize": last, "parts": n_parts, "directory": str(where)}
+        echo(json.dumps(facts, indent=2))
+    else:
+        which = f"tasks {tasks} of {n_parts}" if tasks else f"{n_parts} tasks"
+        then = "".join(f", then array {number} to gather shards" for number in arrays[1:])
+        told = f"job array {arrays[0]} of {which}{then}, then job {last}"
+        echo(f"{told}; scripts and logs in {where}")
+
+
+def n_rounds_of(target: Target) -> int:
+    """How often a job array is submitted: twice if its first tasks only spool chunks."""
+    return 1 if spool_at(target) is None else 2
+
+
+# ---- Workers
+
+
+def _tell(text: str) -> None:
+    echo(f"shardwrite: {text}", err=True)
+
+
+def write_with_jobs(
+    x: Any, dst: str, given: dict[str, Any], identity: str, progress: bool, **options: Any
+) -> WriteResult:
+    """Begin a run in this process, and write it with workers that are SLURM jobs.
+
+    The run begins first, so that what cannot be planned is refused before any job waits in the
+    queue. No job is submitted if the array is written already.
+    """
+    workers = workers_of(ClusterArguments(**given))
+    options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
+    of_plan = of_group(PlanArguments, options)
+    how = {key: options[key] for key in ("name", "durability", "format")}
+    target = resolve_new(dst, options["name"], layout=options["format"])
+    target = target_via(target, options["via"])
+    refuse_second(target)  # before anything is changed
+    with engine(workers.settings.cores, None, None):
+        plan = shardwrite.plan(x, source_id=identity, store=dst, **of_plan)
+        mode, restart = "w" if options["overwrite"] else "w-", options.pop("restart")
+        shardwrite.prepare(x, dst, plan, mode=mode, restart=restart, **how)
+    if find_run(target) is None:  # it was written before
+        with dask.config.set(scheduler="threads"):
+            return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]
+                x, dst, source_id=identity, **options
+            )
+    with opened(workers, target, _tell):
+        return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]
+            x, dst, source_id=identity, progress=progress, **options
+        )
+
+
+def convert_with_jobs(
+    src: str, dst: str | None, given: dict[str, Any], progress: bool, **options: Any
+) -> Conversion:
+    """Convert as :func:`shardwrite.reshard` does, with workers that are SLURM jobs.
+
+    A conversion into another place begins in this process, so that what cannot be planned is
+    refused before any job waits in the queue. One in its place is planned first. No job is
+    submitted if there is nothing left to do.
+    """
+    workers = workers_of(ClusterArguments(**given))
+    options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
+    target = resolve_target(src if dst is None else dst, None)
+    refuse_second(target)  # before anything is changed
+    with engine(workers.settings.cores, None, None):
+        if dst is not None:
+            begin = of_group(PrepareConversionArguments, options)
+            shardwrite.prepare_conversion(src, dst, **begin)
+            is_done, options["restart"] = not runs_at(target), False
+        else:
+            made = shardwrite.plan_reshard(src, **of_group(PlanReshardArguments, options))
+            is_done = all(array.how == "skipped" for array in made.arrays)
+            if not options["drop_hdf5"]:
+                preview_loss(src, made, "fixed-order", is_consumed=False)
+        if is_done:
+            return shardwrite.reshard(src, dst, **options)
+    with opened(workers, target, _tell):
+        return shardwrite.reshard(src, dst, progress=progress, **options)
