@@ -25,6 +25,7 @@ for _kind, _name, _place in (
     ("document", "v2", "legacy.v2:translated"),
     ("format", "transformer-2022", "legacy.transformer:FORMAT_OF_2022"),
     ("hierarchy", "transformer-2022", "legacy.place:place_in"),
+    ("source in hierarchy", "transformer-2022", "legacy.source:open_in_hierarchy"),
     ("deep check", "hdf5", "hdf5.shards:why_unreadable"),
     ("file as a store", "hdf5", "hdf5.reading:Hdf5Store"),
     ("framing", "hdf5", "hdf5.shards:Hdf5Framing"),

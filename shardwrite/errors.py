@@ -8,7 +8,8 @@ processes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
@@ -219,6 +220,15 @@ class CorruptShardError(ShardwriteError, ValueError):
             Fields and their values, for instance ``key``.
         """
         return CorruptShardError(self.message, **{**self.fields, **fields})
+
+
+@contextmanager
+def damage_in(**fields: Any) -> Iterator[None]:
+    """Have errors of the block about damage say where that is; see `CorruptShardError.located`."""
+    try:
+        yield
+    except CorruptShardError as error:
+        raise error.located(**fields) from error
 
 
 class StoreError(ShardwriteError, OSError):

@@ -584,7 +584,7 @@ FREE_ELSEWHERE = {
     # fields of errors, and fields from a file of JSON that are checked as they are taken
     "errors.py": {"fields", "self.fields"},
     "hdf5/adopt.py": {"fields"},
-    "show/report_facts.py": {"_checked", "own"},
+    "show/report.py": {"_checked", "own"},
 }
 """None of these describes a plan, options of a call, or facts of a run."""
 OF_CLICK = {"options", "given", "known", "taken", "jobs_of", "of_group"}

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NoReturn
 
 import numpy as np
 
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.arrays import Progress
+from shardwrite.convert.plan import ConvertedLayout, converted
 from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, printable
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT, changed_meaning
 from shardwrite.format.strategies import as_strategy
-from shardwrite.grid import Shape, ceil_div
+from shardwrite.grid import Shape, ceil_div, ravel, unravel
 from shardwrite.hdf5.format import describe
-from shardwrite.hdf5.joined import Joined, JoinedStore, join
-from shardwrite.hdf5.reading import DECODE, GIVE_FILES, NO_FILE, as_array, refusing
+from shardwrite.hdf5.reading import DECODE, Hdf5Store, as_array, refusing
 from shardwrite.hdf5.strategy import Hdf5
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_target
@@ -32,7 +37,9 @@ from shardwrite.read.stored_array import stored_at
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import as_store_error, is_there, local_path
+from shardwrite.stores.whole import SnapshotReader
 
 # ---- The result
 
@@ -88,11 +95,12 @@ class Adopted(Result):
         }
         return cls(**fields)
 
-    @property
-    def _title(self) -> str:
-        return "to adopt" if self.is_plan else "adopted before" if self.is_skipped else "adopted"
+    def __repr__(self) -> str:
+        return f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}>"
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        title = "to adopt" if self.is_plan else "adopted before" if self.is_skipped else "adopted"
         counts = tuple(ceil_div(n, s) for n, s in zip(self.shape, self.shards, strict=True))
         is_grid = sum(count > 1 for count in counts) > 1
         where = f", in a grid of {' x '.join(map(str, counts))}" if is_grid else ""
@@ -104,15 +112,329 @@ class Adopted(Result):
         ]
         if self.left_out:
             rows.append(("left out", f"{', '.join(self.left_out)}: not the same in all files"))
-        return rows
+        headline = [(f"{self.n_shards:,}", "files"), (human(self.nbytes), "in all")]
+        return Facts(title=title, subject=self.path, headline=headline, rows=rows)
+
+
+# ---- Arrays that lie side by side, as one
+
+
+_SAME = {
+    "data_type": "another data type",
+    "fill_value": "another fill value",
+    "codecs": "other filters",
+    "chunk_grid": "other chunks",
+    "dimension_names": "other names of dimensions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Arrays that lie side by side in a grid, as one array."""
+
+    whole: ArrayMetadata  # metadata of the array without shards that has the chunks of all of them
+    shards: Shape  # shape of a shard in elements, of which each array fills one
+    # Names of attributes that are left out, because the arrays have different values of them
+    left_out: tuple[str, ...]
+
+    @property
+    def counts(self) -> Shape:
+        """Number of arrays along each axis."""
+        return tuple(
+            ceil_div(n, s) for n, s in zip(self.whole.grid.shape, self.shards, strict=True)
+        )
+
+    @property
+    def chunks_per_part(self) -> Shape:
+        """Number of chunks along each axis in all arrays but the last."""
+        return tuple(s // c for s, c in zip(self.shards, self.whole.grid.chunks, strict=True))
+
+    def sharded(self, index_location: str) -> ArrayMetadata:
+        """Metadata of the array with shards, whose indexes lie at a place."""
+        grid = self.whole.grid
+        layout = ConvertedLayout(
+            shards=self.shards, chunks=grid.chunks, index_location=index_location
+        )
+        return converted(self.whole, layout)
+
+
+def join(
+    parts: Iterable[tuple[str, ArrayMetadata]], n_parts: int, arrangement: int | Shape
+) -> Joined:
+    """Join arrays without shards that lie side by side.
+
+    - `parts`: name and metadata of each array, in row-major order of the grid that they form. The
+      arrays are looked at one by one.
+    - `arrangement`: the axis along which the arrays follow one another, counted from the end if it
+      is negative. Or the number of arrays along each axis. Along an axis with several arrays, all
+      but the last have the same length, a multiple of the length of a chunk, and the last is not
+      longer.
+    """
+    first: ArrayMetadata | None = None
+    attributes: Document = {}
+    differing: set[str] = set()
+    fit: _Fit | None = None
+    for number, (name, part) in enumerate(parts):
+        own = attributes_of(part.document)
+        if first is None or fit is None:
+            first, attributes = part, own
+            fit = _Fit(name, first, _counts_of(arrangement, n_parts, len(first.grid.shape)))
+        _check_same(name, first, part)
+        fit.check(name, part.grid.shape, number)
+        differing |= _differing(name, attributes, own)
+    if first is None or fit is None:
+        raise SpecError(
+            "no file is given", field="files", value=[], remedy="give the files in their order"
+        )
+    document = {
+        **first.document,
+        "shape": list(fit.shape),
+        "attributes": {name: attributes[name] for name in attributes if name not in differing},
+    }
+    shards = tuple(
+        ceil_div(n, c) * c for n, c in zip(first.grid.shape, first.grid.chunks, strict=True)
+    )
+    whole = parse_metadata(json.dumps(document, indent=2), writing=True)
+    return Joined(whole, shards, tuple(sorted(differing)))
+
+
+def _counts_of(arrangement: int | Shape, n_parts: int, ndim: int) -> Shape:
+    """Number of arrays along each axis."""
+    if isinstance(arrangement, tuple):
+        if len(arrangement) != ndim:
+            raise SpecError(
+                f"the dataset has {ndim} axes, and this is a grid of {len(arrangement)}",
+                field="grid",
+                value=arrangement,
+                remedy=f"give {ndim} numbers: how many files lie along each axis",
+            )
+        return arrangement
+    if isinstance(arrangement, bool) or not -ndim <= arrangement < ndim:
+        raise SpecError(
+            "no axis of the dataset",
+            field="axis",
+            value=arrangement,
+            remedy=f"give a number from {-ndim} to {ndim - 1}",
+        )
+    return tuple(n_parts if axis == arrangement % ndim else 1 for axis in range(ndim))
+
+
+class _Fit:
+    """Shapes of arrays that lie side by side, looked at one by one."""
+
+    def __init__(self, name: str, first: ArrayMetadata, counts: Shape) -> None:
+        self._counts, self._first = counts, first.grid.shape
+        # For each axis, the last array along it that was seen first, and its length.
+        self._last: list[tuple[str, int] | None] = [None] * len(counts)
+        several = zip(self._first, first.grid.chunks, counts, strict=True)
+        for axis, (n, chunk, count) in enumerate(several):
+            if count > 1 and n % chunk:
+                raise _misfit(
+                    name,
+                    f"it is {n:,} long along axis {axis}, which is no multiple of the length of a "
+                    f"chunk, {chunk}, and other files follow it",
+                )
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of all arrays together."""
+        return tuple(
+            (count - 1) * n + (n if last is None else last[1])
+            for n, count, last in zip(self._first, self._counts, self._last, strict=True)
+        )
+
+    def check(self, name: str, shape: Shape, number: int) -> None:
+        """Refuse an array whose shape does not fit its place."""
+        if not all(shape):
+            raise _misfit(name, "it has no elements")
+        place = unravel(number, self._counts)
+        for axis, (n, first, count) in enumerate(
+            zip(shape, self._first, self._counts, strict=True)
+        ):
+            why, last = "", self._last[axis]
+            long = f"it is {n:,} long along axis {axis}"
+            if count == 1:
+                if n != first:
+                    why = f"its shape is {shape}, and that of the first file {self._first}"
+            elif place[axis] + 1 < count:
+                if n != first:
+                    why = (
+                        f"{long}, and the first file is {first:,} long; only the last file along "
+                        "an axis may be shorter"
+                    )
+            elif n > first:
+                why = f"{long}, longer than the others, which are {first:,} long"
+            elif last is None:
+                self._last[axis] = name, n
+            elif n != last[1]:
+                why = f"{long}, and {last[0]} is {last[1]:,} long; both lie at the end of this axis"
+            if why:
+                raise _misfit(name, why)
+
+
+def _check_same(name: str, first: ArrayMetadata, part: ArrayMetadata) -> None:
+    """Refuse a file whose dataset is of another kind than that of the first."""
+    n_axes = [len(one.grid.shape) for one in (first, part)]
+    if n_axes[0] != n_axes[1]:
+        raise _misfit(name, f"it has {n_axes[1]} axes, and the first file has {n_axes[0]}")
+    for field, why in _SAME.items():
+        if _text(first.document.get(field)) == _text(part.document.get(field)):
+            continue
+        if field == "codecs" and first.document[field][0] != part.document[field][0]:
+            why = "another order of bytes"
+        raise _misfit(name, f"it has {why} than the first file")
+
+
+def _differing(name: str, first: Document, own: Document) -> set[str]:
+    """Attributes that differ from those of the first file, if they tell nothing of the values."""
+    names = {*first, *own}
+    differing = {n for n in names if _text(first.get(n, ...)) != _text(own.get(n, ...))}
+    key = changed_meaning(first, own)
+    if key is not None:
+        raise _misfit(
+            name,
+            f"its attribute {key!r} is another than that of the first file, so equal values "
+            "mean different things",
+        )
+    return differing
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _misfit(name: str, why: str) -> SpecError:
+    return SpecError(
+        f"does not fit the others: {why}",
+        field="files",
+        value=name,
+        remedy="give files that have the same kind of dataset, in their order, or write their "
+        "values with shardwrite write",
+    )
+
+
+# ---- Their chunks, as a store
+
+
+_MAX_OPEN = 64
+
+Version = tuple[int, int, int]
+
+
+class JoinedStore(Store):
+    """The chunks of datasets that lie side by side.
+
+    - `files`: the files in row-major order of their grid, each with its version; see `file_of`.
+    """
+
+    capabilities = frozenset({Capability.SHARED})
+
+    def __init__(
+        self,
+        files: Sequence[tuple[str, Version]],
+        dataset: str,
+        counts: Shape,
+        n_chunks: Shape,
+        document: str,
+    ) -> None:
+        self._files = tuple(files)
+        self._dataset, self._counts, self._n_chunks = dataset, counts, n_chunks
+        self._document = document
+
+    @staticmethod
+    def file_of(path: str) -> tuple[str, Version]:
+        """A file, and the version that it has now."""
+        store = Hdf5Store(path)
+        return str(store.local_path), store.file_version
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = self._files, self._dataset, self._counts, self._n_chunks, self._document
+        return type(self), fields
 
     def __repr__(self) -> str:
-        return f"<Adopted {printable(self.path)}, {counted(self.n_shards, 'file')}>"
+        return f"{len(self._files):,} files from {self._files[0][0]} on"
 
-    def facts(self) -> Facts:
-        """Return what is shown of the result, as text and in notebooks."""
-        headline = [(f"{self.n_shards:,}", "files"), (human(self.nbytes), "in all")]
-        return Facts(title=self._title, subject=self.path, headline=headline, rows=self._rows())
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        names = [path for path, _ in self._files]
+        axes = [axis for axis, count in enumerate(self._counts) if count > 1]
+        where = self._counts if len(axes) > 1 else sum(axes)
+        return f"{names[0]}:{_digest(names, self._dataset, where)}"
+
+    @cached_property
+    def _metadata(self) -> ArrayMetadata:
+        return parse_metadata(self._document)
+
+    def _find(self, key: str) -> tuple[Store, str] | None:
+        """Store of a file, and the key of a chunk in it."""
+        index = self._metadata.shard_index(key)
+        if index is None:
+            return None
+        pairs = list(map(divmod, index, self._n_chunks))
+        path, version = self._files[ravel([file for file, _ in pairs], self._counts)]
+        inside = tuple(place for _, place in pairs)
+        return _opened(path, version, self._dataset), self._metadata.shard_key(inside)
+
+    def open(self, key: str) -> ObjectReader | None:
+        """See :meth:`Store.open`."""
+        if key == DOCUMENT:
+            return SnapshotReader(key, self._document.encode(), self.version(key))
+        chunk = self._find(key)
+        return None if chunk is None else chunk[0].open(chunk[1])
+
+    def open_again(self, key: str) -> ObjectReader | None:
+        """See :meth:`Store.open_again`."""
+        chunk = self._find(key)
+        return self.open(key) if chunk is None else chunk[0].open_again(chunk[1])
+
+    def version(self, key: str) -> Any:
+        """See :meth:`Store.version`; that of the document is one of all files."""
+        if key == DOCUMENT:
+            return _digest([version for _, version in self._files])
+        chunk = self._find(key)
+        return None if chunk is None else chunk[0].version(chunk[1])
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """See :meth:`Store.list_keys`."""
+        if DOCUMENT.startswith(prefix):
+            yield DOCUMENT
+        for number, (path, version) in enumerate(self._files):
+            file = unravel(number, self._counts)
+            for key in _opened(path, version, self._dataset).list_keys():
+                index = self._metadata.shard_index(key)
+                if index is None:
+                    continue
+                places = zip(file, self._n_chunks, index, strict=True)
+                name = self._metadata.shard_key(tuple(f * n + i for f, n, i in places))
+                if name.startswith(prefix):
+                    yield name
+
+    def at(self, path: str) -> NoReturn:
+        """Raise SpecError, because there is nothing below the array."""
+        raise _read_only(path)
+
+    def transaction(self, *arguments: Any, **keywords: Any) -> NoReturn:  # noqa: ARG002 (refused)
+        """Raise SpecError, because nothing is written into the files."""
+        raise _read_only(repr(self))
+
+
+@lru_cache(maxsize=_MAX_OPEN)
+def _opened(path: str, version: Version, dataset: str) -> Store:
+    return Hdf5Store(path, version, part=dataset)
+
+
+def _digest(*facts: Any) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _read_only(value: str) -> SpecError:
+    return SpecError(
+        "files that are only read, as one array",
+        field="store",
+        value=value,
+        remedy="write to a directory, or to a store of zarr-python",
+    )
 
 
 # ---- The adoption
@@ -205,17 +527,18 @@ def adopt(
     >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
     [0, 0, 1, 1, 2, 2]
     """
-    found = _look(_call_of(files, dataset, _arrangement(axis, grid)))
+    sources = _look(files, dataset, _arrangement(axis, grid))
     target, engine = resolve_target(array, None), active_engine()
-    made = found.converting(strategy, memory_limit, target, engine)
+    conversion = sources.converting(strategy, memory_limit, target, engine)
     run = for_new_array(
         RunOptions(durability=durability, restart=restart, remedy_if_there=_ELSEWHERE)
     )
-    with reporting(progress, made.plan.raw_nbytes) as on_report:
-        (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
-    is_skipped = not result.seconds  # the run had ended before
-    planned = found.planned(target.label, made.metadata.index_codec.location)
-    return replace(planned, is_plan=False, is_skipped=is_skipped)
+    with reporting(progress, conversion.plan.raw_nbytes) as on_report:
+        (result,) = execute(
+            [Job(conversion.chunks, conversion.plan, target, run)], engine, on_report
+        )
+    planned = sources.planned(target.label, conversion.metadata.index_codec.location)
+    return replace(planned, is_plan=False, is_skipped=not result.seconds)  # the run had ended
 
 
 def preview_adopt(
@@ -228,18 +551,10 @@ def preview_adopt(
     strategy: Any = None,
 ) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
-    found = _look(_call_of(files, dataset, _arrangement(axis, grid)))
+    sources = _look(files, dataset, _arrangement(axis, grid))
     target = resolve_target(array, None)
-    made = found.converting(strategy, None, target, active_engine())
-    return found.planned(target.label, made.metadata.index_codec.location)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    files: tuple[str, ...]  # absolute paths of the files, in their order
-    dataset: str | None  # name of the dataset in each file
-    # The axis along which the files follow one another, or the number of files along each axis
-    arrangement: int | Shape
+    conversion = sources.converting(strategy, None, target, active_engine())
+    return sources.planned(target.label, conversion.metadata.index_codec.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,23 +598,28 @@ class _Files:
         return convert_array(source, engine, layout, options, target.store)
 
 
-def _look(call: _Call) -> _Files:
-    """Look at all files, before anything is written."""
-    _refuse_patterns(call)
+def _look(given: Any, dataset: Any, arrangement: int | Shape) -> _Files:
+    """Look at all files, before anything is written.
+
+    - `arrangement`: the axis along which the files follow one another, or the number of files
+      along each axis.
+    """
+    paths = _paths_of(given, dataset, arrangement)
     files, names, sizes = [], [], []
 
     def each() -> Iterator[tuple[str, ArrayMetadata]]:
-        for path in call.files:
+        for path in paths:
             with as_store_error(path, "cannot look at"):
                 is_file = stat.S_ISREG(os.stat(path).st_mode)
             if not is_file:
-                raise _refused(path, NO_FILE, GIVE_FILES)
+                remedy = "give files by their names, also those of a directory"
+                raise _refused(path, "it is no regular file", remedy)
             files.append(JoinedStore.file_of(path))
             with refusing(path, _refused):
-                found = as_array(path, call.dataset or "")
-            if found.codecs.why_not:
-                raise _refused(path, f"it has {found.codecs.why_not}")
-            names.append(found.source.dataset)
+                array = as_array(path, dataset or "")
+            if array.codecs.why_not:
+                raise _refused(path, f"it has {array.codecs.why_not}")
+            names.append(array.source.dataset)
             if names[-1] != names[0]:
                 raise _refused(
                     path,
@@ -307,24 +627,12 @@ def _look(call: _Call) -> _Files:
                     "give the name of the dataset that all files have (--dataset)",
                 )
             sizes.append(files[-1][1][1])
-            yield path, found.metadata
+            yield path, array.metadata
 
-    joined = join(each(), len(call.files), call.arrangement)
-    check_indexes(joined.sharded("end").grid, call.files, sum(sizes))
+    joined = join(each(), len(paths), arrangement)
+    check_indexes(joined.sharded("end").grid, paths, sum(sizes))
     store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
     return _Files(joined, store, names[0], len(files), sum(sizes))
-
-
-def _refuse_patterns(call: _Call) -> None:
-    """Refuse names with which a shell would find files, if there is no file of that name."""
-    pattern = next((name for name in call.files if "*" in name and not is_there(name)), None)
-    if pattern is not None:
-        raise SpecError(
-            "no such file, and a pattern is not expanded here",
-            field="files",
-            value=pattern,
-            remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
-        )
 
 
 def _check_fits(metadata: ArrayMetadata, dataset: str) -> None:
@@ -364,8 +672,8 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
             value=axis,
             remedy="leave one of the two out",
         )
-    given = grid.tolist() if isinstance(grid, np.ndarray) else grid
-    counts = tuple(given) if isinstance(given, Sequence) else (given,)
+    listed = grid.tolist() if isinstance(grid, np.ndarray) else grid
+    counts = tuple(listed) if isinstance(listed, Sequence) else (listed,)
     if not counts or not all(_is_integer(count) and count > 0 for count in counts):
         raise SpecError(
             "no grid of files",
@@ -380,29 +688,20 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _call_of(files: Any, dataset: Any, arrangement: int | Shape) -> _Call:
-    if dataset is not None and not _is_name(dataset):
+def _paths_of(files: Any, dataset: Any, arrangement: int | Shape) -> tuple[str, ...]:
+    """Absolute paths of the files that a user gives, after a check of what goes with them."""
+    # The library of HDF5 reads a name up to a zero.
+    is_name = isinstance(dataset, str) and "\0" not in dataset and _is_unicode(dataset)
+    if dataset is not None and not is_name:
         remedy = 'give a name such as "data" or "raw/data"'
         raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
-    paths = _paths_of(files)
-    if isinstance(arrangement, tuple) and math.prod(arrangement) != len(paths):
-        raise SpecError(
-            f"a grid of {math.prod(arrangement):,} files, and {len(paths):,} are given",
-            field="grid",
-            value=arrangement,
-            remedy="give as many files as the grid has places, or another grid",
-        )
-    return _Call(paths, dataset, arrangement)
-
-
-def _paths_of(files: Any) -> tuple[str, ...]:
-    """Absolute paths of the files that a user gives."""
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
-        names = [""] if isinstance(given, Set) else [os.fsdecode(path) for path in given]
-    except TypeError:
+        is_set = isinstance(given, Set)
+        names = [""] if is_set else [os.fsdecode(os.fsencode(path)) for path in given]
+    except (TypeError, UnicodeEncodeError):
         names = [""]
-    if not all(name and "\0" not in name and _is_encodable(name) for name in names):
+    if not all(name and "\0" not in name for name in names):
         raise SpecError(
             "no paths of files",
             field="files",
@@ -410,32 +709,32 @@ def _paths_of(files: Any) -> tuple[str, ...]:
             remedy="give a list of paths, in their order",
         )
     names = [local_path(name, "files") for name in names]
-    url = next((name for name in names if "://" in name and not is_there(name)), None)
-    if url is not None:
+    for name in names:
+        if "://" in name and not is_there(name):
+            raise SpecError(
+                "this is a URL, and only files of this machine can be given",
+                field="files",
+                value=name,
+                remedy="give the path of a file, and copy files in buckets to this machine first",
+            )
+    if isinstance(arrangement, tuple) and math.prod(arrangement) != len(names):
         raise SpecError(
-            "this is a URL, and only files of this machine can be given",
-            field="files",
-            value=url,
-            remedy="give the path of a file, and copy files in buckets to this machine first",
+            f"a grid of {math.prod(arrangement):,} files, and {len(names):,} are given",
+            field="grid",
+            value=arrangement,
+            remedy="give as many files as the grid has places, or another grid",
         )
-    return tuple(map(os.path.abspath, names))
+    paths = tuple(map(os.path.abspath, names))
+    for path in paths:
+        if "*" in path and not is_there(path):
+            raise SpecError(
+                "no such file, and a pattern is not expanded here",
+                field="files",
+                value=path,
+                remedy="give a list of paths in their order, such as sorted(glob.glob(...))",
+            )
+    return paths
 
 
-def _is_name(dataset: Any) -> bool:
-    """Whether HDF5 could have a dataset of this name; its library reads a name up to a zero."""
-    if not isinstance(dataset, str) or "\0" in dataset:
-        return False
-    try:
-        dataset.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_encodable(name: str) -> bool:
-    """Whether a name can be that of a file on this system."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_unicode(text: str) -> bool:
+    return text.encode(errors="ignore").decode() == text

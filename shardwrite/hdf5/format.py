@@ -103,7 +103,7 @@ class Mapped:
         """The same with a codec for the checksum that follows the encoded bytes."""
         if not self.is_checked:
             return self
-        return Mapped((*self.codecs, _made("numcodecs.fletcher32")), why_not=self.why_not)
+        return Mapped((*self.codecs, _codec_of("numcodecs.fletcher32")), why_not=self.why_not)
 
     @property
     def foreign(self) -> list[str]:
@@ -122,36 +122,35 @@ def mapped(filters: Sequence[Filter], itemsize: int) -> Mapped:
     if is_checked:
         rest.pop()
     codecs: list[Codec] = []
-    for number, one in enumerate(rest):
-        found = _codec(one, itemsize)
-        # numcodecs shuffles whole elements only, and a checksum before it adds four bytes.
+    for number, filter_ in enumerate(rest):
         is_after_checksum = any(before.number == _FLETCHER32 for before in rest[:number])
-        is_ragged = is_after_checksum and one.number == _SHUFFLE and _CHECKSUM_NBYTES % itemsize
-        if isinstance(found, str) or is_ragged:
-            return Mapped(
-                why_not=found if isinstance(found, str) else "the filter shuffle after fletcher32"
-            )
-        codecs += found
+        equal = _codec(filter_, itemsize, is_after_checksum=is_after_checksum)
+        if isinstance(equal, str):
+            return Mapped(why_not=equal)
+        codecs += equal
     return Mapped(tuple(codecs), is_checked)
 
 
-def _codec(one: Filter, itemsize: int) -> list[Codec] | str:
+def _codec(filter_: Filter, itemsize: int, *, is_after_checksum: bool) -> list[Codec] | str:
     """Codecs for one filter, or why there are none."""
-    values = one.values
-    if one.number == _DEFLATE:
-        return [_made("numcodecs.zlib", level=min(_at(values, 0, 6), 9))]
-    if one.number == _SHUFFLE:
+    values, number = filter_.values, filter_.number
+    if number == _DEFLATE:
+        return [_codec_of("numcodecs.zlib", level=min(_at(values, 0, 6), 9))]
+    if number == _SHUFFLE:
+        # numcodecs shuffles whole elements only, and a checksum before it adds four bytes.
+        if is_after_checksum and _CHECKSUM_NBYTES % itemsize:
+            return "the filter shuffle after fletcher32"
         size = _at(values, 0, itemsize)
-        return [_made("numcodecs.shuffle", elementsize=size)] if size > 1 else []
-    if one.number == _FLETCHER32:
-        return [_made("numcodecs.fletcher32")]
-    if one.number == _BZIP2:
-        return [_made("numcodecs.bz2", level=min(max(_at(values, 0, 9), 1), 9))]
-    if one.number == _ZSTD:
-        return [_made("zstd", level=min(_at(values, 0, 3), 22), checksum=False)]
-    if one.number == _BLOSC:
+        return [_codec_of("numcodecs.shuffle", elementsize=size)] if size > 1 else []
+    if number == _FLETCHER32:
+        return [_codec_of("numcodecs.fletcher32")]
+    if number == _BZIP2:
+        return [_codec_of("numcodecs.bz2", level=min(max(_at(values, 0, 9), 1), 9))]
+    if number == _ZSTD:
+        return [_codec_of("zstd", level=min(_at(values, 0, 3), 22), checksum=False)]
+    if number == _BLOSC:
         return _blosc(values, itemsize)
-    return f"the filter {_NAMES.get(one.number, one.number)}, which no codec of Zarr v3 equals"
+    return f"the filter {_NAMES.get(number, number)}, which no codec of Zarr v3 equals"
 
 
 def _blosc(values: Sequence[int], itemsize: int) -> list[Codec] | str:
@@ -163,7 +162,7 @@ def _blosc(values: Sequence[int], itemsize: int) -> list[Codec] | str:
         return "the compressor snappy of the filter blosc, which few readers have"
     size = _at(values, 2, itemsize)
     return [
-        _made(
+        _codec_of(
             "blosc",
             typesize=size if 0 < size < 256 else 1,
             cname=_BLOSC_COMPRESSORS[compressor],
@@ -179,7 +178,7 @@ def _at(values: Sequence[int], place: int, default: int) -> int:
     return int(values[place]) if place < len(values) else default
 
 
-def _made(name: str, **configuration: int | str | bool) -> Codec:
+def _codec_of(name: str, **configuration: int | str | bool) -> Codec:
     return {"name": name, "configuration": configuration}
 
 
@@ -197,13 +196,13 @@ def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tup
     if names[:1] != ["bytes"]:
         first = names[0] if names else "none"
         raise _unknown(first, remedy=_NO_FILTERS if "bytes" in names else "")
-    found: list[Filter] = []
+    filters: list[Filter] = []
     for place, codec in enumerate(codecs[1:]):
         # A checksum before it adds four bytes, and numcodecs shuffles whole elements only.
         is_whole = place == 0 or not _CHECKSUM_NBYTES % itemsize
         may_shuffle = is_whole and set(names[1 : place + 1]) <= {"numcodecs.fletcher32"}
-        found.append(_filter(codec, itemsize, chunk_nbytes, may_shuffle=may_shuffle))
-    return tuple(found)
+        filters.append(_filter(codec, itemsize, chunk_nbytes, may_shuffle=may_shuffle))
+    return tuple(filters)
 
 
 def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, may_shuffle: bool) -> Filter:
@@ -314,11 +313,11 @@ class Hdf5File:
 @lru_cache(maxsize=16)
 def _is_inside(counts: Shape, chunks: Shape, extent: Shape) -> npt.NDArray[np.bool_]:
     """See :meth:`Hdf5File.is_inside`; most shards of an array have the same extent."""
-    found = np.ones(counts, dtype=bool)
+    inside = np.ones(counts, dtype=bool)
     for axis, (count, n, c) in enumerate(zip(counts, extent, chunks, strict=True)):
         here = np.arange(count) * c < n
-        found &= here.reshape([-1 if i == axis else 1 for i in range(len(extent))])
-    flat = found.ravel()
+        inside &= here.reshape([-1 if i == axis else 1 for i in range(len(extent))])
+    flat = inside.ravel()
     flat.flags.writeable = False
     return flat
 

@@ -100,19 +100,19 @@ class _Recorder:
         return nbytes
 
     def readinto(self, buffer: Any) -> int:
-        found = bytearray(len(buffer))
+        read = bytearray(len(buffer))
         for at, data in self.pieces:
-            start, stop = max(at, self._at), min(at + len(data), self._at + len(found))
+            start, stop = max(at, self._at), min(at + len(data), self._at + len(read))
             if start < stop:
-                found[start - self._at : stop - self._at] = data[start - at : stop - at]
-        buffer[:] = found
-        self._at += len(found)
-        return len(found)
+                read[start - self._at : stop - self._at] = data[start - at : stop - at]
+        buffer[:] = read
+        self._at += len(read)
+        return len(read)
 
     def read(self, nbytes: int = -1) -> bytes:
-        found = bytearray(self.nbytes - self._at if nbytes < 0 else nbytes)
-        self.readinto(found)
-        return bytes(found)
+        buffer = bytearray(self.nbytes - self._at if nbytes < 0 else nbytes)
+        self.readinto(buffer)
+        return bytes(buffer)
 
     def truncate(self, nbytes: int | None = None) -> int:
         self.nbytes = self._at if nbytes is None else nbytes
@@ -217,14 +217,14 @@ def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> list[Piece]:
     stops = [*begins.tolist(), recorder.nbytes]
     if any(start > stop for start, stop in zip(starts, stops, strict=True)):
         raise _surprise("writes chunks over each other")
-    found = [bytearray(stop - start) for start, stop in zip(starts, stops, strict=True)]
+    gaps = [bytearray(stop - start) for start, stop in zip(starts, stops, strict=True)]
     for at, data in recorder.pieces:
         gap = bisect.bisect_right(starts, at) - 1
         # A chunk of no bytes makes an empty gap, which has nothing to hold.
         if at + len(data) > stops[gap]:
             raise _surprise("writes over a chunk")
-        found[gap][at - starts[gap] : at - starts[gap] + len(data)] = data
-    return [Piece(n, starts[n], data) for n, data in enumerate(found) if data]
+        gaps[gap][at - starts[gap] : at - starts[gap] + len(data)] = data
+    return [Piece(n, starts[n], data) for n, data in enumerate(gaps) if data]
 
 
 def _raise_end(head: Any, nbytes: int, index_nbytes: int) -> None:

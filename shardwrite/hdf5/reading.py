@@ -12,26 +12,23 @@ import itertools
 import json
 import math
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numcodecs
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import Codec, Document
-from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document
-from shardwrite.grid import Shape, ceil_div, ravel, unravel
+from shardwrite.grid import ceil_div, ravel, unravel
 from shardwrite.hdf5.format import Filter, Mapped, mapped
 from shardwrite.hdf5.shards import stored_chunks
 from shardwrite.plan.options import resolve_shapes
@@ -87,16 +84,11 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
         return None
     is_odd: npt.NDArray[np.bool_] = np.not_equal(places[:, 2], 0)
     if dataset.id.get_create_plist().get_nfilters():
-        at_edge = ~is_odd & _is_partial(index, shape, chunks)
+        ends = (index + 1) * np.array(chunks, np.int64)
+        at_edge = ~is_odd & (ends > np.array(shape, np.int64)).any(axis=1)
         if _is_edge_raw(dataset, index[at_edge], places[at_edge, 1]):
             is_odd |= at_edge
     return ChunkTable(ranks, places[:, 0] + offset, places[:, 1].copy(), is_odd)
-
-
-def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> npt.NDArray[np.bool_]:
-    """Whether chunks reach past the end of the dataset."""
-    ends = (index + 1) * np.array(chunks, np.int64)
-    return np.asarray(np.any(ends > np.array(shape, np.int64), axis=1), dtype=bool)
 
 
 def _is_edge_raw(dataset: Any, index: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> bool:
@@ -192,8 +184,7 @@ class Hdf5Store(InsideStore):
 
     def look_through(self) -> Contents:
         """See :meth:`InsideStore.look_through`."""
-        place = str(self.file) if isinstance(self.file, Path) else self.file
-        return _Dataset(place, self.part) if self.part else _Tree(place)
+        return _Tree(str(self.file) if isinstance(self.file, Path) else self.file, self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,24 +257,27 @@ def _without_checksum(read: Callable[[], bytes]) -> bytes:
 
 
 class _Tree(Contents):
-    """Groups and datasets of a file."""
+    """Groups and datasets of a file.
 
-    def __init__(self, place: str | FileInBucket) -> None:
-        self._place, self._path = place, place_text(place)
+    - `part`: name of the only dataset that is looked at, which is then the root; empty for all.
+    """
+
+    def __init__(self, place: str | FileInBucket, part: str) -> None:
+        self._place, self._path, self._part = place, place_text(place), part
         self._groups: dict[str, Document] = {}
         self._names: list[str] = []
         self._arrays: dict[str, DatasetArray] = {}
         self._lock = threading.RLock()
         left_out: list[tuple[str, str]] = []
-        try:
-            with hdf5.reading(place) as file:
+        if part:
+            self._names.append("")
+        else:
+            with _as_spec_error(self._path), hdf5.reading(place) as file:
                 self._walk(file, "", left_out, {})
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise _unreadable(self._path, error) from error
         self._known = frozenset(self._names)
         self.left_out = tuple(left_out)
+        if part:
+            self._array("")
 
     def _walk(
         self, group: Any, name: str, left_out: list[tuple[str, str]], seen: dict[Any, str]
@@ -322,7 +316,7 @@ class _Tree(Contents):
                 return self._array(node).metadata.text.encode()
             return json.dumps(self._groups[node], indent=2).encode()
         parts = name.split("/")
-        for n in range(len(parts) - 1, 0, -1):
+        for n in range(len(parts) - 1, -1, -1):
             node = "/".join(parts[:n])
             if node in self._known:
                 return self._array(node).member("/".join(parts[n:]))
@@ -330,14 +324,13 @@ class _Tree(Contents):
 
     def names(self, prefix: str) -> Iterator[str]:
         """See :meth:`Contents.names`."""
-        for group in self._groups:
-            yield from _beginning(f"{group}/{DOCUMENT}".lstrip("/"), prefix)
+        documents = (f"{group}/{DOCUMENT}".lstrip("/") for group in self._groups)
+        yield from (name for name in documents if name.startswith(prefix))
         for node in self._names:
-            if not (f"{node}/".startswith(prefix) or prefix.startswith(f"{node}/")):
-                continue
-            yield from _beginning(f"{node}/{DOCUMENT}", prefix)
-            for key in self._array(node).keys:
-                yield from _beginning(f"{node}/{key}", prefix)
+            below = f"{node}/" if node else ""
+            if below.startswith(prefix) or prefix.startswith(below):
+                names = (below + key for key in (DOCUMENT, *self._array(node).keys))
+                yield from (name for name in names if name.startswith(prefix))
 
     def nodes(self) -> Iterator[tuple[str, str]]:
         """See :meth:`Contents.nodes`."""
@@ -350,61 +343,25 @@ class _Tree(Contents):
 
     def _array(self, name: str) -> DatasetArray:
         """A dataset as an array, which is made when it is first asked for."""
-        found = self._arrays.get(name)
-        if found is None:
-            with self._lock:
-                if name not in self._arrays:
-                    self._arrays[name] = _array_of(self._place, name)
-                found = self._arrays[name]
-        return found
+        array = self._arrays.get(name)
+        if array is None:
+            with self._lock, _as_spec_error(f"{self._path}::{name or self._part}"):
+                array = self._arrays.get(name) or as_array(self._place, name or self._part)
+                self._arrays[name] = array
+        return array
 
 
-class _Dataset(Contents):
-    """One dataset of a file, as an array."""
-
-    left_out = ()
-
-    def __init__(self, place: str | FileInBucket, name: str) -> None:
-        self._array = _array_of(place, name)
-
-    def find(self, name: str) -> Member | bytes | None:
-        """See :meth:`Contents.find`."""
-        found = self._array
-        return found.metadata.text.encode() if name == DOCUMENT else found.member(name)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        """See :meth:`Contents.names`."""
-        for key in (DOCUMENT, *self._array.keys):
-            yield from _beginning(key, prefix)
-
-    def nodes(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Contents.nodes`."""
-        yield "", "array"
-
-    def copy_limits(self, name: str) -> CopyLimits:  # noqa: ARG002 (there is one)
-        """See :meth:`Contents.copy_limits`."""
-        return self._array.copy_limits
-
-
-def _array_of(place: str | FileInBucket, name: str) -> DatasetArray:
-    """A dataset of a file as an array."""
+@contextlib.contextmanager
+def _as_spec_error(label: str) -> Iterator[None]:
+    """Have errors about a file that is damaged, or none of HDF5, name what cannot be read."""
     try:
-        return as_array(place, name)
+        yield
     except OSError as error:
         if error.errno is not None:
             raise
-        raise _unreadable(f"{place_text(place)}::{name}", error) from error
-
-
-def _unreadable(path: str, error: OSError) -> SpecError:
-    return SpecError(
-        f"it cannot be read as hdf5: {error}", field="src", value=path, remedy="check the file"
-    )
-
-
-def _beginning(name: str, prefix: str) -> Iterator[str]:
-    if name.startswith(prefix):
-        yield name
+        raise SpecError(
+            f"it cannot be read as hdf5: {error}", field="src", value=label, remedy="check the file"
+        ) from error
 
 
 def _address(h5py: Any, node: Any) -> Any:
@@ -420,13 +377,10 @@ def _why_left_out(node: Any) -> str:
     if node.shape is None:
         return "a dataset without a shape"
     name = node.attrs.get("NAME", "")
-    if isinstance(name, str | bytes) and _as_bytes(name).startswith(_NO_VARIABLE):
+    name = name.encode() if isinstance(name, str) else name
+    if isinstance(name, bytes) and name.startswith(_NO_VARIABLE):
         return "a dimension without values"
     return ""
-
-
-def _as_bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
 
 
 def as_array(
@@ -481,12 +435,12 @@ def _codecs(dataset: Any, plain: np.dtype[Any]) -> Mapped:
     h5py = require("h5py", "hdf5", dataset.file.filename)
     layout = properties.get_layout()
     if layout != h5py.h5d.CHUNKED:
-        known = {
+        layouts = {
             h5py.h5d.CONTIGUOUS: "a contiguous layout",
             h5py.h5d.COMPACT: "a compact layout",
             h5py.h5d.VIRTUAL: "a virtual layout",
         }
-        return Mapped(why_not=f"{known.get(layout, 'an unknown layout')}, without chunks")
+        return Mapped(why_not=f"{layouts.get(layout, 'an unknown layout')}, without chunks")
     if plain.itemsize != dataset.dtype.itemsize:
         return Mapped(why_not="elements with gaps between their fields")
     if plain.names is not None and any(plain[field].str[0] == ">" for field in plain.names):
@@ -522,144 +476,28 @@ def _metadata(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of dtypes without a specification
-        made = make_metadata(shape, dtype, None, chunks, options)
-    document = {**made.document, "codecs": [*made.document["codecs"], *codecs]}
+        document = make_metadata(shape, dtype, None, chunks, options).document
+    document = {**document, "codecs": [*document["codecs"], *codecs]}
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
-# ---- Datasets whose files can be shards as they are
+# ---- Errors about files that are given to be shards
 
 
 DECODE = "write the values with shardwrite write, which decodes and encodes"
-
-NO_FILE = "it is no regular file"
-
-GIVE_FILES = "give files by their names, also those of a directory"
 """Remedy where the chunks of a dataset cannot be those of an array."""
 
 _OF_NETCDF3 = b"CDF"  # first bytes of a file
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFile:
-    """A file, and the dataset in it whose chunks are those of a shard."""
-
-    path: str  # the file
-    dataset: str  # name of the dataset
-    # Metadata of the array without shards that has the chunks of the dataset
-    metadata: ArrayMetadata
-    nbytes: int  # size of the file
-    block_nbytes: int  # size of its user block
-    why_not_end: str  # why nothing may follow the end of the file; empty if something may
-    table: ChunkTable  # places of the chunks
-
-    def index_of(self, array: ArrayMetadata) -> ShardIndex:
-        """Index of the shard that the file becomes.
-
-        - `array`: the array with shards. Its inner chunks are those of the dataset.
-        """
-        counts = array.grid.chunks_per_shard
-        offsets = np.zeros(array.grid.n_chunks_per_shard, np.int64)
-        nbytes = np.full(len(offsets), -1, np.int64)
-        own = self.metadata.grid.counts
-        ranks = [ravel(unravel(int(rank), own), counts) for rank in self.table.ranks]
-        offsets[ranks], nbytes[ranks] = self.table.offsets, self.table.nbytes
-        return ShardIndex.build(offsets, nbytes)
-
-
-class Ranges(Protocol):
-    """An object whose bytes can be read in ranges."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """Read exactly `nbytes` bytes from `offset`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Object(FileInBucket):
-    """An object of a store, as a file that lies somewhere else."""
-
-    source: Ranges  # the object
-    # What went wrong while it was read. The library of HDF5 tells it as damage of the file.
-    troubles: list[StoreError]
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """See :meth:`FileInBucket.read`."""
-        try:
-            return bytes(self.source.read(offset, nbytes))
-        except StoreError as error:
-            self.troubles.append(error)
-            raise
-
-
-def look_into(path: str, dataset: str | None, source: Ranges | None = None) -> DatasetFile:
-    """Look at a dataset of a file, which is to be a shard as it is.
-
-    - `dataset`: name of the dataset. It may be left out if the file has only one.
-    - `source`: the file, if it is an object of a store. Then `path` is the name by which errors
-      call it.
-    """
-    if source is None:
-        return _look_into(path, dataset)
-    place = _Object(path, "", (source.nbytes, None, None), source, [])
-    try:
-        return _look_into(place, dataset)
-    except SpecError:
-        if place.troubles:
-            raise place.troubles[0] from None
-        raise
-
-
-def _look_into(place: str | FileInBucket, dataset: str | None) -> DatasetFile:
-    """See `look_into`."""
-    path, found = place_text(place), _as_array_of(place, dataset)
-    if found.codecs.why_not or found.table is None:
-        raise _refused(path, f"it has {found.codecs.why_not}", DECODE)
-    n_odd = int(found.table.is_odd.sum())
-    if n_odd:
-        raise _refused(path, f"filters were left out for {n_odd:,} of its chunks")
-    name = found.source.dataset
-    with as_store_error(path, "cannot read"), hdf5.reading(place) as file:
-        # In an object, there is no such link: it is refused before.
-        if isinstance(place, str) and not os.path.samefile(file[name].file.filename, path):
-            raise _refused(path, f"{name!r} is a link into another file")
-        why_not_end = _why_not_end(file, path)
-        base = int(file.userblock_size)
-    with as_store_error(path, "cannot read"):
-        nbytes = place.nbytes if isinstance(place, FileInBucket) else os.stat(place).st_size
-    _check_apart(path, found.table, nbytes)
-    return DatasetFile(
-        path,
-        name,
-        found.metadata,
-        nbytes,
-        base,
-        why_not_end,
-        found.table,
-    )
-
-
-def _as_array_of(place: str | FileInBucket, dataset: str | None) -> DatasetArray:
-    """A dataset of a file as an array of Zarr, whose checksums stay."""
-    if isinstance(place, str):
-        with as_store_error(place, "cannot look at"):
-            mode, own = os.stat(place).st_mode, os.lstat(place).st_mode
-        if not stat.S_ISREG(mode):
-            raise _refused(place, NO_FILE, GIVE_FILES)
-        if stat.S_ISLNK(own):
-            raise _refused(place, "it is a symbolic link", "give the file that it leads to")
-    with refusing(place, _refused):
-        return as_array(place, dataset or "", keeps_checksums=True)
 
 
 @contextlib.contextmanager
 def refusing(
     place: str | FileInBucket, refused: Callable[[str, str, str], SpecError]
 ) -> Iterator[None]:
-    """Have errors about a file, which is looked at, be told as a refusal of that file."""
+    """Have errors about a file, which is looked at, be told as a refusal of that file.
+
+    - `refused`: makes the error of a path, a reason and a remedy.
+    """
     path = place_text(place)
     h5py = require("h5py", "hdf5", path)
     try:
@@ -686,34 +524,3 @@ def refusing(
             raise refused(path, "it is a NetCDF-3 file, which has no chunks", DECODE) from error
         why = f"it cannot be read as HDF5 ({error})"
         raise refused(path, why, "check the file") from error
-
-
-def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
-    """Refuse a file whose chunks share bytes, or lie past its end."""
-    order = np.argsort(table.offsets, kind="stable")
-    begins = table.offsets[order]
-    ends = begins + table.nbytes[order]
-    if (begins[1:] < ends[:-1]).any() or ends.max(initial=0) > nbytes:
-        raise _refused(path, "its chunks lie over each other, or past its end")
-
-
-def _why_not_end(file: Any, path: str) -> str:
-    """Why nothing may follow the end of a file.
-
-    Where HDF5 keeps a list of free space, or cuts the file into pages, it stores the end of the
-    file a second time.
-    """
-    h5py = require("h5py", "hdf5", path)
-    plan, persists, _ = file.id.get_create_plist().get_file_space_strategy()
-    if plan == h5py.h5f.FSPACE_STRATEGY_PAGE:
-        return "the file consists of pages"
-    return "the file keeps a list of its free space" if persists else ""
-
-
-def _refused(path: str, why: str, remedy: str = "") -> SpecError:
-    return SpecError(
-        f"cannot become a shard as it is: {why}",
-        field="files",
-        value=path,
-        remedy=remedy or DECODE,
-    )

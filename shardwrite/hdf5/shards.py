@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import struct
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Ranges
-from shardwrite.encode.reader import Loaded, ShardReader
+from shardwrite.encode.reader import ShardReader
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.frame import HDF5, Frame, OldShards
 from shardwrite.format.index import ShardIndex
@@ -29,11 +28,10 @@ from shardwrite.hdf5.layout import Hdf5Frame, require_h5py
 from shardwrite.hdf5.strategy import DEFAULT_DATASET, Hdf5, dataset_of
 from shardwrite.read.signatures import magic_at
 from shardwrite.read.stored_shard import ExistingShard
+from shardwrite.sources.inside import FileStream
 
 _DAMAGE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What h5py raises where a file is damaged."""
-
-_SMALL_NBYTES = 65536  # files that are read at once
 
 
 # ---- Names and chunks of datasets, as the library reads them
@@ -60,11 +58,11 @@ def dataset_names(
         return []
     import h5py  # slow
 
-    found: list[str] = []
+    names: list[str] = []
 
     def visit(name: str, node: object) -> None:
         if is_it(node):
-            found.append(name)
+            names.append(name)
 
     def is_it(node: object) -> bool:
         if not isinstance(node, h5py.Dataset) or node.chunks != grid.chunks:
@@ -72,8 +70,7 @@ def dataset_names(
         return index is None or _has_places(node, grid, index)
 
     try:
-        whole = Loaded(source) if source.nbytes <= _SMALL_NBYTES else source
-        with h5py.File(_Seekable(whole), "r") as file:
+        with h5py.File(FileStream(source), "r") as file:
             known = [name for name in among if is_it(file.get(name or "/"))]
             if not (known and is_enough):
                 file.visititems(visit)
@@ -81,7 +78,7 @@ def dataset_names(
         raise
     except _DAMAGE:
         return []  # no program reads it as such a file
-    return list(dict.fromkeys([name for name in known if name is not None] + found))
+    return list(dict.fromkeys([name for name in known if name is not None] + names))
 
 
 @cache
@@ -99,10 +96,10 @@ def _has_places(dataset: Any, grid: ShardGrid, index: ShardIndex) -> bool:
     counts = grid.chunks_per_shard
     if len(at) != index.n_present or (at >= np.array(counts, np.int64)).any():
         return False
-    found = index.table[np.ravel_multi_index(tuple(at.T), counts)].astype(np.int64)
+    indexed = index.table[np.ravel_multi_index(tuple(at.T), counts)].astype(np.int64)
     # Some versions of the library do not count the user block at the start of the file.
     bases = {0, int(dataset.file.userblock_size)}
-    return any(bool((found == places + np.array([base, 0])).all()) for base in bases)
+    return any(bool((indexed == places + np.array([base, 0])).all()) for base in bases)
 
 
 def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
@@ -196,34 +193,6 @@ def _is_read(
     except (OSError, RuntimeError):
         return False
     return True
-
-
-class _Seekable(io.RawIOBase):
-    """An object of a store as a file of Python."""
-
-    def __init__(self, source: Ranges) -> None:
-        super().__init__()
-        self._source, self._at = source, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.nbytes}[whence]
-        self._at = start + offset
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        n = max(0, min(len(buffer), self._source.nbytes - self._at))
-        buffer[:n] = bytes(self._source.read(self._at, n))
-        self._at += n
-        return n
 
 
 # ---- Framing and checks

@@ -50,16 +50,17 @@ _OWN = re.compile(
     rf"c(?:(?:/\d+)+|(?:\.\d+)+)?\Z|{re.escape(STATE_PREFIX)}|{re.escape(QUARANTINE_PREFIX)}"
 )
 """Keys of today of the objects of an array; those of an array inside it have another `c`."""
-_ENDS_OF_NODES = (".array.json", ".group.json", f".{MARK_NAME}")
-
 
 _SUFFIX = ".json"
-HIERARCHY: Document = {
-    "zarr_format": CORE,
-    "metadata_encoding": CORE,
-    "metadata_key_suffix": _SUFFIX,
-    "extensions": [],
-}
+_HIERARCHY = json.dumps(
+    {
+        "zarr_format": CORE,
+        "metadata_encoding": CORE,
+        "metadata_key_suffix": _SUFFIX,
+        "extensions": [],
+    },
+    indent=4,
+).encode()
 """Document of a hierarchy of 2022, at the key ``zarr.json`` of its store."""
 
 
@@ -98,13 +99,14 @@ class TransformerStore(Store):
     """The objects of one array of a hierarchy of 2022, under the keys of today."""
 
     def __init__(self, inner: Store, name: str) -> None:
-        self._inner, self._name = inner, name
+        self._inner = inner
+        self.name = name  # path of the array in the hierarchy; empty for its root
         self._data = f"{DATA}/{name}".rstrip("/")
         self._meta = f"{META}/{name}".rstrip("/")
         self.capabilities = inner.capabilities
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransformerStore, (self._inner, self._name)
+        return TransformerStore, (self._inner, self.name)
 
     def __repr__(self) -> str:
         root = self._inner.local_root
@@ -149,7 +151,7 @@ class TransformerStore(Store):
 
     def via(self, directory: str) -> TransformerStore:
         """See :meth:`Store.via`."""
-        return TransformerStore(self._inner.via(directory), self._name)
+        return TransformerStore(self._inner.via(directory), self.name)
 
     @property
     def loses_changes(self) -> bool:
@@ -158,7 +160,7 @@ class TransformerStore(Store):
 
     def exclusively(self) -> TransformerStore:
         """See :meth:`Store.exclusively`."""
-        return TransformerStore(self._inner.exclusively(), self._name)
+        return TransformerStore(self._inner.exclusively(), self.name)
 
     def held_nbytes(self, most_nbytes: int) -> int:
         """See :meth:`Store.held_nbytes`."""
@@ -191,13 +193,15 @@ class TransformerStore(Store):
         if key != DOCUMENT or reader is None:
             return reader
         with reader:
-            most = read_limit()
-            if reader.nbytes > most:
-                message = f"has {reader.nbytes:,} bytes, and at most {most:,} are read"
-                raise StoreError(f"{self.key_below(key)!r} {message}", key=key)
+            if reader.nbytes > read_limit():
+                raise StoreError(
+                    f"{self.key_below(key)!r} has {reader.nbytes:,} bytes, and at most "
+                    f"{read_limit():,} are read",
+                    key=key,
+                )
             data = reader.read(0, reader.nbytes)
-        found = of_today(parse_document(data, self.key_below(key)))
-        return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
+        document = of_today(parse_document(data, self.key_below(key)))
+        return SnapshotReader(key, json.dumps(document, indent=2).encode(), reader.version)
 
     def open_again(self, key: str) -> ObjectReader | None:
         """See :meth:`Store.open_again`."""
@@ -235,15 +239,10 @@ class TransformerStore(Store):
     def node_inside(self) -> str | None:
         """Name of another array, a group, or an array to be, below the name of this one."""
         for key in self._inner.list_keys(f"{self._meta}/"):
-            for end in _ENDS_OF_NODES:
+            for end in (".array.json", ".group.json", f".{MARK_NAME}"):
                 if key.endswith(end):
                     return key.removeprefix(f"{META}/").removesuffix(end)
         return None
-
-    @property
-    def name(self) -> str:
-        """Path of the array in the hierarchy; empty for its root."""
-        return self._name
 
     def node(self, name: str) -> TransformerStore:
         """The store of another node of the hierarchy."""
@@ -268,7 +267,7 @@ class TransformerStore(Store):
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`."""
         if key in (DOCUMENT, MARK_NAME) and not self.has_hierarchy():
-            self._inner.create_new(DOCUMENT, _hierarchy())
+            self._inner.create_new(DOCUMENT, _HIERARCHY)
         return self._inner.create_new(self.key_below(key), data)
 
     def edit(self, key: str) -> ObjectEditor:
@@ -277,9 +276,8 @@ class TransformerStore(Store):
 
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
         """See :meth:`Store.check_sizes`."""
-        above = f"{self._data}/"
         data = self._inner.at(self._data)
-        data.check_sizes(lambda key: most_of(self._key_above(above + key)))
+        data.check_sizes(lambda key: most_of(self._key_above(f"{self._data}/{key}")))
 
     def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
         """See :meth:`Store.check_nbytes`."""
@@ -315,10 +313,6 @@ class TransformerStore(Store):
         return False
 
 
-def _hierarchy() -> bytes:
-    return json.dumps(HIERARCHY, indent=4).encode()
-
-
 class _Transaction(Transaction):
     """A transaction of the store of the hierarchy, under the keys of today."""
 
@@ -335,12 +329,12 @@ class _Transaction(Transaction):
         """See :meth:`Transaction.create`."""
         if key in (DOCUMENT, MARK_NAME) and not self._store.has_hierarchy():
             writer = self._inner.create(DOCUMENT)
-            writer.write([_hierarchy()])
+            writer.write([_HIERARCHY])
             writer.finish()
         below = self._store.key_below(key)
         self._keys[below] = key
-        made = self._inner.create(below)
-        return _DocumentWriter(made, self._store) if key == DOCUMENT else made
+        writer_below = self._inner.create(below)
+        return _DocumentWriter(writer_below, self._store) if key == DOCUMENT else writer_below
 
     def expect_nbytes(self, most_nbytes: int) -> None:
         """See :meth:`Transaction.expect_nbytes`."""
@@ -379,8 +373,8 @@ class _DocumentWriter(ObjectWriter):
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
         now, before = json.loads(self._data), self._store.own_document()
-        made = of_2022(now) if before is None else revised(before, now)
-        self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])
+        document = of_2022(now) if before is None else revised(before, now)
+        self._inner.write([json.dumps(document, indent=4, sort_keys=True).encode()])
         self._inner.finish(guard)
 
     def abort(self) -> None:
@@ -457,11 +451,10 @@ class TransformerPlace(InStore):
 
     def kind(self) -> str:
         """See :meth:`Place.kind`; a node that has others inside it is a group."""
-        found = InStore.kind(self)
-        return "group" if found in ("nothing", "other") and self._is_group() else found
-
-    def _is_group(self) -> bool:
-        return not self.has(MARK_NAME) and self.base.node_inside() is not None
+        kind = InStore.kind(self)
+        if kind not in ("nothing", "other") or self.has(MARK_NAME):
+            return kind
+        return kind if self.base.node_inside() is None else "group"
 
     def is_occupied(self) -> bool:
         """See :meth:`Place.is_occupied`."""
@@ -479,7 +472,7 @@ class TransformerPlace(InStore):
     def node_inside(self) -> str | None:
         """See :meth:`Place.node_inside`."""
         name = self.base.node_inside()
-        return None if name is None else TransformerPlace(self.base.node(name)).label
+        return None if name is None else repr(self.base.node(name))
 
     @property
     def _directory(self) -> Directory | None:

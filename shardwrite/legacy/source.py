@@ -6,21 +6,17 @@ import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from shardwrite.format.node import DOCUMENT
-from shardwrite.grid import Box, Shape
 from shardwrite.legacy.place import TransformerPlace, hierarchy_of
 from shardwrite.legacy.zip import ZippedStore
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import in_hierarchy, resolve_place
-from shardwrite.read.array import ShardedArray
+from shardwrite.read.array import ShardedArray, merge_chunks
 from shardwrite.read.source import MERGED_NBYTES
 from shardwrite.read.stored_array import stored_at
 from shardwrite.sources.base import SourceMetadata
-from shardwrite.sources.common import FILES, choose_dataset, identify, identity_text, merge_chunks
+from shardwrite.sources.common import choose_dataset, identify, identity_text
 from shardwrite.sources.zarr_array import ZarrSource
 from shardwrite.stores.looking import is_bucket_url
 
@@ -29,22 +25,10 @@ from shardwrite.stores.looking import is_bucket_url
 class TransformerSource(ZarrSource):
     """An array of 2022; `path` is that of its hierarchy, and `dataset` its name in that."""
 
-    def _read(self, box: Box) -> npt.NDArray[Any]:
-        view: ShardedArray = FILES.get(f"{self.identity}:2022", self._view)
-        return view.read(box)
-
     def _view(self) -> ShardedArray:
         place = _place(self.path, self.dataset)
         assert place is not None  # it was one when the source was opened
         return stored_at(place).array
-
-
-def _natural_chunks(array: ShardedArray) -> Shape:
-    """Chunk shape by which an array is read: a shard, or several chunks without shards."""
-    grid = array.metadata.grid
-    if not array.metadata.is_sharded:
-        return merge_chunks(grid.chunks, grid.shape, array.metadata.itemsize, target=MERGED_NBYTES)
-    return tuple(max(1, min(s, n)) for s, n in zip(grid.shards, grid.shape, strict=True))
 
 
 def _identity(place: TransformerPlace, path: str) -> str:
@@ -61,13 +45,13 @@ def _identity(place: TransformerPlace, path: str) -> str:
 def _place(path: str, name: str) -> TransformerPlace | None:
     """Place of an array of 2022; None if there is no hierarchy of 2022."""
     if is_bucket_url(path):
-        found = resolve_place(path, name or None, is_read=True)
-        return found if isinstance(found, TransformerPlace) else None
+        around = resolve_place(path, name or None, is_read=True)
+        return around if isinstance(around, TransformerPlace) else None
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         store = ZippedStore(path)
         return TransformerPlace.of(store, name) if hierarchy_of(store) else None
-    found = in_hierarchy(Directory(Path(path, name).absolute()))
-    return found if isinstance(found, TransformerPlace) else None
+    around = in_hierarchy(Directory(Path(path, name).absolute()))
+    return around if isinstance(around, TransformerPlace) else None
 
 
 def open_in_hierarchy(path: str, name: str) -> TransformerSource | None:
@@ -81,21 +65,26 @@ def open_in_hierarchy(path: str, name: str) -> TransformerSource | None:
         return None
     if not place.has(DOCUMENT):
         asked = place.base.name or None
-        found = choose_dataset(list(place.base.arrays()), asked, path)
-        place = TransformerPlace(place.base.node(found))
+        array_name = choose_dataset(list(place.base.arrays()), asked, path)
+        place = TransformerPlace(place.base.node(array_name))
     array = stored_at(place).array
     document, root = array.metadata.document, place.base.hierarchy_root
-    names = document.get("dimension_names")
+    names, grid = document.get("dimension_names"), array.metadata.grid
+    if array.metadata.is_sharded:
+        chunks = tuple(max(1, min(s, n)) for s, n in zip(grid.shards, grid.shape, strict=True))
+    else:
+        itemsize = array.metadata.itemsize
+        chunks = merge_chunks(grid.chunks, grid.shape, itemsize, target=MERGED_NBYTES)
     is_in_directory = root is not None and not is_bucket_url(path)
     own = str(root) if is_in_directory else path
     return TransformerSource(
         path=own,
         shape=tuple(array.shape),
         dtype=array.dtype,
-        chunks=_natural_chunks(array),
+        chunks=chunks,
         identity=_identity(place, own),
         dataset=place.base.name,
-        sharded=array.metadata.is_sharded,
+        by_shards=True,
         metadata=SourceMetadata(
             fill_value=array.metadata.fill_value,
             dimension_names=None if names is None else tuple(names),

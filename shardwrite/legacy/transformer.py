@@ -27,7 +27,7 @@ from shardwrite.format.document import OtherFormat
 from shardwrite.format.metadata import why_too_long
 from shardwrite.format.node import FORMAT
 from shardwrite.grid import Shape, ravel, unravel
-from shardwrite.legacy.v2 import Words, translated
+from shardwrite.legacy.v2 import MEND, translated
 
 # ---- Keys of chunks, and of the shards that hold them
 
@@ -66,9 +66,9 @@ def checked_counts(value: object) -> Shape:
 
     Integers of numpy and arrays of them are accepted, too.
     """
-    given = value.tolist() if isinstance(value, np.ndarray | np.integer) else value
-    given = [given] if type(given) is int else given
-    items = given if isinstance(given, list | tuple) else (0,)
+    listed = value.tolist() if isinstance(value, np.ndarray | np.integer) else value
+    listed = [listed] if type(listed) is int else listed
+    items = listed if isinstance(listed, list | tuple) else (0,)
     is_good = all(type(n) is int or isinstance(n, np.integer) for n in items)
     counts = tuple(map(int, items)) if is_good else (0,)
     if min(counts, default=1) < 1 or math.prod(counts) > _MOST_CHUNKS:
@@ -109,14 +109,14 @@ class ChunkKeys:
         """What stands before the numbers, the separator, and the numbers; None for other keys."""
         if self.path and not key.startswith(f"{self.path}/"):
             return None
-        found = self._pattern.fullmatch(key)
-        if found is None:
+        match = self._pattern.fullmatch(key)
+        if match is None:
             return None
         if not self.counts:
             return key, "", []
-        which = 0 if found["head0"] is not None else 1
-        numbers, separator = found[f"numbers{which}"], "/."[which]
-        head = found[f"head{which}"]
+        which = 0 if match["head0"] is not None else 1
+        numbers, separator = match[f"numbers{which}"], "/."[which]
+        head = match[f"head{which}"]
         if self.path and not head.startswith(f"{self.path}/"):  # the numbers are names in the path
             return None
         return head, separator, [int(n) for n in numbers.split(separator)]
@@ -152,14 +152,14 @@ class ChunkKeys:
 
         - Returns: None if the directory ends before the numbers of a chunk.
         """
-        found = _DIRECTORY.fullmatch(directory)
-        if found is None or not found["head"].startswith(f"{self.path}/" if self.path else ""):
+        match = _DIRECTORY.fullmatch(directory)
+        if match is None or not match["head"].startswith(f"{self.path}/" if self.path else ""):
             return None
-        numbers = [int(n) for n in found["numbers"].split("/")]
+        numbers = [int(n) for n in match["numbers"].split("/")]
         if len(numbers) >= len(self.counts):
             return None
         shard = (n // c for n, c in zip(numbers, self.counts, strict=False))
-        return f"{found['head']}{'/'.join(map(str, shard))}/"
+        return f"{match['head']}{'/'.join(map(str, shard))}/"
 
     def holds_chunks(self, name: str) -> bool:
         """Whether an object or directory of the store below is a shard, or may hold shards."""
@@ -195,10 +195,10 @@ class ChunkKeys:
         if parts is None or not prefix.startswith(parts[0]):
             return False
         head, separator, numbers = parts
-        given = prefix.removeprefix(head).split(separator)[:-1] if separator else ()
-        return len(given) < max(1, len(numbers)) and all(
+        numbers_in_prefix = prefix.removeprefix(head).split(separator)[:-1] if separator else ()
+        return len(numbers_in_prefix) < max(1, len(numbers)) and all(
             re.fullmatch(_NUMBER, g) and int(g) // c == n
-            for g, c, n in zip(given, self.counts, numbers, strict=False)
+            for g, c, n in zip(numbers_in_prefix, self.counts, numbers, strict=False)
         )
 
 
@@ -230,17 +230,14 @@ _OWN = ("filters", _DIMENSIONS)
 """Attributes that are fields of a document of today."""
 
 
-_WORDS = Words(
-    document=".array.json",
-    attributes=".array.json",
-    fields={
-        "chunks": "chunk_shape",
-        "dtype": "data_type",
-        "order": "chunk_memory_layout",
-        "codecs": "filters",
-        "dimension_separator": "separator",
-    },
-)
+_FIELDS = {
+    "chunks": "chunk_shape",
+    "dtype": "data_type",
+    "order": "chunk_memory_layout",
+    "codecs": "filters",
+    "dimension_separator": "separator",
+}
+"""Fields of Zarr v2 that have other names."""
 
 _EXTENDED = {
     "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/"
@@ -268,7 +265,7 @@ def of_today(found: Any) -> Document:
     check_extensions(found.get("extensions"))
     if not isinstance(attributes, dict):
         raise _refused("no object", "attributes", attributes, mend)
-    kept = {name: value for name, value in attributes.items() if name != "filters"}
+    others = {name: value for name, value in attributes.items() if name != "filters"}
     as_v2 = {
         "zarr_format": 2,
         "shape": found.get("shape"),
@@ -280,14 +277,19 @@ def of_today(found: Any) -> Document:
         "order": found.get("chunk_memory_layout", "C"),
         "dimension_separator": grid.get("separator", "/"),
     }
-    made = translated(as_v2, kept, _WORDS).document
-    made["chunk_key_encoding"] = {
+    try:
+        document = translated(as_v2, others).document
+    except SpecError as error:  # in the words of Zarr v2
+        field, value, remedy = (error.fields[name] for name in ("field", "value", "remedy"))
+        remedy = mend if remedy.startswith(MEND) else remedy
+        raise _refused(error.message, _FIELDS.get(field, field), value, remedy) from None
+    document["chunk_key_encoding"] = {
         "name": "default",
         "configuration": {"separator": grid.get("separator", "/")},
     }
     counts = _counts_in(found.get("storage_transformers"), len(found["shape"]))
     if counts is None:
-        return made
+        return document
     chunks = grid["chunk_shape"]
     shards = [n * size for n, size in zip(counts, chunks, strict=True)]
     why = why_too_long(shards)
@@ -297,14 +299,13 @@ def of_today(found: Any) -> Document:
         )
     configuration = {
         "chunk_shape": list(chunks),
-        "codecs": made["codecs"],
+        "codecs": document["codecs"],
         "index_codecs": _OF_INDEX,
         "index_location": "end",
     }
-    made["codecs"] = [{"name": "sharding_indexed", "configuration": configuration}]
-    shards = [n * size for n, size in zip(counts, chunks, strict=True)]
-    made["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": shards}}
-    return made
+    document["codecs"] = [{"name": "sharding_indexed", "configuration": configuration}]
+    document["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": shards}}
+    return document
 
 
 def _dtype_in(found: Any) -> Any:
@@ -337,13 +338,13 @@ def _counts_in(found: Any, ndim: int) -> Sequence[int] | None:
     """Numbers of chunks in a shard along each axis; None for an array without shards."""
     if not found:
         return None
-    one = found[0] if isinstance(found, list) and len(found) == 1 else None
-    settings = one.get("configuration") if isinstance(one, dict) else None
+    is_one = isinstance(found, list) and len(found) == 1 and isinstance(found[0], dict)
+    only: Document = found[0] if is_one else {}
+    settings = only.get("configuration")
     if (
-        one is None
-        or not isinstance(settings, dict)
-        or not _URIS.fullmatch(str(one.get("extension")))
-        or one.get("type") != "indexed"
+        not isinstance(settings, dict)
+        or not _URIS.fullmatch(str(only.get("extension")))
+        or only.get("type") != "indexed"
     ):
         remedy = 'only one may be set, which is sharding 1.0 of the type "indexed"'
         raise _refused("not supported", "storage_transformers", found, remedy)
@@ -375,16 +376,17 @@ def of_2022(document: Document) -> Document:
     if encoding["name"] != "default":
         why = "the format has keys of its own"
         raise _refused(why, "chunk_key_encoding", encoding, "leave it out")
-    native = native_dtype(document["data_type"])
+    native, dtype = native_dtype(document["data_type"]), zarr_dtype(document["data_type"])
+    fill_value = dtype.from_json_scalar(document["fill_value"], zarr_format=3)
     order, big, compressor = _codecs_out(inner["codecs"], len(shards))
     chunks = inner["chunk_shape"]
-    made: Document = {
+    written: Document = {
         "attributes": _attributes_out(document),
         "chunk_grid": {"chunk_shape": list(chunks), "separator": separator, "type": "regular"},
         "chunk_memory_layout": order,
         "data_type": _dtype_out(native.newbyteorder(">" if big else "<")),
         "extensions": [],
-        "fill_value": _fill_out(document),
+        "fill_value": dtype.to_json_scalar(fill_value, zarr_format=2),
         "shape": list(document["shape"]),
         "storage_transformers": [
             {
@@ -397,8 +399,8 @@ def of_2022(document: Document) -> Document:
         ],
     }
     if compressor is not None:
-        made["compressor"] = compressor
-    return made
+        written["compressor"] = compressor
+    return written
 
 
 def revised(found: Document, document: Document) -> Document:
@@ -412,15 +414,15 @@ def revised(found: Document, document: Document) -> Document:
     changed = {name for name in fields if before.get(name) != document.get(name)}
     if not changed <= {"shape", "attributes"}:
         return of_2022(document)
-    made = {**found, "shape": list(document["shape"])}
+    written = {**found, "shape": list(document["shape"])}
     if "attributes" in changed:
         new = document["attributes"].keys() - before["attributes"].keys()
         for name in new & {*_OWN}:
             raise _taken(name)
         there = found.get("attributes", {})
         own = {name: there[name] for name in _OWN if name in there}
-        made["attributes"] = {**own, **document["attributes"]}
-    return made
+        written["attributes"] = {**own, **document["attributes"]}
+    return written
 
 
 def same_today(document: Document) -> Document:
@@ -469,12 +471,6 @@ def _dtype_out(native: np.dtype[Any]) -> Any:
     raise _refused(f"the format {FORMAT} does not have it", "dtype", str(native), remedy)
 
 
-def _fill_out(document: Document) -> Any:
-    dtype = zarr_dtype(document["data_type"])
-    scalar = dtype.from_json_scalar(document["fill_value"], zarr_format=3)
-    return dtype.to_json_scalar(scalar, zarr_format=2)
-
-
 def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document | None]:
     """Memory layout, whether bytes are big-endian, and the compressor."""
     left = list(codecs)
@@ -493,7 +489,8 @@ def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document
     name = str(left[0]["name"]).removeprefix(_NUMCODECS)
     if len(left) > 1 or name not in _CODECS:
         raise _unknown_compressors([codec["name"] for codec in left])
-    settings = {k: v for k, v in _settings(left[0]).items() if k != "typesize"}
+    configuration: Document = left[0].get("configuration", {})
+    settings = {name: value for name, value in configuration.items() if name != "typesize"}
     if name == "blosc":
         shuffle = settings.get("shuffle", "noshuffle")
         settings["shuffle"] = _SHUFFLES.index(shuffle) if shuffle in _SHUFFLES else shuffle
@@ -534,11 +531,6 @@ FORMAT_OF_2022 = OtherFormat(
 
 
 def _unknown_compressors(names: Sequence[object]) -> SpecError:
-    known = ", ".join(f'"{name}"' for name in _CODECS)
-    remedy = f"give one of {known}, or compressors=None; crc32c and zstd were not known"
+    quoted = ", ".join(f'"{name}"' for name in _CODECS)
+    remedy = f"give one of {quoted}, or compressors=None; crc32c and zstd were not known"
     return _refused(f"not in the format {FORMAT}", "compressors", names, remedy)
-
-
-def _settings(codec: Codec) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = codec.get("configuration", {})
-    return found

@@ -27,6 +27,7 @@ _OF_ARRAYS = frozenset({"delta", "fixedscaleoffset", "bitround", "quantize", "as
 _OF_BYTES = frozenset({"zlib", "bz2", "lzma", "lz4", "shuffle"})
 _CHECKSUMS = frozenset({"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"})
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
+MEND = "mend its"
 _WRITE = "read it with a program that you trust, and write its values"
 
 
@@ -39,59 +40,23 @@ class Translation:
     has_fill: bool  # whether the v2 array has a fill value of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """How errors name the files and fields of a document that is translated."""
-
-    document: str  # names of the files
-    attributes: str
-    fields: Mapping[str, str]  # names of fields that are not those of Zarr v2
-
-
-_V2 = Words(DOCUMENTS_OF_V2[0], ATTRIBUTES_OF_V2, {})
-
-
-def translated(found: Any, attributes: Any, words: Words = _V2) -> Translation:
+def translated(found: Any, attributes: Any) -> Translation:
     """Translate the documents of a v2 array.
 
     - `found`, `attributes`: the parsed ``.zarray`` and ``.zattrs``; the second is None if it is
       missing.
     """
-    try:
-        return _translated(found, attributes)
-    except _BadFieldError as bad:
-        remedy = bad.remedy
-        if remedy is None:
-            is_of_attributes = bad.field == "attributes"
-            remedy = f"mend its {words.attributes if is_of_attributes else words.document}"
-        raise SpecError(
-            bad.why,
-            field=words.fields.get(bad.field, bad.field),
-            value=bad.value,
-            remedy=remedy,
-        ) from None
-
-
-class _BadFieldError(Exception):
-    """A field of a document that is refused, in the words of Zarr v2."""
-
-    def __init__(self, why: str, field: str, value: object, remedy: str | None = None) -> None:
-        super().__init__(why)
-        self.why, self.field, self.value, self.remedy = why, field, value, remedy
-
-
-def _translated(found: Any, attributes: Any) -> Translation:
     document = _checked(found)
     ndim = len(document["shape"])
     filters, compressor = _codecs_in(document)
     serializer = next((f["id"] for f in filters if f["id"] in _SERIALIZERS), None)
     dtype = _dtype_of(document["dtype"], serializer)
     _check_lengths("chunks", document["chunks"], dtype.to_native_dtype().itemsize)
-    kept = dict(attributes) if isinstance(attributes, Mapping) else {}
-    if attributes is not None and not isinstance(attributes, Mapping):
-        raise _BadFieldError("no object", "attributes", attributes)
+    if not isinstance(attributes, Mapping | None):
+        raise _refused("no object", "attributes", attributes)
+    attributes_of_v3 = dict(attributes or {})
     codecs = _codecs(document, dtype, filters, compressor)
-    made: Document = {
+    document_of_v3: Document = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(document["shape"]),
@@ -107,56 +72,59 @@ def _translated(found: Any, attributes: Any) -> Translation:
         "fill_value": _fill(document.get("fill_value"), dtype),
         "codecs": codecs,
     }
-    names = kept.get(_DIMENSIONS)
+    names = attributes_of_v3.get(_DIMENSIONS)
     if isinstance(names, list) and len(names) == ndim and all(isinstance(n, str) for n in names):
-        made["dimension_names"] = kept.pop(_DIMENSIONS)
-    made["attributes"] = kept
+        document_of_v3["dimension_names"] = attributes_of_v3.pop(_DIMENSIONS)
+    document_of_v3["attributes"] = attributes_of_v3
     foreign = [str(codec["name"]) for codec in codecs if str(codec["name"]).startswith("numcodecs")]
-    notes = (
-        (f"codecs of Zarr v2 that not every reader of v3 knows: {', '.join(foreign)}",)
-        if foreign
-        else ()
-    )
-    return Translation(made, notes, document.get("fill_value") is not None)
+    note = f"codecs of Zarr v2 that not every reader of v3 knows: {', '.join(foreign)}"
+    notes = (note,) if foreign else ()
+    return Translation(document_of_v3, notes, document.get("fill_value") is not None)
+
+
+def _refused(why: str, field: str, value: object, remedy: str = "") -> SpecError:
+    """Error about a field of a document, in the words of Zarr v2."""
+    name = ATTRIBUTES_OF_V2 if field == "attributes" else DOCUMENTS_OF_V2[0]
+    return SpecError(why, field=field, value=value, remedy=remedy or f"{MEND} {name}")
 
 
 def _checked(found: Any) -> Document:
     """The document of an array, after a check of the fields that are used here."""
     if not isinstance(found, dict) or found.get("zarr_format") != 2:
-        raise _BadFieldError(
+        raise _refused(
             "not the document of a Zarr v2 array", "src", str(found)[:60], "give a v2 array"
         )
     for field, least in (("shape", 0), ("chunks", 1)):
         sizes = found.get(field)
         if not isinstance(sizes, list) or any(type(n) is not int or n < least for n in sizes):
-            raise _BadFieldError("not a shape", field, sizes)
+            raise _refused("not a shape", field, sizes)
         _check_lengths(field, sizes)
     if len(found["shape"]) != len(found["chunks"]):
-        raise _BadFieldError("not one for each axis", "chunks", found["chunks"])
+        raise _refused("not one for each axis", "chunks", found["chunks"])
     if found.get("order", "C") not in ("C", "F"):
-        raise _BadFieldError("no such order", "order", found.get("order"))
+        raise _refused("no such order", "order", found.get("order"))
     if found.get("dimension_separator", ".") not in (".", "/", None):
         value = found["dimension_separator"]
-        raise _BadFieldError("no such separator", "dimension_separator", value)
+        raise _refused("no such separator", "dimension_separator", value)
     return found
 
 
 def _check_lengths(field: str, sizes: Sequence[int], itemsize: int | None = None) -> None:
     why = why_too_long(sizes, itemsize)
     if why is not None:
-        raise _BadFieldError(why, field, sizes)
+        raise _refused(why, field, sizes)
 
 
 def _codecs_in(document: Document) -> tuple[list[Document], Document | None]:
     """Filters and compressor of a document; the names of all of them are known."""
     filters, compressor = document.get("filters") or [], document.get("compressor")
     if not isinstance(filters, list):
-        raise _BadFieldError("not a list", "filters", filters)
-    known = {*_SERIALIZERS, *_OF_ARRAYS, *_OF_BYTES, *_CHECKSUMS, "zstd", "gzip", "blosc"}
+        raise _refused("not a list", "filters", filters)
+    names = {*_SERIALIZERS, *_OF_ARRAYS, *_OF_BYTES, *_CHECKSUMS, "zstd", "gzip", "blosc"}
     for codec in [*filters, *([] if compressor is None else [compressor])]:
         name = codec.get("id") if isinstance(codec, dict) else None
-        if name not in known:
-            raise _BadFieldError(
+        if name not in names:
+            raise _refused(
                 "a codec that has no counterpart in Zarr v3 and is not run here",
                 "codecs",
                 name,
@@ -170,17 +138,13 @@ def _dtype_of(found: JSON, serializer: str | None) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # zarr warns of dtypes without a specification
-            name: Any = _as_fields(found)
-            known: Any = {"name": name, "object_codec_id": serializer}
-            return data_type_registry.match_json(known, zarr_format=2)
+            name: Any = found
+            if isinstance(found, Sequence) and not isinstance(found, str):  # fields
+                name = [list(f) if isinstance(f, Sequence) else f for f in found]
+            described: Any = {"name": name, "object_codec_id": serializer}
+            return data_type_registry.match_json(described, zarr_format=2)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _BadFieldError(f"unknown data type ({error})", "dtype", found, _WRITE) from None
-
-
-def _as_fields(found: JSON) -> JSON:
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return [list(field) if isinstance(field, Sequence) else field for field in found]
-    return found
+        raise _refused(f"unknown data type ({error})", "dtype", found, _WRITE) from None
 
 
 def _fill(value: JSON, dtype: Any) -> Any:
@@ -195,7 +159,7 @@ def _fill(value: JSON, dtype: Any) -> Any:
             scalar = dtype.from_json_scalar(value, zarr_format=2)
         return dtype.to_json_scalar(scalar, zarr_format=3)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _BadFieldError(f"no value of its dtype ({error})", "fill_value", value) from None
+        raise _refused(f"no value of its dtype ({error})", "fill_value", value) from None
 
 
 def _codecs(
@@ -220,7 +184,7 @@ def _codecs(
         or (arrays and (_is_big(native) or any(_is_big(native, f) for f in arrays)))
         or (native.fields is not None and _is_big(native))
     ):
-        raise _BadFieldError(
+        raise _refused(
             "filters or byte orders that Zarr v3 cannot say",
             "filters",
             [f["id"] for f in filters] or str(native),
@@ -232,13 +196,10 @@ def _codecs(
     elif native.itemsize > 1 and native.kind not in "SV":
         endian = "big" if _is_big(native) else "little"
         codecs.append({"name": "bytes", "configuration": {"endian": endian}})
+    elif native.fields is not None:
+        codecs.append({"name": "bytes", "configuration": {"endian": "little"}})
     else:
-        is_plain = native.fields is None
-        codecs.append(
-            {"name": "bytes"}
-            if is_plain
-            else {"name": "bytes", "configuration": {"endian": "little"}}
-        )
+        codecs.append({"name": "bytes"})
     itemsize = 1 if is_variable else max(1, native.itemsize)
     codecs += [_of_bytes(f, itemsize) for f in rest]
     return codecs + ([] if compressor is None else [_of_bytes(compressor, itemsize)])
@@ -266,17 +227,18 @@ def _of_bytes(codec: Mapping[str, Any], itemsize: int) -> Codec:
     if name == "gzip":
         return {"name": "gzip", "configuration": {"level": settings.get("level", 1)}}
     if name == "blosc":
-        known = {**_BLOSC, **settings}
-        automatic = 2 if itemsize == 1 else 1
-        number = automatic if known["shuffle"] == -1 else known["shuffle"]
+        settings = {**_BLOSC, **settings}
+        number = settings["shuffle"]
+        if number == -1:  # automatic
+            number = 2 if itemsize == 1 else 1
         if number not in range(len(_SHUFFLES)):
-            raise _BadFieldError("no such shuffle", "compressor", dict(codec))
+            raise _refused("no such shuffle", "compressor", dict(codec))
         configuration = {
             "typesize": min(itemsize, 255),
-            "cname": known["cname"],
-            "clevel": known["clevel"],
+            "cname": settings["cname"],
+            "clevel": settings["clevel"],
             "shuffle": _SHUFFLES[number],
-            "blocksize": known["blocksize"],
+            "blocksize": settings["blocksize"],
         }
         return {"name": "blosc", "configuration": configuration}
     if name == "shuffle":

@@ -17,13 +17,13 @@ Only keys that are plain paths exist. zarr-python's directories take any text fo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import (
     ByteRequest,
@@ -37,7 +37,7 @@ from zarr.buffer.cpu import Buffer as CpuBuffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from shardwrite.entry.public import public
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, damage_in
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 from shardwrite.legacy.transformer import ChunkKeys, ChunkPlace, checked_counts
@@ -63,10 +63,7 @@ def lock_of(store: Store, key: str) -> asyncio.Lock:
       bucket.
     """
     which = (id(asyncio.get_running_loop()), *_identity(store, key))
-    lock = _locks.get(which)
-    if lock is None:
-        lock = _locks[which] = asyncio.Lock()
-    return lock
+    return _locks.setdefault(which, asyncio.Lock())
 
 
 def _identity(store: Store, key: str) -> tuple[object, str]:
@@ -101,6 +98,8 @@ _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 Asked = tuple[str, ChunkPlace | None, ByteRequest | None]
 
+_Chunk = tuple[int, int, int]  # rank, offset and size of a chunk in its shard
+
 
 class ShardReads:
     """Reader of the shards in a store."""
@@ -120,7 +119,7 @@ class ShardReads:
         results: list[Buffer | None] = [None] * len(asked)
         below: list[tuple[str, ByteRequest | None]] = []
         origins: list[int] = []
-        used: dict[str, list[int]] = {}
+        used: dict[str, list[_Chunk]] = {}
         for n, (key, place, wanted) in enumerate(asked):
             if place is None:
                 below.append((key, wanted))
@@ -129,16 +128,15 @@ class ShardReads:
             index = indexes[place.shard]
             if index is None or index.is_empty[place.rank]:
                 continue
-            offset, nbytes = (int(v) for v in index.table[place.rank])
+            offset, nbytes = index.table[place.rank].tolist()
             start, stop = _range_in(wanted, nbytes)
-            used.setdefault(place.shard, []).append(place.rank)
+            used.setdefault(place.shard, []).append((place.rank, offset, nbytes))
             if start == stop:
                 results[n] = prototype.buffer.from_bytes(b"")
             else:
                 below.append((place.shard, RangeByteRequest(offset + start, offset + stop)))
                 origins.append(n)
-        found = await self._ranges(prototype, below, used, indexes)
-        for n, value in zip(origins, found, strict=True):
+        for n, value in zip(origins, await self._ranges(prototype, below, used), strict=True):
             results[n] = value
         return results
 
@@ -147,26 +145,20 @@ class ShardReads:
         keys = list(dict.fromkeys(shards))
         if not keys:
             return {}
-        nbytes = self.codec.encoded_nbytes
-        found = await self._asked(
-            default_buffer_prototype(), [(key, SuffixByteRequest(nbytes)) for key in keys]
-        )
+        asked = [(key, SuffixByteRequest(self.codec.encoded_nbytes)) for key in keys]
+        parts = await self._asked(default_buffer_prototype(), asked)
         return {
             key: None if data is None else self.decoded(key, data.to_bytes(), None)
-            for key, data in zip(keys, found, strict=True)
+            for key, data in zip(keys, parts, strict=True)
         }
 
     def decoded(self, shard: str, data: bytes, shard_nbytes: int | None) -> ShardIndex:
         """Index of a shard, checked; some errors are found only if the shard's size is known."""
         nbytes = self.codec.encoded_nbytes
-        try:
+        with damage_in(key=shard):
             if len(data) != nbytes:
-                raise CorruptShardError(  # noqa: TRY301
-                    f"{len(data)} bytes are too few for an index of {nbytes}"
-                )
+                raise CorruptShardError(f"{len(data)} bytes are too few for an index of {nbytes}")
             return self.codec.decode(data, shard_nbytes)
-        except CorruptShardError as error:
-            raise error.located(key=shard) from error
 
     async def _asked(
         self, prototype: BufferPrototype, asked: Sequence[tuple[str, ByteRequest | None]]
@@ -189,90 +181,66 @@ class ShardReads:
         self,
         prototype: BufferPrototype,
         asked: list[tuple[str, ByteRequest | None]],
-        used: Mapping[str, list[int]],
-        indexes: Mapping[str, ShardIndex | None],
+        used: Mapping[str, list[_Chunk]],
     ) -> list[Buffer | None]:
         """Ranges of objects, by one call, which also asks for the last byte of what is needed.
 
         A shard is long enough if it has the last byte of an index behind the chunks.
+
+        - `used`: the chunks that are needed, by the keys of their shards.
         """
-        ends: dict[str, int] = {}
-        is_large = False
-        for shard, ranks in used.items():
-            table = _table(indexes[shard])[ranks]
-            ends[shard] = int(table.sum(axis=1).max()) + self.codec.encoded_nbytes
-            is_large |= bool(table[:, 1].max() > _LARGE_NBYTES)
+        ends = {
+            shard: max(offset + nbytes for _, offset, nbytes in chunks) + self.codec.encoded_nbytes
+            for shard, chunks in used.items()
+        }
         probes = [(shard, RangeByteRequest(end - 1, end)) for shard, end in ends.items()]
+        if not (asked or probes):
+            return []
         try:
-            if is_large:
-                seen = await self._asked(prototype, probes)
-                self._check_ends(used, indexes, seen)
-            if not (asked or probes):
-                return []
-            found = await self._asked(prototype, [*asked, *probes])
+            if any(nbytes > _LARGE_NBYTES for chunks in used.values() for _, _, nbytes in chunks):
+                self._check_ends(used, await self._asked(prototype, probes))
+            parts = await self._asked(prototype, [*asked, *probes])
         except CorruptShardError:
             raise
         except Exception:  # a store may refuse a range that an object does not have
-            await self._check_sizes(used, indexes, ends)
+            for shard, chunks in used.items():
+                with contextlib.suppress(FileNotFoundError):  # which is what the call has told
+                    if await self._store.getsize(shard) < ends[shard]:
+                        raise self._past_the_end(shard, chunks) from None
             raise
-        self._check_ends(used, indexes, found[len(asked) :])
-        return list(found[: len(asked)])
+        self._check_ends(used, parts[len(asked) :])
+        return list(parts[: len(asked)])
 
-    def _check_ends(
-        self,
-        used: Mapping[str, list[int]],
-        indexes: Mapping[str, ShardIndex | None],
-        found: Sequence[Buffer | None],
-    ) -> None:
+    def _check_ends(self, used: Mapping[str, list[_Chunk]], found: Sequence[Buffer | None]) -> None:
         """Refuse the index of each shard whose last byte was not found."""
-        for (shard, ranks), last in zip(used.items(), found, strict=True):
+        for (shard, chunks), last in zip(used.items(), found, strict=True):
             if last is not None and not len(last):
-                raise self._past_the_end(shard, ranks, _table(indexes[shard]))
+                raise self._past_the_end(shard, chunks)
 
-    async def _check_sizes(
-        self,
-        used: Mapping[str, list[int]],
-        indexes: Mapping[str, ShardIndex | None],
-        ends: Mapping[str, int],
-    ) -> None:
-        """Refuse the index of each shard that is too short, after a call that has failed."""
-        for shard, ranks in used.items():
-            try:
-                nbytes = await self._store.getsize(shard)
-            except FileNotFoundError:
-                continue  # removed meanwhile, which is what the call has told
-            if nbytes < ends[shard]:
-                raise self._past_the_end(shard, ranks, _table(indexes[shard]))
-
-    def _past_the_end(
-        self, shard: str, ranks: Collection[int], table: npt.NDArray[np.int64]
-    ) -> CorruptShardError:
-        rank = max(ranks, key=lambda rank: int(table[rank].sum()))
+    def _past_the_end(self, shard: str, chunks: Sequence[_Chunk]) -> CorruptShardError:
+        rank, offset, nbytes = max(chunks, key=lambda chunk: chunk[1] + chunk[2])
         return CorruptShardError(
             "lies past the end, or inside the index",
             key=shard,
             inner_chunk=unravel(rank, self._counts),
-            offset=int(table[rank, 0]),
-            nbytes=int(table[rank, 1]),
+            offset=offset,
+            nbytes=nbytes,
         )
 
     async def chunks(self, shard: str) -> dict[int, bytes]:
         """Encoded chunks of a shard by their ranks; none if it is missing."""
-        found = await self._store.get(shard, default_buffer_prototype())
-        if found is None:
+        shard_object = await self._store.get(shard, default_buffer_prototype())
+        if shard_object is None:
             return {}
-        data = found.to_bytes()
+        data = shard_object.to_bytes()
         index = self.decoded(shard, data[-self.codec.encoded_nbytes :], len(data))
-        table = index.table
+        (ranks,) = np.nonzero(~index.is_empty)
         return {
-            rank: data[int(table[rank, 0]) : int(table[rank].sum())]
-            for rank in np.flatnonzero(~index.is_empty).tolist()
+            rank: data[offset : offset + nbytes]
+            for rank, (offset, nbytes) in zip(
+                ranks.tolist(), index.table[ranks].tolist(), strict=True
+            )
         }
-
-
-def _table(index: ShardIndex | None) -> npt.NDArray[np.int64]:
-    """Entries of an index as signed integers, whose sums cannot wrap after the index's check."""
-    return np.zeros((0, 2), np.int64) if index is None else index.table.astype(np.int64)
 
 
 def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
@@ -394,8 +362,8 @@ class TransformerView(Store):
         """
         wanted = [(key, part, is_plain_key(key)) for key, part in key_ranges]
         asked = [(key, self._keys.place(key), part) for key, part, is_plain in wanted if is_plain]
-        found = iter(await self._reads.values(prototype, asked))
-        return [next(found) if is_plain else None for _, _, is_plain in wanted]
+        values = iter(await self._reads.values(prototype, asked))
+        return [next(values) if is_plain else None for _, _, is_plain in wanted]
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value."""
@@ -433,28 +401,27 @@ class TransformerView(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         """Put a value; that of a chunk by writing its shard again."""
-        self._check_writable()
-        _check_buffer("set", value)
-        place = self._keys.place(check_key(key))
-        if place is None:
-            await self._store.set(key, value)
-            return
-        async with lock_of(self._store, place.shard):
-            chunks = await self._reads.chunks(place.shard)
-            chunks[place.rank] = value.to_bytes()
-            await self._put(place.shard, chunks)
+        await self._set(key, value, replaces=True)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Put a value unless there is one."""
+        await self._set(key, value, replaces=False)
+
+    async def _set(self, key: str, value: Buffer, *, replaces: bool) -> None:
         self._check_writable()
-        _check_buffer("set_if_not_exists", value)
+        if not isinstance(value, Buffer):  # in the words of zarr-python's stores
+            raise TypeError(
+                f"TransformerView.{'set' if replaces else 'set_if_not_exists'}(): `value` must be "
+                f"a Buffer instance. Got an instance of {type(value)} instead."
+            )
         place = self._keys.place(check_key(key))
         if place is None:
-            await self._store.set_if_not_exists(key, value)
+            put = self._store.set if replaces else self._store.set_if_not_exists
+            await put(key, value)
             return
         async with lock_of(self._store, place.shard):
             chunks = await self._reads.chunks(place.shard)
-            if place.rank not in chunks:
+            if replaces or place.rank not in chunks:
                 chunks[place.rank] = value.to_bytes()
                 await self._put(place.shard, chunks)
 
@@ -480,8 +447,8 @@ class TransformerView(Store):
         """Overwrite parts of one object, or of chunks of one shard."""
         async with lock_of(self._store, name):
             if not self._keys.is_of_grid(name):
-                found = await self._store.get(name, default_buffer_prototype())
-                value = None if found is None else found.to_bytes()
+                object_below = await self._store.get(name, default_buffer_prototype())
+                value = None if object_below is None else object_below.to_bytes()
                 for key, start, data in parts:
                     value = _patched(key, value, start, data)
                 await self._store.set(name, CpuBuffer.from_bytes(value or b""))
@@ -579,13 +546,11 @@ class TransformerView(Store):
     async def _put(self, shard: str, chunks: Mapping[int, bytes]) -> None:
         """Write a shard from its encoded chunks, in row-major order."""
         codec = self._reads.codec
-        n_chunks = codec.encoded_nbytes // 16
-        offsets, nbytes = np.zeros(n_chunks, np.int64), np.full(n_chunks, -1, np.int64)
-        end = 0
-        for rank in sorted(chunks):
-            offsets[rank], nbytes[rank] = end, len(chunks[rank])
-            end += len(chunks[rank])
-        seal = codec.seal(ShardIndex.build(offsets, nbytes))
+        nbytes = np.full(codec.encoded_nbytes // 16, -1, np.int64)
+        for rank, chunk in chunks.items():
+            nbytes[rank] = len(chunk)
+        sizes = nbytes.clip(0)
+        seal = codec.seal(ShardIndex.build(sizes.cumsum() - sizes, nbytes))
         data = b"".join([*(chunks[rank] for rank in sorted(chunks)), bytes(seal.suffix)])
         await self._store.set(shard, CpuBuffer.from_bytes(data))
 
@@ -645,8 +610,8 @@ class TransformerView(Store):
         is_whole = self._keys.is_whole(directory)
         names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
         if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
-            found = [key async for key in self.list_prefix(directory)]
-            names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
+            keys = [key async for key in self.list_prefix(directory)]
+            names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in keys))
         for name in names:
             yield name
 
@@ -662,15 +627,6 @@ def _check_prefix(prefix: object) -> None:
     """Refuse what is no text, as the beginning of keys."""
     if not isinstance(prefix, str):
         raise TypeError(f"`prefix` must be a str. Got an instance of {type(prefix)} instead.")
-
-
-def _check_buffer(method: str, value: object) -> None:
-    """Refuse what is no buffer, in the words of zarr-python's stores."""
-    if not isinstance(value, Buffer):
-        raise TypeError(
-            f"TransformerView.{method}(): `value` must be a Buffer instance. Got an instance of "
-            f"{type(value)} instead."
-        )
 
 
 def _first_byte(start: object) -> int:

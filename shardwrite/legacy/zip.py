@@ -22,14 +22,16 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.stages import Ranges
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
-from shardwrite.sources.inside import Contents, InsideStore, Member, Ranges
+from shardwrite.sources.inside import Contents, InsideStore, Member
 from shardwrite.stores.base import CopyLimits, check_key
 from shardwrite.stores.looking import open_plain, parse_json, pread_all, read_limit
 
@@ -171,6 +173,9 @@ _MOST_INFLATED = 1032  # bytes that one deflated byte can become
 
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
+# A row for each member. Its header begins at ``start``, and its bytes must have ended at ``end``.
+# It has ``nbytes`` in the file, and claims ``size`` and ``crc``. It may be ``is_deflated``. Its
+# name is in UTF-8 if ``is_utf8``, and else in code page 437.
 _ROW = np.dtype(
     [
         ("start", "<i8"),
@@ -184,51 +189,9 @@ _ROW = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """Members of a ZIP file."""
-
-    rows: dict[str, int]  # row of each member by its name
-    # A row for each member. Its header begins at ``start``, and its bytes must have ended at
-    # ``end``. It has ``nbytes`` in the file, and claims ``size`` and ``crc``. It may be
-    # ``is_deflated``. Its name is in UTF-8 if ``is_utf8``, and else in code page 437.
-    table: npt.NDArray[np.void]
-    again: tuple[str, ...]  # names that several members have, of which the last one counts
-
-    def raw_name(self, name: str) -> bytes:
-        """The name of a member as it stands in the file."""
-        return name.encode("utf-8" if self.table[self.rows[name]]["is_utf8"] else "cp437")
-
-
 def refused(why: str, value: str, remedy: str) -> SpecError:
     """Error about a ZIP file that cannot be a source."""
     return SpecError(why, field="src", value=value, remedy=remedy)
-
-
-def read_directory(path: str) -> Directory:
-    """Read the directory of a ZIP file, and check all of its members."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
-        raise refused(
-            f"not a whole ZIP file: {error}",
-            path,
-            "close the store that writes it, or check the file",
-        ) from error
-    for member in members:
-        _check(member)
-    table = _table(members, path)
-    rows: dict[str, int] = {}
-    again: dict[str, None] = {}
-    for row, member in enumerate(members):
-        name = member.orig_filename
-        if name in rows:
-            _check_again(name, table[[rows[name], row]])
-            again[name] = None
-        if not name.endswith("/"):
-            rows[name] = row
-    return Directory(rows, table, tuple(again))
 
 
 def _check(member: zipfile.ZipInfo) -> None:
@@ -335,7 +298,7 @@ class ZippedStore(InsideStore):
 
     def look_through(self) -> Contents:
         """See :meth:`InsideStore.look_through`."""
-        return _Archive(str(self.path))
+        return _Archive(str(self.local_path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,38 +318,34 @@ class _Stored:
         return data
 
 
-def _ranges(directory: Directory, name: str, read: ReadFile) -> Ranges:
-    """Bytes of a member, after a look at its header.
-
-    - Raises CorruptShardError if the header is not that of the member.
-    """
-    row, raw_name = directory.table[directory.rows[name]], directory.raw_name(name)
-    start, end, nbytes = int(row["start"]), int(row["end"]), int(row["nbytes"])
-    head = read(start, HEADER_NBYTES + len(raw_name))
-    magic, n_name, n_extra = _HEADER.unpack_from(head)
-    if magic != _MAGIC or n_name != len(raw_name) or head[HEADER_NBYTES:] != raw_name:
-        raise CorruptShardError("something else stands in the ZIP file there", key=name)
-    offset = start + HEADER_NBYTES + n_name + n_extra
-    if offset + nbytes > end:
-        raise CorruptShardError("it overlaps another member of the ZIP file", key=name)
-
-    def read_member(at: int, n: int) -> bytes:
-        return read(offset + at, n)
-
-    size, crc = int(row["size"]), int(row["crc"])
-    if row["is_deflated"]:
-        return Inflated(name, read_member, nbytes, size, crc)
-    return _Stored(name, read_member, size, crc)
-
-
 class _Archive(Contents):
     """Members of a ZIP file."""
 
     left_out = ()
 
     def __init__(self, path: str) -> None:
-        self._directory = read_directory(path)
-        self._names = sorted(self._directory.rows)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+            raise refused(
+                f"not a whole ZIP file: {error}",
+                path,
+                "close the store that writes it, or check the file",
+            ) from error
+        for member in members:
+            _check(member)
+        self._table = _table(members, path)
+        self._rows: dict[str, int] = {}  # row of each member by its name
+        self._again: dict[str, None] = {}  # names that several have, of which the last one counts
+        for row, member in enumerate(members):
+            name = member.orig_filename
+            if name in self._rows:
+                _check_again(name, self._table[[self._rows[name], row]])
+                self._again[name] = None
+            if not name.endswith("/"):
+                self._rows[name] = row
+        self._names = sorted(self._rows)
         fd = open_plain(path)
         try:
             self._nodes = list(self._found_nodes(lambda at, n: pread_all(fd, at, n)))
@@ -398,6 +357,30 @@ class _Archive(Contents):
                 path,
                 "give a ZIP file with an array or a group",
             )
+
+    def _ranges(self, name: str, read: ReadFile) -> Ranges:
+        """Bytes of a member, after a look at its header.
+
+        - Raises CorruptShardError if the header is not that of the member.
+        """
+        row = self._table[self._rows[name]]
+        raw_name = name.encode("utf-8" if row["is_utf8"] else "cp437")
+        start, end, nbytes = int(row["start"]), int(row["end"]), int(row["nbytes"])
+        head = read(start, HEADER_NBYTES + len(raw_name))
+        magic, n_name, n_extra = _HEADER.unpack_from(head)
+        if magic != _MAGIC or n_name != len(raw_name) or head[HEADER_NBYTES:] != raw_name:
+            raise CorruptShardError("something else stands in the ZIP file there", key=name)
+        offset = start + HEADER_NBYTES + n_name + n_extra
+        if offset + nbytes > end:
+            raise CorruptShardError("it overlaps another member of the ZIP file", key=name)
+
+        def read_member(start: int, n: int) -> bytes:
+            return read(offset + start, n)
+
+        size, crc = int(row["size"]), int(row["crc"])
+        if row["is_deflated"]:
+            return Inflated(name, read_member, nbytes, size, crc)
+        return _Stored(name, read_member, size, crc)
 
     def _found_nodes(self, read: ReadFile) -> Iterator[tuple[str, str]]:
         """Names and kinds of all nodes, each after the group above it; none inside of arrays."""
@@ -420,29 +403,28 @@ class _Archive(Contents):
         if DOCUMENT not in leaves:
             return "array" if DOCUMENTS_OF_V2[0] in leaves else "group"
         name = f"{node}/{DOCUMENT}".lstrip("/")
-        member = _ranges(self._directory, name, read)
+        member = self._ranges(name, read)
         if member.nbytes > read_limit():
             return "array"
         try:
-            found = kind_of_document(parse_json(member.read(0, member.nbytes)))
+            kind = kind_of_document(parse_json(member.read(0, member.nbytes)))
         except ValueError:
             return "array"
-        return "array" if found == "torn" else found
+        return "array" if kind == "torn" else kind
 
     def find(self, name: str) -> Member | bytes | None:
         """See :meth:`Contents.find`."""
-        row = self._directory.rows.get(name)
-        if row is None:
+        if name not in self._rows:
             return None
-        size = int(self._directory.table[row]["size"])
-        return Member(0, size, ranges=lambda read: _ranges(self._directory, name, read))
+        size = int(self._table[self._rows[name]]["size"])
+        return Member(0, size, ranges=partial(self._ranges, name))
 
     def names(self, prefix: str) -> Iterator[str]:
         """See :meth:`Contents.names`."""
-        for at in range(bisect_left(self._names, prefix), len(self._names)):
-            if not self._names[at].startswith(prefix):
+        for number in range(bisect_left(self._names, prefix), len(self._names)):
+            if not self._names[number].startswith(prefix):
                 return
-            yield self._names[at]
+            yield self._names[number]
 
     def nodes(self) -> Iterator[tuple[str, str]]:
         """See :meth:`Contents.nodes`."""
@@ -451,11 +433,11 @@ class _Archive(Contents):
     def copy_limits(self, name: str) -> CopyLimits:
         """See :meth:`Contents.copy_limits`."""
         below = f"{name}/" if name else ""
-        found = [again for again in self._directory.again if again.startswith(below)]
-        shown = ", ".join(repr(again) for again in found[:_MAX_SHOWN])
-        more = f" and {len(found) - _MAX_SHOWN:,} more" if len(found) > _MAX_SHOWN else ""
+        names = [again for again in self._again if again.startswith(below)]
+        shown = ", ".join(map(repr, names[:_MAX_SHOWN]))
+        more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
         note = f"the ZIP file has members of the same name, of which the last counts: {shown}{more}"
-        return CopyLimits((note,) if found else ())
+        return CopyLimits((note,) if names else ())
 
     def check_sizes(self, prefix: str, most_of: Callable[[str], int | None]) -> None:
         """See :meth:`Contents.check_sizes`.
@@ -463,7 +445,7 @@ class _Archive(Contents):
         Only deflated members are looked at. Others are no larger than the file.
         """
         for name in self.names(prefix):
-            row = self._directory.table[self._directory.rows[name]]
+            row = self._table[self._rows[name]]
             if not row["is_deflated"]:
                 continue
             most, size = most_of(name.removeprefix(prefix)), int(row["size"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Self
 
 from shardwrite.results import duration, human
 from shardwrite.show.html import Bar, bar_html
@@ -17,34 +17,17 @@ _DRAW_SECONDS = 0.2  # least time between two drawings
 _RATE_SECONDS = 1.0  # time after which a rate means something
 
 
-class Handle(Protocol):
-    """What IPython gives to draw again in the same place."""
-
-    def update(self, obj: object) -> None:
-        """Replace what was shown."""
+Display = Callable[[object], Any]
+"""Shows an object, and gives what replaces it by a method ``update``."""
 
 
-Display = Callable[[object], Handle]
-
-
-def in_notebook(raw_nbytes: int) -> contextlib.AbstractContextManager[NotebookBar] | None:
+def in_notebook(raw_nbytes: int) -> NotebookBar | None:
     """A bar that is shown until the block ends; None if this process has no notebook.
 
     - `raw_nbytes`: decoded bytes of everything that is written.
     """
     display = notebook_display()
-    return None if display is None else _shown(NotebookBar(raw_nbytes, display))
-
-
-@contextlib.contextmanager
-def _shown(bar: NotebookBar) -> Iterator[NotebookBar]:
-    """Show a bar in the notebook until the block ends, and its last state after that."""
-    try:
-        yield bar
-    except BaseException:
-        bar.end(is_done=False)
-        raise
-    bar.end(is_done=True)
+    return None if display is None else NotebookBar(raw_nbytes, display)
 
 
 def notebook_display() -> Display | None:
@@ -56,17 +39,11 @@ def notebook_display() -> Display | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None:
         return None
-    display = import_module("IPython.display").display
-
-    def show(obj: object) -> Handle:
-        handle: Handle = display(obj, display_id=True)
-        return handle
-
-    return show
+    return partial(import_module("IPython.display").display, display_id=True)
 
 
 class NotebookBar:
-    """Progress of a run, shown as a bar with a text beside it.
+    """Progress of a run, shown as a bar with a text beside it until a block ends.
 
     - `raw_nbytes`: decoded bytes of everything that will be in the array.
     - `clock`: returns the time in seconds.
@@ -80,6 +57,12 @@ class NotebookBar:
         self._state = "running"
         self._start = self._drawn = clock()
         self._handle = display(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *exc_info: object) -> None:
+        self.end(is_done=kind is None)
 
     def __call__(self, report: GroupReport) -> None:
         """Enter the report of a group, and draw the bar unless that was done a moment ago."""
@@ -119,14 +102,14 @@ class NotebookBar:
             if not self._written:
                 return "done; nothing was left to do"
             return f"done: {human(self._written)} in {duration(seconds)}, {human(rate)}/s"
-        there = self._found + self._written
-        told = [f"{self._share:.0%}: {human(there)} of {human(self._total)}"]
+        done = self._found + self._written
+        text = f"{self._share:.0%}: {human(done)} of {human(self._total)}"
         if self._state == "stopped":
-            return f"stopped at {told[0]}, after {duration(seconds)}"
+            return f"stopped at {text}, after {duration(seconds)}"
         if self._written and seconds >= _RATE_SECONDS:
-            left = max(0, self._total - there) / rate
-            told += [f"{human(rate)}/s", f"about {duration(left)} left"]
-        return ", ".join(told)
+            left = max(0, self._total - done) / rate
+            text += f", {human(rate)}/s, about {duration(left)} left"
+        return text
 
     def __repr__(self) -> str:
         return f"writing: {self.text}"

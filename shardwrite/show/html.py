@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # ---- Charts as SVG
 
 
+LEFT, TOP, RIGHT = 150, 26, 700
+"""Edges of the plot area of a chart in pixels, unless it says others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """A tick of an axis."""
@@ -72,12 +76,11 @@ class Chart:
 
     title: str  # heading above the chart, and explanation below it
     caption: str
-    width: float  # size of the whole chart in pixels
-    height: float
-    left: float  # edges of the plot area in pixels
-    top: float
-    right: float
-    bottom: float
+    bottom: float  # edges of the plot area in pixels
+    left: float = LEFT
+    top: float = TOP
+    right: float = RIGHT
+    width: float = 720  # of the whole chart
     x_name: str  # names of the axes, with units
     y_name: str
     x_ticks: Sequence[Tick] = ()  # ticks of the axes
@@ -85,6 +88,11 @@ class Chart:
     rects: Sequence[Rect] = ()  # marks, in the order in which they are drawn
     lines: Sequence[Line] = ()
     labels: Sequence[Label] = ()
+
+    @property
+    def height(self) -> float:
+        """Height of the whole chart, with what stands below the plot area."""
+        return self.bottom + 36
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,14 @@ from shardwrite.journal.takeover import metadata_of
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.result import WriteResult, result_from_receipt
-from shardwrite.show.report import RunReport
-from shardwrite.show.report_facts import Pause, PlanFigures, Span, WorkerReport, printed
+from shardwrite.show.report import (
+    Pause,
+    PlanFigures,
+    RunReport,
+    Span,
+    WorkerReport,
+    printed,
+)
 from shardwrite.show.timeline import Commits, Timeline, Worker, timeline_of
 
 _MAX_WORKERS = 128  # processes that a report names
@@ -58,9 +64,9 @@ def figures_in(record: RunRecord) -> PlanFigures:
     """Figures of the plan that the record of a run holds. What is no number counts as unknown."""
 
     def number(name: str) -> float:
-        found: JSON = record.figures.get(name)
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        return float(found) if is_number and 0 <= found < 2**62 else 0.0  # type: ignore[arg-type, operator]
+        figure: JSON = record.figures.get(name)
+        is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
+        return float(figure) if is_number and 0 <= figure < 2**62 else 0.0  # type: ignore[arg-type, operator]
 
     return PlanFigures(
         layout=record.layout if record.layout in ("fused", "direct", "staged") else "",
@@ -210,7 +216,7 @@ def _spans(timeline: Timeline, clock: _Clock, now: float | None) -> list[list[Sp
     commits = timeline.commits
     starts, stops = clock.at(commits.start), clock.at(commits.stop)
     order = np.argsort(starts, kind="stable")
-    found: list[list[Span]] = [[] for _ in timeline.workers]
+    spans: list[list[Span]] = [[] for _ in timeline.workers]
     ends: list[list[tuple[float, int]]] = [[] for _ in timeline.workers]  # heaps: end of each lane
     rows = zip(
         commits.worker[order].tolist(),
@@ -221,21 +227,21 @@ def _spans(timeline: Timeline, clock: _Clock, now: float | None) -> list[list[Sp
     )
     for worker, start, stop, n in rows:
         lane = _lane(ends[worker], start, stop)
-        found[worker].append(Span(lane, round(start, 3), round(stop, 3), n))
+        spans[worker].append(Span(lane, round(start, 3), round(stop, 3), n))
     for task in timeline.open_tasks:
         worker = timeline.workers[task.worker]
         until = now if now is not None and worker.is_alive else worker.last
         start = float(clock.at(task.start))
         stop = max(start, float(clock.at(until if until is not None else task.start)))
         lane = _lane(ends[task.worker], start, stop)
-        found[task.worker].append(
+        spans[task.worker].append(
             Span(lane, round(start, 3), round(stop, 3), task.n_shards, "open")
         )
-    if sum(map(len, found)) <= _MANY_SPANS:
-        return found
+    if sum(map(len, spans)) <= _MANY_SPANS:
+        return spans
     n_lanes = sum(min(len(lanes), _MAX_LANES) for lanes in ends)
     gap = clock.seconds / max(4, min(200, _N_SPANS // max(1, 2 * n_lanes)))
-    return [_joined(spans, gap) for spans in found]
+    return [_joined(each, gap) for each in spans]
 
 
 def _lane(ends: list[tuple[float, int]], start: float, stop: float) -> int:
@@ -252,17 +258,17 @@ def _lane(ends: list[tuple[float, int]], start: float, stop: float) -> int:
 def _joined(spans: Sequence[Span], gap: float) -> list[Span]:
     """Join spans of a lane whose distance is below `gap` seconds, so that few are left."""
     last: dict[tuple[int, str], int] = {}
-    found: list[Span] = []
+    joined: list[Span] = []
     for span in spans:
         key = (span.lane, span.state)
-        if key in last and span.start - found[last[key]].stop < gap:
-            before = found[last[key]]
+        if key in last and span.start - joined[last[key]].stop < gap:
+            before = joined[last[key]]
             stop, n = max(before.stop, span.stop), before.n_shards + span.n_shards
-            found[last[key]] = replace(before, stop=stop, n_shards=n)
+            joined[last[key]] = replace(before, stop=stop, n_shards=n)
         else:
-            last[key] = len(found)
-            found.append(span)
-    return found
+            last[key] = len(joined)
+            joined.append(span)
+    return joined
 
 
 def _workers(
@@ -276,10 +282,10 @@ def _workers(
 
     n_shards, raw = total(commits.n_shards), total(commits.raw_nbytes)
     busy, cpu = total(commits.stop - commits.start), total(commits.cpu_seconds)
-    found = []
+    reports = []
     for k, worker in enumerate(timeline.workers[:_MAX_WORKERS]):
         start, stop = clock.at(_stretch(worker, now, worker.is_alive) or (clock.begun,) * 2)
-        found.append(
+        reports.append(
             WorkerReport(
                 name=printed(worker.name),
                 job=printed(worker.job),
@@ -294,7 +300,7 @@ def _workers(
                 spans=tuple(spans[k]),
             )
         )
-    return tuple(found)
+    return tuple(reports)
 
 
 def _throughput(commits: Commits, clock: _Clock) -> tuple[float, ...]:
@@ -368,13 +374,18 @@ def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunRe
     """
     target = fetched(resolve_target(store, name, run_dir, is_read=True))
     beside = look_beside(target)
-    run = _run_of(beside)
+    # the run that makes the array, or else an update, best one that somebody makes now
+    at_work = [run for run in beside.updates if live_holders(run.path, looking=True)]
+    run = next((run for run in (beside.run, *at_work, *beside.updates) if run is not None), None)
     if run is not None:
-        return _of_journals(run)
+        timeline = timeline_of(run, metadata_of(run))
+        # Read after the journals: a process that has a journal here has a lease, if it lives.
+        state = "running" if live_holders(run.path, looking=True) else "interrupted"
+        return make_report(run.target.label, run.record, timeline, state=state, now=time.time())
     receipt = read_receipt(target) if target.place.kind() == "array" else None
-    found = _kept(target, receipt)
-    if found is not None:
-        return found
+    report_kept = _kept(target, receipt)
+    if report_kept is not None:
+        return report_kept
     if receipt is not None and receipt.result:
         result = result_from_receipt(receipt.result, target.label)
         return _of_receipt(receipt, result, beside)
@@ -386,43 +397,24 @@ def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunRe
     )
 
 
-def _run_of(beside: Beside) -> RunDirectory | None:
-    """The run to report on: the one that makes the array, or else an update that somebody makes."""
-    if beside.run is not None:
-        return beside.run
-    at_work = [run for run in beside.updates if live_holders(run.path, looking=True)]
-    return next(iter([*at_work, *beside.updates]), None)
-
-
-def _of_journals(run: RunDirectory) -> RunReport:
-    found = timeline_of(run, metadata_of(run))
-    # Read after the journals: a process that has a journal here has a lease, if it lives.
-    state = "running" if live_holders(run.path, looking=True) else "interrupted"
-    return make_report(run.target.label, run.record, found, state=state, now=time.time())
-
-
 def _kept(target: Target, receipt: Receipt | None) -> RunReport | None:
     """The report that the array holds, if there is one."""
     data = target.place.read(REPORT_NAME)
     if data is None:
         return None
     try:
-        found = RunReport.from_json(data)
+        report = RunReport.from_json(data)
     except ValueError as error:
         path = f"{target.label}/{REPORT_NAME}"
         raise JournalError(f"{path} is no report ({error}); remove it", path=path) from error
     runs = [] if receipt is None else [receipt.run, *(e.run for e in receipt.updates)]
-    notes = list(found.notes)
-    if found.run not in runs:
-        notes.append("The receipt of the array does not know this run.")
-    elif runs and runs[-1] != found.run:
-        notes.append("The array was changed by later runs, of which no report was kept.")
-    return _with(found, target.label, tuple(notes))
-
-
-def _with(found: RunReport, path: str, notes: tuple[str, ...]) -> RunReport:
-    """A report that was kept, with the path at which the array lies now."""
-    return replace(found, path=path, notes=notes, told_by="report", state="finished")
+    notes = report.notes
+    if report.run not in runs:
+        notes += ("The receipt of the array does not know this run.",)
+    elif runs[-1] != report.run:
+        notes += ("The array was changed by later runs, of which no report was kept.",)
+    # The array may lie at another path now.
+    return replace(report, path=target.label, notes=notes, told_by="report", state="finished")
 
 
 def _of_receipt(receipt: Receipt, result: WriteResult, beside: Beside) -> RunReport:
@@ -445,26 +437,11 @@ def _of_receipt(receipt: Receipt, result: WriteResult, beside: Beside) -> RunRep
         durability=receipt.durability,
         plan=PlanFigures(layout=result.layout, n_tasks=result.n_tasks),
         workers=tuple(
-            _of_peak(str(process), peak)
+            WorkerReport(name=printed(str(process)), peak_nbytes=peak)
             for process, peak in list(result.peak_nbytes_by_process.items())[:128]
             if type(peak) is int and peak >= 0
         ),
         n_workers=len(result.peak_nbytes_by_process),
         failures={},
         notes=(_NO_TIMES, *beside.warnings),
-    )
-
-
-def _of_peak(name: str, peak_nbytes: int) -> WorkerReport:
-    return WorkerReport(
-        name=printed(name),
-        job="",
-        is_alive=False,
-        start=0.0,
-        stop=0.0,
-        n_shards=0,
-        raw_nbytes=0,
-        busy_seconds=0.0,
-        cpu_seconds=-1.0,
-        peak_nbytes=peak_nbytes,
     )

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from shardwrite.errors import CodecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
 from shardwrite.plan.partition import MAX_SHARDS
+from shardwrite.read.array import merge_chunks
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import FILES, fill_from_chunks, identify, merge_chunks, require
+from shardwrite.sources.common import FILES, fill_from_chunks, identify, require
 
 _COMPUTED = {b"LazyArray", b"b2o", b"proxy-source"}  # whose chunks are not all of the values
 _CODECS, _FILTERS = {0, 1, 3, 4}, {0, 1, 2, 3, 4}  # all others are plugins

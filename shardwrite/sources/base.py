@@ -83,10 +83,10 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
     if isinstance(part, bool | np.bool_):
         raise IndexError(f"{part!r}, which would add an axis")
     try:
-        at = range(n)[part]
+        index = range(n)[part]
     except TypeError:
         raise IndexError(f"{part!r} is no integer, slice, or array of integers") from None
-    return at, at + 1, 0
+    return index, index + 1, 0
 
 
 # ---- Sources
@@ -94,27 +94,16 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Arguments of :func:`shardwrite.sources.open_source` that a format needs.
+    """Arguments of :func:`shardwrite.sources.open_source` that a format needs."""
 
-    Parameters
-    ----------
-    path : str
-        File, directory, pattern or URL.
-    dataset : str or None
-        Name of the array, if the file holds several.
-    shape, dtype, offset, order
-        Layout of a raw binary file.
-    file : FileInBucket or None
-        The file at the URL, if there is one.
-    """
-
-    path: str
-    dataset: str | None = None
+    path: str  # file, directory, pattern or URL
+    dataset: str | None = None  # name of the array, if the file holds several
+    # Layout of a raw binary file
     shape: tuple[int, ...] | None = None
     dtype: npt.DTypeLike | None = None
     offset: int = 0
     order: str = "C"
-    file: FileInBucket | None = None
+    file: FileInBucket | None = None  # the file at the URL, if there is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,38 +16,17 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import mul
 from typing import IO, Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.read.array import merge_chunks, slabs
-from shardwrite.read.source import as_attributes, mask_value, typed_attributes, unmasked_value
-from shardwrite.sources.base import RegionSource, Request
+from shardwrite.sources.base import Request
 from shardwrite.sources.inside import FileInBucket
 
-__all__ = [
-    "as_attributes",
-    "check_names",
-    "choose_dataset",
-    "digest",
-    "fill_from_chunks",
-    "identify",
-    "identity_text",
-    "mask_value",
-    "merge_chunks",
-    "open_binary",
-    "place_of",
-    "place_text",
-    "require",
-    "slabs",
-    "typed_attributes",
-    "unmasked_value",
-]
+__all__ = ["choose_dataset", "digest", "identify", "identity_text", "open_binary", "require"]
 
 
 # ---- Axes: names, and the length of a step
@@ -118,14 +97,12 @@ def dimension_units(steps: Iterable[tuple[float, str] | None]) -> dict[str, JSON
     >>> dimension_units([None, (0.5, "µm"), (2, "s"), (1, "pixel")])
     {'dimension_units': [None, '0.5 micrometer', '2.0 second', None]}
     """
-    units = [None if step is None else _quantity(*step) for step in steps]
-    return {"dimension_units": [*units]} if any(units) else {}
-
-
-def _quantity(step: float, unit: str) -> str | None:
-    name = {**_NAMES, **UNITS}.get(unit.strip())
-    is_known = name is not None and math.isfinite(step) and step > 0
-    return f"{float(step)!r} {name}" if is_known else None
+    units: list[JSON] = []
+    for length, unit in (step or (0.0, "") for step in steps):
+        name = {**_NAMES, **UNITS}.get(unit.strip())
+        is_known = name is not None and math.isfinite(length) and length > 0
+        units.append(f"{float(length)!r} {name}" if is_known else None)
+    return {"dimension_units": units} if any(units) else {}
 
 
 def unique_names(names: Sequence[str | None]) -> tuple[str | None, ...] | None:
@@ -136,8 +113,8 @@ def unique_names(names: Sequence[str | None]) -> tuple[str | None, ...] | None:
     >>> unique_names(["t", "x", None, "x"]), unique_names([None])
     (('t', None, None, None), None)
     """
-    found = tuple(name if names.count(name) == 1 else None for name in names)
-    return found if any(found) else None
+    unique = tuple(name if names.count(name) == 1 else None for name in names)
+    return unique if any(unique) else None
 
 
 def tell_left_out(path: str, reasons: Iterable[str]) -> None:
@@ -193,66 +170,9 @@ class HandleCache:
         self._entries = OrderedDict()
 
 
-# ---- Uncompressed arrays in one piece of a file in a bucket
-
-
 FILES = HandleCache(limit=64)
 
 WHOLE = HandleCache(limit=2)  # whole arrays in memory: few, but two sources can be read in turn
-
-
-_MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
-
-_LITTLE_NBYTES = 2**20  # which take no longer to read than several requests
-
-_MOST_WASTE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class RangedSource(RegionSource):
-    """An array that is stored in one piece, of which ranges are read.
-
-    Several threads read at the same time. One request reads up to 4 MiB.
-    """
-
-    file: FileInBucket
-    stored: np.dtype[Any]  # data type in the file; `dtype` may differ from it in byte order
-    offset: int  # position of the first element in the file, in bytes
-    order: str  # whether the last or the first axis is the fastest
-
-    def _read(self, box: Box) -> npt.NDArray[Any]:
-        order: Any = self.order
-        itemsize = self.stored.itemsize
-        axes = range(len(self.shape))
-        steps = tuple(
-            itemsize * math.prod(self.shape[axis + 1 :] if order == "C" else self.shape[:axis])
-            for axis in axes
-        )
-        start = self.offset + sum(map(mul, box.start, steps))
-        block = np.empty(box.shape, self.dtype, order)
-        self._fill(block, start, steps)
-        return block
-
-    def _fill(self, block: npt.NDArray[Any], start: int, steps: tuple[int, ...]) -> None:
-        """Read elements into a block.
-
-        What lies between them is read, too, where that takes no longer. Otherwise the block is
-        halved, along the axis on which its elements lie farthest apart.
-
-        - `block`: receives the elements. It is not empty.
-        """
-        lengths = [(n - 1) * step for n, step in zip(block.shape, steps, strict=True)]
-        span = sum(lengths) + self.stored.itemsize
-        most = min(_MOST_NBYTES, max(_LITTLE_NBYTES, _MOST_WASTE * block.nbytes))
-        if span <= most or block.size == 1:
-            data = self.file.read(start, span)
-            block[...] = np.ndarray(block.shape, self.stored, data, 0, steps)
-            return
-        axis = max(range(block.ndim), key=lengths.__getitem__)
-        middle = block.shape[axis] // 2
-        for part in (slice(middle), slice(middle, None)):
-            index = (*[slice(None)] * axis, part)
-            self._fill(block[index], start + (part.start or 0) * steps[axis], steps)
 
 
 # ---- Files, libraries and datasets
@@ -286,8 +206,8 @@ def identity_text(name: str, where: str, **facts: object) -> str:
     >>> identity_text("npy", "/data/x.npy", size=80, order=None, offset=0)
     'npy:/data/x.npy size=80&offset=0'
     """
-    told = "&".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
-    return f"{name}:{where} {told}"
+    text = "&".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
+    return f"{name}:{where} {text}"
 
 
 def digest(facts: Iterable[object]) -> str:
@@ -353,16 +273,18 @@ def require(module: str, extra: str, path: str) -> Any:
     return importlib.import_module(module)
 
 
+def first_names(names: Sequence[str]) -> str:
+    """The first of many names, for a message."""
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
+
+
 def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
     """Choose the array `dataset`, or the only one if that is None."""
-    clean = None if dataset is None else dataset.strip("/")
-    if clean is not None and clean in names:
-        return clean
-    if clean is None and len(names) == 1:
+    if dataset is not None and dataset.strip("/") in names:
+        return dataset.strip("/")
+    if dataset is None and len(names) == 1:
         return names[0]
-    listed = ", ".join(sorted(names)[:20]) + (
-        f" and {len(names) - 20} more" if len(names) > 20 else ""
-    )
     if not names:
         raise SpecError(
             "there is no array in it",
@@ -370,16 +292,16 @@ def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
             value=path,
             remedy="give a file or group with an array",
         )
-    if clean is None:
+    if dataset is None:
         raise SpecError(
             f"it holds {len(names)} arrays",
             field="source",
             value=path,
-            remedy=f"choose one as dataset: {listed}",
+            remedy=f"choose one as dataset: {first_names(sorted(names))}",
         )
     raise SpecError(
         f"there is no such array in {path}",
         field="dataset",
         value=dataset,
-        remedy=f"choose one of: {listed}",
+        remedy=f"choose one of: {first_names(sorted(names))}",
     )

@@ -1,6 +1,10 @@
-"""HDF5 and NetCDF-4 files, read with h5py.
+"""HDF5 and NetCDF-4 files, on this machine or in a bucket.
 
 Values are read as stored; scale, offset and fill value are not applied.
+
+h5py reads files of this machine. In a bucket, chunks that Zarr can decode are read as ranges of the
+file. So are datasets that lie in one piece. Threads then do not wait for the lock of the HDF5
+library, or for each other's requests. All other values are read with h5py.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,20 +26,24 @@ import numpy.typing as npt
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
+from shardwrite.place.objects import InStore
+from shardwrite.read.array import merge_chunks, open_at, slabs
 from shardwrite.read.source import as_attributes, typed_attributes
+from shardwrite.seams import needed
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.common import (
     FILES,
     choose_dataset,
     identify,
-    merge_chunks,
     place_of,
     place_text,
     require,
-    slabs,
 )
 from shardwrite.sources.inside import FileInBucket
+from shardwrite.sources.raw import in_one_piece
 from shardwrite.stores.looking import check_regular
+
+_ReadBox = Callable[[Box], npt.NDArray[Any]]
 
 _NUMBER = re.compile(r"\berrno = (\d+)")  # in what HDF5 says of a call that failed
 _MOST_LINKS = 64  # in a row; the HDF5 library follows 16
@@ -55,7 +63,7 @@ _OF_LIBRARIES = {
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Source(RegionSource):
-    """One dataset of an HDF5 file."""
+    """One dataset of an HDF5 file, read with h5py."""
 
     dataset: str  # full name of the dataset in the file
     # The file, if it lies in a bucket
@@ -72,6 +80,43 @@ class Hdf5Source(RegionSource):
             return np.asarray(dataset[box.slices])
         # Many programs write UTF-8 where the file says ASCII, which is a part of it.
         return np.asarray(dataset.asstr("utf-8")[box.slices], self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5InBucket(Hdf5Source):
+    """One dataset of an HDF5 file in a bucket."""
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        read: _ReadBox = FILES.get(f"{self.identity}:ranges", self._reader)
+        return np.asarray(read(box))
+
+    def _reader(self) -> _ReadBox:
+        """The function by which this process reads values."""
+        assert self.file is not None
+        if self.dtype.kind == "T":  # texts lie apart from the dataset
+            return self._read_by_h5py
+        h5py = require("h5py", "hdf5", self.path)
+        with reading(self.file) as opened:
+            dataset = opened[self.dataset]
+            start = dataset.id.get_offset()
+            is_plain = h5py.h5t.py_create(dataset.dtype, logical=True) == dataset.id.get_type()
+        if start is not None and is_plain:
+            piece = in_one_piece(
+                self.file, self.shape, self.dtype, int(start), identity=self.identity
+            )
+            return lambda box: piece[box.slices]
+        if self.dtype.kind not in "biufcmM":
+            return self._read_by_h5py
+        what = "a file of HDF5 in a bucket"
+        as_store = needed("file as a store", "hdf5", what, field="source", value=self.path)
+        store = as_store(self.file, part=self.dataset)
+        if store.copy_limits().why_decoded:
+            return self._read_by_h5py
+        view = open_at(InStore(store))
+        return lambda box: np.asarray(view[box.slices]).astype(self.dtype, copy=False)
+
+    def _read_by_h5py(self, box: Box) -> npt.NDArray[Any]:
+        return super(Hdf5InBucket, self)._read(box)
 
 
 def open_file(path: str | FileInBucket) -> Any:
@@ -101,9 +146,9 @@ def _close_at_exit(h5py: Any) -> None:
     """
 
     def close() -> None:
-        for found in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
-            if found.get_access_plist().get_driver() == h5py.h5fd.fileobj_driver:
-                h5py.File(found).close()
+        for file in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
+            if file.get_access_plist().get_driver() == h5py.h5fd.fileobj_driver:
+                h5py.File(file).close()
 
     atexit.register(close)
 
@@ -132,15 +177,9 @@ def reading(path: str | FileInBucket) -> Iterator[Any]:
         raise OSError(str(error)) from error
 
 
-def _datasets(file: Any) -> list[str]:
-    names: list[str] = []
-    # Of the items below the root, datasets have a shape, and groups do not.
-    file.visititems(
-        lambda name, item: (
-            names.append(name) if hasattr(item, "shape") and item.shape is not None else None
-        )
-    )
-    return names
+def _is_dataset(node: Any) -> bool:
+    """Whether a node is a dataset that has a shape, which groups do not have."""
+    return getattr(node, "shape", None) is not None
 
 
 def attributes_of(node: Any, path: str) -> dict[str, JSON]:
@@ -162,7 +201,10 @@ def attributes_of(node: Any, path: str) -> dict[str, JSON]:
 
 def metadata_of(dataset: Any, path: str) -> SourceMetadata:
     """Fill value, dimension names and attributes of a dataset; see `attributes_of`."""
-    names = [_dimension(dimension) for dimension in dataset.dims]
+    names = [
+        axis.label or (axis[0].name.rpartition("/")[2] if len(axis) else None)  # its first scale
+        for axis in dataset.dims
+    ]
     if dataset.is_scale and len(names) == 1 and names[0] is None:
         names = [dataset.name.rpartition("/")[2]]
     return SourceMetadata(
@@ -173,23 +215,22 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
     )
 
 
-def _dimension(dimension: Any) -> str | None:
-    """Name of an axis: its label, or the name of its first scale; None if it has neither."""
-    scale = dimension[0].name.rpartition("/")[2] if len(dimension) else None
-    return dimension.label or scale
-
-
 def open_(request: Request) -> Hdf5Source:
-    """Open one dataset of an HDF5 or NetCDF-4 file.
+    """Open one dataset of an HDF5 or NetCDF-4 file; see `open_dataset`."""
+    place = place_of(request)
+    is_in_bucket = isinstance(place, FileInBucket)
+    return open_dataset(place, request.dataset, Hdf5InBucket if is_in_bucket else Hdf5Source)
 
+
+def open_dataset(
+    place: str | FileInBucket, wanted: str | None, kind: type[Hdf5Source] = Hdf5Source
+) -> Hdf5Source:
+    """Open one dataset of a file.
+
+    - `kind`: class of the source.
     - Raises OSError if the file cannot be read, is no HDF5 file, or is damaged (`errno` is then
       None).
     """
-    return open_dataset(place_of(request), request.dataset)
-
-
-def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
-    """Open one dataset of a file; see `open_`."""
     path = place_text(place)
     with reading(place) as file:
         parts = (wanted or "").split("/")
@@ -197,11 +238,14 @@ def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
         if isinstance(place, FileInBucket):
             _check_links(file, name, path)
         # The name may be a link, which the listing does not follow.
-        if not (name and name in file and getattr(file[name], "shape", None) is not None):
-            name = choose_dataset(_datasets(file), wanted, path)
+        if not (name and name in file and _is_dataset(file[name])):
+            names: list[str] = []
+            file.visititems(lambda name, node: names.append(name) if _is_dataset(node) else None)
+            name = choose_dataset(names, wanted, path)
         dataset = file[name]
-        if isinstance(place, FileInBucket):
-            _check_inside(dataset, name, path)
+        is_apart = dataset.is_virtual or dataset.id.get_create_plist().get_external_count()
+        if is_apart and isinstance(place, FileInBucket):  # the HDF5 library takes it for empty
+            raise _elsewhere(name, path)
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
         metadata = metadata_of(dataset, path)
         text = require("h5py", "hdf5", path).check_string_dtype(dtype)
@@ -210,7 +254,7 @@ def open_dataset(place: str | FileInBucket, wanted: str | None) -> Hdf5Source:
             fill = (metadata.fill_value or b"").decode("utf-8")
             metadata = replace(metadata, fill_value=fill)
     size = dtype.itemsize
-    return Hdf5Source(
+    return kind(
         path=path,
         shape=shape,
         dtype=dtype,
@@ -240,12 +284,6 @@ def _check_links(file: Any, name: str, path: str) -> None:
             parts = [*filter(None, target.split("/")), *parts]
         else:
             node = node[part]
-
-
-def _check_inside(dataset: Any, name: str, path: str) -> None:
-    """Refuse a dataset whose values lie in other files, which the HDF5 library takes for empty."""
-    if dataset.is_virtual or dataset.id.get_create_plist().get_external_count():
-        raise _elsewhere(name, path)
 
 
 def _elsewhere(name: str, path: str) -> SpecError:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
+from shardwrite.codecs.stages import Ranges
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
@@ -79,7 +80,7 @@ class FileInBucket:
           replaced or removed since it was looked at (ESTALE).
         """
         with self._named():
-            return _opened(self).read(offset, nbytes)
+            return (_readers.get(self) or _open(self)).read(offset, nbytes)
 
     def read_anew(self) -> None:
         """Forget what was kept of the file, so that the service is asked again."""
@@ -120,19 +121,19 @@ def file_in_bucket(url: str) -> FileInBucket | None:
     if reader is None or not reader.nbytes:
         return None
     token = store.at(name).token.rstrip("/")
-    found = FileInBucket(url.rstrip("/"), token, reader.version)
-    _readers.put(found, reader)  # and none with older keys
-    return found
+    file = FileInBucket(url.rstrip("/"), token, reader.version)
+    _readers.put(file, reader)  # and none with older keys
+    return file
 
 
 class FileStream(io.RawIOBase):
-    """A file in a bucket as a file object that is only read.
+    """A file in a bucket, or another object, as a file object that is only read.
 
     Small reads are answered from blocks of 64 KiB. If they go from front to back, one request reads
     up to 16 blocks. Large reads are requests of their own.
     """
 
-    def __init__(self, file: FileInBucket) -> None:
+    def __init__(self, file: Ranges) -> None:
         super().__init__()
         self._file = file
         self._at = 0
@@ -185,7 +186,7 @@ class FileStream(io.RawIOBase):
             self._error = error
             raise
         self._at += nbytes
-        return data
+        return bytes(data)
 
     def readall(self) -> bytes:
         """Read all bytes that are left."""
@@ -235,17 +236,12 @@ class _Readers:
 _readers = _Readers()
 
 
-def _opened(file: FileInBucket) -> ObjectReader:
-    """A file, open for reading.
+def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
+    """Open a file, of which nothing is known yet, or no longer.
 
     - Raises StoreError if it is not the version that was looked at (ESTALE), or the service
       refuses.
     """
-    return _readers.get(file) or _open(file)
-
-
-def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
-    """Open a file, of which nothing is known yet, or no longer; see `_opened`."""
     above, name = parent_of(file.url)
     store = open_bucket(above, value_of(STORAGE), is_read=True)
     reader = store.open_again(name) if again else store.open(name)
@@ -259,17 +255,6 @@ def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
 
 
 _MOST_FILES = 16
-
-
-class Ranges(Protocol):
-    """An object of which ranges are read; one thread has it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """Read exactly `nbytes` bytes from byte `offset` on, which the object has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,11 +339,6 @@ class InsideStore(Store):
     @property
     def local_path(self) -> Path | None:
         """See :attr:`Store.local_path`."""
-        return self.path
-
-    @property
-    def path(self) -> Path | None:
-        """Path of the file; None if it lies in a bucket."""
         return self.file if isinstance(self.file, Path) else None
 
     @abstractmethod
@@ -392,8 +372,10 @@ class InsideStore(Store):
 
     def copy_limits(self) -> CopyLimits:
         """See :meth:`Store.copy_limits`."""
-        told = self.contents.copy_limits(self.prefix.rstrip("/"))
-        return told if told.values is None else replace(told, values=_Values(self, told.values))
+        limits = self.contents.copy_limits(self.prefix.rstrip("/"))
+        if limits.values is None:
+            return limits
+        return replace(limits, values=_Values(self, limits.values))
 
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
         """See :meth:`Store.check_sizes`."""
@@ -433,12 +415,12 @@ class InsideStore(Store):
 
     def nodes(self) -> list[tuple[str, str]]:
         """See :meth:`Store.nodes`."""
-        found = [
+        nodes = [
             (f"{name}/".removeprefix(self.prefix).rstrip("/"), kind)
             for name, kind in self.contents.nodes()
             if not self.prefix or f"{name}/".startswith(self.prefix)
         ]
-        return sorted(found, key=lambda node: node[0].split("/") if node[0] else [])
+        return sorted(nodes, key=lambda node: node[0].split("/") if node[0] else [])
 
     def left_out(self) -> list[tuple[str, str]]:
         """See :meth:`Store.left_out`."""
@@ -476,9 +458,9 @@ class _Values:
         return getattr(object.__getattribute__(self, "values"), name)
 
     def __getitem__(self, key: Any) -> Any:
-        found = self.values[key]
+        values = self.values[key]
         self.store.check()
-        return found
+        return values
 
 
 class _OnThisMachine:
@@ -573,7 +555,7 @@ class _MemberReader(ObjectReader):
             message = f"{self._key!r} ends at byte {self.nbytes}"
             raise StoreError(message, key=self._key, errno=errno.EIO)
         if self._ranges is not None:
-            return self._ranges.read(offset, nbytes)
+            return bytes(self._ranges.read(offset, nbytes))
         if self._member.load is None:
             return self._found.read(self._member.offset + offset, nbytes)
         if self._loaded is None:

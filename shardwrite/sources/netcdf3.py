@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
+from shardwrite.read.array import slabs
 from shardwrite.read.source import as_attributes, typed_attributes
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import FILES, choose_dataset, identify, require, slabs
+from shardwrite.sources.common import FILES, choose_dataset, identify, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,6 @@ def _file(path: str) -> Any:
     return scipy_io.netcdf_file(path, "r", mmap=True)
 
 
-def _describe(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    # The shape of the variable has None for the record axis; that of its data has the extent.
-    data = file.variables[name].data
-    return tuple(data.shape), np.dtype(data.dtype)
-
-
 def _metadata(variable: Any, path: str) -> SourceMetadata:
     attributes = vars(variable)["_attributes"]  # scipy has no public name for all of them
     fill = attributes.get("_FillValue")
@@ -56,7 +51,9 @@ def open_(request: Request) -> Source:
     path = os.path.abspath(request.path)
     with _file(path) as file:
         name = choose_dataset(list(file.variables), request.dataset, path)
-        shape, dtype = _describe(file, name)
+        # The shape of the variable has None for the record axis; that of its data has the extent.
+        shape = tuple(file.variables[name].data.shape)
+        dtype = np.dtype(file.variables[name].data.dtype)
         metadata = _metadata(file.variables[name], path)
     return Netcdf3Source(
         path=path,

@@ -21,10 +21,9 @@ from shardwrite.sources.common import (
     dimension_units,
     identify,
     require,
-    slabs,
     tell_left_out,
 )
-from shardwrite.sources.raw import MappedSource, check_length
+from shardwrite.sources.raw import in_one_piece
 from shardwrite.stores.looking import check_regular
 
 _PIECE_NBYTES = 2**20  # of what follows the values, read at a time
@@ -73,8 +72,10 @@ def _metadata(image: Any, path: str) -> SourceMetadata:
         space, time = header.get_xyzt_units()
         steps = zip(header.get_zooms(), (space, space, space, time), strict=False)
         # The shortest text of a float of 32 bits: 0.7, and not 0.699999988.
-        known: list[tuple[float, str] | None] = [(float(str(step)), unit) for step, unit in steps]
-        attributes |= dimension_units(known + [None] * (ndim - len(known)))
+        known_steps: list[tuple[float, str] | None] = [
+            (float(str(step)), unit) for step, unit in steps
+        ]
+        attributes |= dimension_units(known_steps + [None] * (ndim - len(known_steps)))
     except (AttributeError, KeyError):  # Analyze has no units
         left_out.append("the units of its axes are left out, since they are unknown")
     affine = np.asarray(image.affine, dtype="f8")
@@ -104,25 +105,12 @@ def open_(request: Request) -> Source:
     proxy, metadata = image.dataobj, _metadata(image, path)
     shape, dtype = tuple(int(n) for n in proxy.shape), np.dtype(proxy.dtype)
     identity = identify("nifti", path)
-    if path.lower().endswith(".gz"):
-        whole = tuple(max(1, n) for n in shape)
-        return NiftiGzSource(
-            path=path,
-            shape=shape,
-            dtype=dtype,
-            chunks=whole,
-            identity=identity,
-            metadata=metadata,
+    if not path.lower().endswith(".gz"):
+        offset = int(proxy.offset)
+        return in_one_piece(
+            path, shape, dtype, offset, proxy.order, identity=identity, metadata=metadata
         )
-    check_length(path, shape, dtype, int(proxy.offset))
-    return MappedSource(
-        path=path,
-        shape=shape,
-        dtype=dtype,
-        chunks=slabs(shape, dtype.itemsize, proxy.order),
-        identity=identity,
-        stored=dtype,
-        offset=int(proxy.offset),
-        order=proxy.order,
-        metadata=metadata,
+    whole = tuple(max(1, n) for n in shape)
+    return NiftiGzSource(
+        path=path, shape=shape, dtype=dtype, chunks=whole, identity=identity, metadata=metadata
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 from shardwrite.sources.base import Request, Source
-from shardwrite.sources.common import identify, open_binary, place_of, slabs
-from shardwrite.sources.raw import check_length, in_one_piece
+from shardwrite.sources.common import identify, open_binary, place_of
+from shardwrite.sources.raw import in_one_piece
 
 _MAX_HEADER_NBYTES = 10_000  # limit of numpy: parsing very long literals is not safe
 
@@ -43,15 +43,5 @@ def open_(request: Request) -> Source:
         # such a file holds pickles, and loading a pickle can run any code
         remedy = "save it with a fixed-size dtype"
         raise SpecError("it holds Python objects", field="source", value=path, remedy=remedy)
-    check_length(place, shape, dtype, offset)
     order = "F" if fortran else "C"
-    return in_one_piece(
-        place,
-        shape=shape,
-        dtype=dtype,
-        chunks=slabs(shape, dtype.itemsize, order),
-        identity=identify("npy", place),
-        stored=dtype,
-        offset=offset,
-        order=order,
-    )
+    return in_one_piece(place, shape, dtype, offset, order, identity=identify("npy", place))

@@ -13,6 +13,7 @@ from shardwrite.place.base import Place, without_kind
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import is_zip_store, resolve_place
 from shardwrite.seams import resolve
+from shardwrite.sources.common import first_names
 from shardwrite.sources.inside import InsideStore
 from shardwrite.sources.registry import guess, guess_in_bucket, is_named_as_file
 from shardwrite.stores.looking import as_store_error, is_bucket_url, local_path, opened
@@ -41,10 +42,14 @@ def place_of(source: Any) -> Place:
         if kind != "hdf5":
             raise _refused(path, kind)
         store = resolve("file as a store", "hdf5")(file)
-    else:
-        store = _store_of(path)
-        if isinstance(store, ZippedStore) and hierarchy_of(store):
+    elif (kind := guess(path)) == "hdf5":
+        store = resolve("file as a store", "hdf5")(path)
+    elif kind in (None, "zarr") and _begins_as_zip(path):
+        store = ZippedStore(path)
+        if hierarchy_of(store):
             return TransformerPlace.of(store, name)
+    else:
+        raise _refused(path, kind)
     if not name:
         _check_root(store)
         return InStore(store)
@@ -68,19 +73,8 @@ def _split(source: Any) -> tuple[str | None, str]:
     return (path, name) if os.path.isfile(path) or (name and os.path.isdir(path)) else (None, "")
 
 
-def _store_of(path: str) -> InsideStore:
-    kind = guess(path)
-    if kind == "hdf5":
-        opened: InsideStore = resolve("file as a store", "hdf5")(path)
-        return opened
-    if kind in (None, "zarr") and _begins_as_zip(path):
-        return ZippedStore(path)
-    raise _refused(path, kind)
-
-
 def _refused(path: str, kind: str | None) -> SpecError:
-    is_zip = kind == "zarr" and is_bucket_url(path)
-    if is_zip:
+    if kind == "zarr" and is_bucket_url(path):
         return SpecError(
             "a ZIP file is not read from a bucket",
             field="src",
@@ -120,14 +114,13 @@ def _check_root(store: InsideStore) -> None:
 
 def _checked(store: InsideStore, name: str) -> str:
     """Name of a part of a file, which must be there."""
-    known = [node for node, _ in store.nodes() if node]
-    if name in known:
+    names = [node for node, _ in store.nodes() if node]
+    if name in names:
         return name
     why = dict(store.contents.left_out).get(name)
-    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     raise SpecError(
         f"it is {why}" if why else f"there is no such array or group in {store!r}",
         field="src",
         value=name,
-        remedy=f"choose one of: {listed}" if known else "give a file with an array",
+        remedy=f"choose one of: {first_names(names)}" if names else "give a file with an array",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,30 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
+from shardwrite.read.array import slabs
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import FILES, RangedSource, identify, place_of, place_text, slabs
+from shardwrite.sources.common import FILES, identify, place_of, place_text
 from shardwrite.sources.inside import FileInBucket
+
+_MOST_NBYTES = 4 * 2**20  # of one request, which a thread holds beside the block
+
+_LITTLE_NBYTES = 2**20  # which take no longer to read than several requests
+
+_MOST_WASTE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MappedSource(RegionSource):
-    """An array that is stored in one piece, read through a memory map."""
+class OnePieceSource(RegionSource):
+    """An array that is stored in one piece of a file."""
 
     stored: np.dtype[Any]  # data type in the file; `dtype` may differ from it in byte order
     offset: int  # position of the first element in the file, in bytes
     order: str  # whether the last or the first axis is the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class MappedSource(OnePieceSource):
+    """Such an array in a file of this machine, read through a memory map."""
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         mapped = FILES.get(self.identity, self._open)
@@ -43,31 +56,86 @@ class MappedSource(RegionSource):
         return mapped
 
 
-def in_one_piece(place: str | FileInBucket, **fields: Any) -> RegionSource:
-    """Source of an array that is stored in one piece of a file."""
-    if isinstance(place, FileInBucket):
-        return RangedSource(path=place.url, file=place, **fields)
-    return MappedSource(path=place, **fields)
+@dataclass(frozen=True, slots=True)
+class RangedSource(OnePieceSource):
+    """Such an array in a file in a bucket, of which ranges are read.
+
+    Several threads read at the same time. One request reads up to 4 MiB.
+    """
+
+    file: FileInBucket
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        order: Any = self.order
+        steps = tuple(
+            self.stored.itemsize
+            * math.prod(self.shape[axis + 1 :] if order == "C" else self.shape[:axis])
+            for axis in range(len(self.shape))
+        )
+        start = self.offset + sum(map(mul, box.start, steps))
+        block = np.empty(box.shape, self.dtype, order)
+        self._fill(block, start, steps)
+        return block
+
+    def _fill(self, block: npt.NDArray[Any], start: int, steps: tuple[int, ...]) -> None:
+        """Read elements into a block.
+
+        What lies between them is read, too, where that takes no longer. Otherwise the block is
+        halved, along the axis on which its elements lie farthest apart.
+
+        - `block`: receives the elements. It is not empty.
+        """
+        lengths = [(n - 1) * step for n, step in zip(block.shape, steps, strict=True)]
+        span = sum(lengths) + self.stored.itemsize
+        most = min(_MOST_NBYTES, max(_LITTLE_NBYTES, _MOST_WASTE * block.nbytes))
+        if span <= most or block.size == 1:
+            data = self.file.read(start, span)
+            block[...] = np.ndarray(block.shape, self.stored, data, 0, steps)
+            return
+        axis = max(range(block.ndim), key=lengths.__getitem__)
+        middle = block.shape[axis] // 2
+        for part in (slice(middle), slice(middle, None)):
+            index = (*[slice(None)] * axis, part)
+            self._fill(block[index], start + (part.start or 0) * steps[axis], steps)
 
 
-def check_length(
-    path: str | FileInBucket,
+def in_one_piece(
+    place: str | FileInBucket,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     offset: int,
+    order: str = "C",
+    *,
     remedy: str = "give the file whole",
-) -> None:
-    """Verify that a file is long enough for an array that starts at byte `offset`."""
+    **others: Any,
+) -> RegionSource:
+    """Source of an array that is stored in one piece of a file, after a check of its length.
+
+    - `others`: further fields of the source: its identity, and what is not as usual.
+    """
     needed = offset + math.prod(shape) * dtype.itemsize
-    size = path.nbytes if isinstance(path, FileInBucket) else os.path.getsize(path)
+    size = place.nbytes if isinstance(place, FileInBucket) else os.path.getsize(place)
     if size < needed:
         raise SpecError(
             f"the file is too short: {size} bytes, where shape {shape} of {dtype} "
             f"from byte {offset} needs {needed}",
             field="source",
-            value=place_text(path),
+            value=place_text(place),
             remedy=remedy,
         )
+    fields = {
+        "path": place_text(place),
+        "shape": shape,
+        "dtype": dtype,
+        "chunks": slabs(shape, dtype.itemsize, order),
+        "stored": dtype,
+        "offset": offset,
+        "order": order,
+        **others,
+    }
+    if isinstance(place, FileInBucket):
+        return RangedSource(file=place, **fields)
+    return MappedSource(**fields)
 
 
 def open_(request: Request) -> Source:
@@ -85,65 +153,35 @@ def open_(request: Request) -> Source:
             remedy=f"give shape and dtype of {request.path}",
         )
     shape, dtype = tuple(int(n) for n in request.shape), _dtype(request.dtype)
-    _check(request, shape)
-    remedy = "give the file whole, or correct shape, dtype and offset"
-    check_length(place_of(request), shape, dtype, request.offset, remedy)
+    for is_good, why, field, remedy in (
+        (min(shape, default=0) >= 0, "negative extent", "shape", "give extents of 0 or more"),
+        (request.offset >= 0, "negative offset", "offset", "give an offset of 0 or more"),
+        (request.order in ("C", "F"), "no such memory order", "order", 'give "C" or "F"'),
+    ):
+        if not is_good:
+            raise SpecError(why, field=field, value=getattr(request, field), remedy=remedy)
+    place = place_of(request)
     identity = identify(
         "raw",
-        place_of(request),
+        place,
         shape=shape,
         dtype=dtype.descr if dtype.names else dtype.str,
         offset=request.offset,
         order=request.order,
     )
+    remedy = "give the file whole, or correct shape, dtype and offset"
     return in_one_piece(
-        place_of(request),
-        shape=shape,
-        dtype=dtype,
-        chunks=slabs(shape, dtype.itemsize, request.order),
-        identity=identity,
-        stored=dtype,
-        offset=request.offset,
-        order=request.order,
+        place, shape, dtype, request.offset, request.order, remedy=remedy, identity=identity
     )
-
-
-def _check(request: Request, shape: tuple[int, ...]) -> None:
-    if any(n < 0 for n in shape):
-        raise SpecError(
-            "negative extent",
-            field="shape",
-            value=request.shape,
-            remedy="give extents of 0 or more",
-        )
-    if request.offset < 0:
-        raise SpecError(
-            "negative offset",
-            field="offset",
-            value=request.offset,
-            remedy="give an offset of 0 or more",
-        )
-    if request.order not in ("C", "F"):
-        raise SpecError(
-            "no such memory order", field="order", value=request.order, remedy='give "C" or "F"'
-        )
 
 
 def _dtype(value: npt.DTypeLike) -> np.dtype[Any]:
     try:
         dtype = np.dtype(value)
     except TypeError:
-        raise SpecError(
-            "numpy knows no such type",
-            field="dtype",
-            value=value,
-            remedy="give one like 'uint16' or '>f4'",
-        ) from None
-    if dtype.hasobject or dtype.itemsize == 0:
-        raise SpecError(
-            "the type has no fixed size",
-            field="dtype",
-            value=value,
-            remedy="give one like 'uint16' or '>f4'",
-        )
-    return dtype
+        why = "numpy knows no such type"
+    else:
+        if dtype.itemsize and not dtype.hasobject:
+            return dtype
+        why = "the type has no fixed size"
+    raise SpecError(why, field="dtype", value=value, remedy="give one like 'uint16' or '>f4'")

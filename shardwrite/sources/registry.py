@@ -59,8 +59,8 @@ class Format:
 _ONE_OF_SEVERAL = frozenset({"dataset"})
 
 FORMATS = {
-    "zarr": Format("shardwrite.sources.zarr_opening", _ONE_OF_SEVERAL, (".zarr.zip",)),
-    "hdf5": Format("shardwrite.sources.hdf5_opening", _ONE_OF_SEVERAL),
+    "zarr": Format("shardwrite.sources.zarr_array", _ONE_OF_SEVERAL, (".zarr.zip",)),
+    "hdf5": Format("shardwrite.sources.hdf5", _ONE_OF_SEVERAL),
     "netcdf3": Format("shardwrite.sources.netcdf3", _ONE_OF_SEVERAL),
     "npy": Format("shardwrite.sources.npy"),
     "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
@@ -153,17 +153,10 @@ def guess(path: str) -> str | None:
     """
     if os.path.isdir(path):
         return _guess_directory(path)
-    named = _by_name(path, {end: name for name, one in FORMATS.items() for end in one.suffixes})
-    if named is not None or not os.path.isfile(path):
-        return (
-            named
-            if os.path.isfile(path)
-            else "tiff"
-            if path.lower().endswith((".tif", ".tiff"))
-            else None
-        )
+    if not os.path.isfile(path):
+        return "tiff" if _is_named_as_tiff(path) else None
     with open(path, "rb") as file:
-        return _by_content(file) or _by_name(path, _LIKELY)
+        return _by_name(path, _suffixes()) or _by_content(file) or _by_name(path, _LIKELY)
 
 
 def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
@@ -182,16 +175,20 @@ def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
             return "zarr", None
         if is_volume:
             return "precomputed", None
-        file = None if is_named else file_in_bucket(url)
-    if file is None and is_named:
-        raise StoreError(f"no such object: {url}", key=url, errno=errno.ENOENT)
+        if is_named:
+            raise _no_object(url)
+        file = file_in_bucket(url)
     if file is None:
         return "zarr", None  # which says that there is none
-    named = _by_name(url, {end: name for name, one in FORMATS.items() for end in one.suffixes})
+    named = _by_name(url, _suffixes())
     if named is None:
         with open_binary(file) as stream:
             named = _by_content(stream)
     return named or _by_name(url, _LIKELY), file
+
+
+def _no_object(url: str) -> StoreError:
+    return StoreError(f"no such object: {url}", key=url, errno=errno.ENOENT)
 
 
 def is_named_as_file(url: str) -> bool:
@@ -224,6 +221,11 @@ def _has_superblock(file: IO[bytes]) -> bool:
     return False
 
 
+def _suffixes() -> dict[str, str]:
+    """Ends of file names that decide, and the names of their formats."""
+    return {end: name for name, known in FORMATS.items() for end in known.suffixes}
+
+
 def _by_name(path: str, names: dict[str, str]) -> str | None:
     lower = path.lower()
     return next((name for suffix, name in names.items() if lower.endswith(suffix)), None)
@@ -238,11 +240,11 @@ def _guess_directory(path: str) -> str | None:
         if os.path.isfile(os.path.join(path, mark)):
             return name
     with os.scandir(path) as entries:
-        return (
-            "tiff"
-            if any(entry.name.lower().endswith((".tif", ".tiff")) for entry in entries)
-            else None
-        )
+        return "tiff" if any(_is_named_as_tiff(entry.name) for entry in entries) else None
+
+
+def _is_named_as_tiff(path: str) -> bool:
+    return path.lower().endswith((".tif", ".tiff"))
 
 
 # ---- Values as the conventions of CF decode them, by xarray
@@ -256,15 +258,15 @@ class DecodedSource(RegionSource):
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         values = _decode(self.packed, self.packed[box.slices[:-1]])
-        found = np.asarray(values.data)
-        if found.dtype != self.dtype:
+        decoded = np.asarray(values.data)
+        if decoded.dtype != self.dtype:
             raise SpecError(
-                f"its values in {box.bounds} decode to {found.dtype}, and others to {self.dtype}",
+                f"its values in {box.bounds} decode to {decoded.dtype}, and others to {self.dtype}",
                 field="decode_cf",
                 value=self.path,
                 remedy="convert it without --decode-cf",
             )
-        return found
+        return decoded
 
 
 def decoded(source: Source) -> Source:
@@ -278,7 +280,7 @@ def decoded(source: Source) -> Source:
     path = str(getattr(source, "path", source.identity))
     require("xarray", "cf", path)
     try:
-        found = _decode(source, np.zeros((1,) * len(source.shape), source.dtype))
+        sample = _decode(source, np.zeros((1,) * len(source.shape), source.dtype))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
             f"its values cannot be decoded: {error}",
@@ -286,23 +288,23 @@ def decoded(source: Source) -> Source:
             value=path,
             remedy="convert it without --decode-cf",
         ) from None
-    if found.dtype == source.dtype and dict(found.attrs) == dict(source.metadata.attributes):
+    if sample.dtype == source.dtype and dict(sample.attrs) == dict(source.metadata.attributes):
         return source
-    missing = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(found.dtype.kind)
-    fill = None if missing is None else np.asarray(missing, dtype=found.dtype)[()]
-    if found.dtype == source.dtype and fill is None:  # that of another type means another value
+    missing = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(sample.dtype.kind)
+    fill = None if missing is None else np.asarray(missing, dtype=sample.dtype)[()]
+    if sample.dtype == source.dtype and fill is None:  # that of another type means another value
         fill = source.metadata.fill_value
     return DecodedSource(
         path=path,
         shape=source.shape,
-        dtype=found.dtype,
+        dtype=sample.dtype,
         chunks=source.chunks,
         identity=f"cf:{source.identity}",
         packed=source,
         metadata=SourceMetadata(
             fill_value=fill,
             dimension_names=source.metadata.dimension_names,
-            attributes=as_attributes(found.attrs, path),
+            attributes=as_attributes(sample.attrs, path),
         ),
         ref=_decoded_ref(source),
     )
@@ -320,16 +322,16 @@ def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
     """A variable of xarray with decoded values, and the attributes that are left."""
     import xarray
 
-    known = source.metadata
+    metadata = source.metadata
     names = [f"axis {axis}" for axis in range(values.ndim)]
     # xarray takes a fill value in the other order of bytes for another number.
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    packed = xarray.Variable(names, native, {**known.attributes, **known.typed})
+    packed = xarray.Variable(names, native, {**metadata.attributes, **metadata.typed})
     decode = xarray.conventions.decode_cf_variable
-    found = decode("values", packed, concat_characters=False).load()
-    if found.dtype.hasobject:  # such as times of a calendar that numpy does not have
+    variable = decode("values", packed, concat_characters=False).load()
+    if variable.dtype.hasobject:  # such as times of a calendar that numpy does not have
         raise TypeError("they become objects of Python, which Zarr does not store")
-    return found
+    return variable
 
 
 # ---- Opening of a source
@@ -343,9 +345,9 @@ def open_source(given: OpenArguments) -> Source:
     """Open an array in a file; its shape and dtype are read, but no values."""
     format, path = given.format, os.fspath(given.path)  # noqa: A001 (the word that users know)
     path, dataset = _split(path, given.dataset)
-    if format is not None and format not in FORMATS:
+    if format not in (None, *FORMATS):
         add_installed()
-    if format is not None and format not in FORMATS:
+    if format not in (None, *FORMATS):
         raise SpecError(
             "no such format",
             field="format",
@@ -441,7 +443,7 @@ def _format(path: str, given: str | None) -> tuple[str, FileInBucket | None]:
     elif given in FILES_IN_BUCKETS:
         file = file_in_bucket(path)
         if file is None:
-            raise StoreError(f"no such object: {path}", key=path, errno=errno.ENOENT)
+            raise _no_object(path)
     if name is None:
         if os.path.isdir(path):
             for refuse in all_of("foreign"):  # by what a wing knows of the place
@@ -472,7 +474,7 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
 
 
 def _open(name: str, request: Request) -> Source:
-    known, is_in_bucket = FORMATS[name], is_bucket_url(request.path)
+    format_, is_in_bucket = FORMATS[name], is_bucket_url(request.path)
     is_zip = name in _NO_FILES and request.file is not None
     if is_in_bucket and (is_zip or name not in (*_NO_FILES, *FILES_IN_BUCKETS)):
         raise SpecError(
@@ -482,23 +484,23 @@ def _open(name: str, request: Request) -> Source:
             value=request.path,
             remedy="open it with dask and give the dask array, or copy it to a local file",
         )
-    for declared in dataclasses.fields(Request)[1:]:
-        value = getattr(request, declared.name)
-        if declared.name == "file":
+    for field in dataclasses.fields(Request):
+        value = getattr(request, field.name)
+        if field.name in ("path", "file", *format_.options):
             continue
-        if value != declared.default and declared.name not in known.options:
+        if value != field.default:
             remedy = (
                 "leave it out, or choose a format that takes it; "
-                f"{name} takes {', '.join(sorted(known.options)) or 'none'}"
+                f"{name} takes {', '.join(sorted(format_.options)) or 'none'}"
             )
             raise SpecError(
                 f"this means nothing to the format {name}",
-                field=declared.name,
+                field=field.name,
                 value=value,
                 remedy=remedy,
             )
     try:
-        source = cast("Source", importlib.import_module(known.module).open_(request))
+        source = cast("Source", importlib.import_module(format_.module).open_(request))
     except ShardwriteError:
         raise
     except OSError as error:

@@ -40,7 +40,7 @@ from shardwrite.sources.common import (
     unique_names,
 )
 from shardwrite.sources.inside import FileInBucket
-from shardwrite.sources.raw import check_length, in_one_piece
+from shardwrite.sources.raw import in_one_piece
 from shardwrite.stores.looking import check_regular
 
 # ---- OME-XML: sizes of a pixel, and names of the channels
@@ -97,8 +97,8 @@ class _Images:
     def end(self, tag: str) -> None:  # noqa: ARG002 (a parser gives it)
         self._inside.pop()
 
-    def close(self) -> list[OmeImage]:
-        return self.found
+    def close(self) -> None:
+        """Do nothing, as all images are found."""
 
 
 def images_in(text: str) -> list[OmeImage]:
@@ -110,13 +110,14 @@ def images_in(text: str) -> list[OmeImage]:
     >>> images_in(text)[0].steps
     {'X': ('0.5', 'µm')}
     """
-    parser: Any = ET.XMLParser(target=_Images())  # noqa: S314 (the target refuses entities)
+    images = _Images()
+    parser: Any = ET.XMLParser(target=images)  # noqa: S314 (the target refuses entities)
     try:
         parser.feed(text)
-        found: list[OmeImage] = parser.close()
+        parser.close()
     except ET.ParseError as error:
         raise ValueError(f"it is not well-formed: {error}") from None
-    return found
+    return images.found
 
 
 # ---- Metadata of a series: axes, sizes of a pixel, names of the channels
@@ -147,29 +148,22 @@ def describe_series(file: Any, number: int) -> tuple[SourceMetadata, list[str]]:
     return SourceMetadata(dimension_names=names, attributes=attributes), left_out
 
 
-def common_metadata(found: SourceMetadata, other: SourceMetadata) -> SourceMetadata:
-    """What two files of one stack say alike."""
-    return SourceMetadata(
-        dimension_names=found.dimension_names
-        if found.dimension_names == other.dimension_names
-        else None,
-        attributes={
-            name: value
-            for name, value in found.attributes.items()
-            if other.attributes.get(name) == value
-        },
-    )
-
-
-def stacked(found: SourceMetadata) -> SourceMetadata:
-    """What files say of their axes, for a stack of them, whose first axis counts the files."""
-    names, attributes = found.dimension_names, dict(found.attributes)
+def stacked(metadata: Sequence[SourceMetadata]) -> SourceMetadata:
+    """What all files of a stack say alike; the first axis of the stack counts the files."""
+    first, *others = metadata
+    names = first.dimension_names
+    if names is not None:
+        is_same = all(other.dimension_names == names for other in others)
+        names = (None, *names) if is_same else None
+    attributes = {
+        name: value
+        for name, value in first.attributes.items()
+        if all(other.attributes.get(name) == value for other in others)
+    }
     units = attributes.get("dimension_units")
     if isinstance(units, list):
         attributes["dimension_units"] = [None, *units]
-    return SourceMetadata(
-        dimension_names=None if names is None else (None, *names), attributes=attributes
-    )
+    return SourceMetadata(dimension_names=names, attributes=attributes)
 
 
 def _image_of(file: Any, number: int) -> OmeImage:
@@ -223,21 +217,19 @@ def _channel_names(
 def _steps_of_imagej(known: Mapping[str, Any], series: Any) -> _Steps:
     """Steps that ImageJ has stored: pixels per unit are a tag, all others are in its metadata."""
     unit = str(known.get("unit", "")).replace("\\u00B5", "µ")
-    tags = series.keyframe.tags
-    per_pixel = {"Y": tags.get("YResolution"), "X": tags.get("XResolution")}
-    steps = {
-        axis: _inverse(tag.value) for axis, tag in per_pixel.items() if tag is not None and unit
-    }
-    steps["Z"] = _number(known.get("spacing"))
-    lengths = {axis: (step, unit) for axis, step in steps.items() if step is not None}
-    interval = _number(known.get("finterval"))
-    return lengths if interval is None else {**lengths, "T": (interval, "s")}
-
-
-def _inverse(ratio: Any) -> float | None:
-    """Inverse of a ratio of two integers of 32 bits, to the digits that those can hold."""
-    is_ratio = isinstance(ratio, tuple) and len(ratio) == 2 and all(ratio)
-    return float(f"{ratio[1] / ratio[0]:.9g}") if is_ratio else None
+    steps: dict[str, tuple[float, str]] = {}
+    for axis in "YX" if unit else "":
+        tag = series.keyframe.tags.get(f"{axis}Resolution")
+        ratio = None if tag is None else tag.value
+        if isinstance(ratio, tuple) and len(ratio) == 2 and all(ratio):
+            # two integers of 32 bits, which can hold so many digits
+            steps[axis] = (float(f"{ratio[1] / ratio[0]:.9g}"), unit)
+    spacing, interval = _number(known.get("spacing")), _number(known.get("finterval"))
+    if spacing is not None:
+        steps["Z"] = (spacing, unit)
+    if interval is not None:
+        steps["T"] = (interval, "s")
+    return steps
 
 
 def _number(value: Any) -> float | None:
@@ -272,27 +264,21 @@ def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray
 def page_rank(series: Any) -> int | None:
     """Number of leading axes of a series that count pages; None if the pages do not fit it."""
     shape, pages, size = series.shape, len(series.pages), series.keyframe.size
-    fitting = (
-        k
-        for k in range(len(shape), -1, -1)
-        if math.prod(shape[k:]) == size and math.prod(shape[:k]) == pages
-    )
-    return next(fitting, None)
+    for n in range(len(shape), -1, -1):
+        if math.prod(shape[n:]) == size and math.prod(shape[:n]) == pages:
+            return n
+    return None
 
 
 def choose_series(file: Any, dataset: str | None, path: str) -> int:
     """Number of the series `dataset`, which is a number or name, or None for the first series."""
     count = len(file.series)
     names = [series.name for series in file.series]
-    number = (
-        0
-        if dataset is None
-        else int(dataset)
-        if dataset.isdecimal()
-        else names.index(dataset)
-        if dataset in names
-        else -1
-    )
+    number = 0
+    if dataset is not None and dataset.isdecimal():
+        number = int(dataset)
+    elif dataset is not None:
+        number = names.index(dataset) if dataset in names else -1
     if not count:
         raise SpecError(
             "there is no image in it",
@@ -349,7 +335,9 @@ class TiffStackSource(RegionSource):
     leading: int  # number of leading axes of a file that count its pages
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        files = FILES.get(self.identity, self._list)
+        files = FILES.get(
+            self.identity, lambda: check_names(page_files(self.path), self.names, self.path)
+        )
         tifffile = require("tifffile", "tiff", self.path)
         out = np.empty(box.shape, self.dtype)
         within = Box(box.start[1:], box.stop[1:])
@@ -361,26 +349,23 @@ class TiffStackSource(RegionSource):
                 read_series(file, self.series, self.leading, within, out[at])
         return out
 
-    def _list(self) -> list[str]:
-        return check_names(page_files(self.path), self.names, self.path)
-
 
 def page_files(path: str) -> list[str]:
     """Files of a directory or pattern in natural order, so that file 10 follows file 9."""
     if os.path.isdir(path):
-        found = [
+        files = [
             entry.path
             for entry in os.scandir(path)
             if entry.name.lower().endswith((".tif", ".tiff")) and not entry.is_dir()
         ]
     else:
-        found = [name for name in glob.glob(path, recursive=True) if not os.path.isdir(name)]
-    if not found:
+        files = [name for name in glob.glob(path, recursive=True) if not os.path.isdir(name)]
+    if not files:
         raise StoreError(f"no TIFF file found at {path}", key=path)
-    for name in found:
+    for name in files:
         check_regular(name)
     # Names that differ only in leading zeros count as equal, so the order of the names decides.
-    ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(found))
+    ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(files))
     return ordered
 
 
@@ -398,50 +383,38 @@ def _check_equal(
 
 
 def open_stack(request: Request) -> Source:
-    """Open a directory or pattern of TIFF files; the tags of all files are read and compared.
-
-    Warns
-    -----
-    UserWarning
-        If something that the files say of their images is broken, or differs between them, and is
-        left out.
-    """
+    """Open a directory or pattern of TIFF files; the tags of all files are read and compared."""
     tifffile = require("tifffile", "tiff", request.path)
     path = os.path.abspath(request.path)
     files = page_files(path)
     stats: list[object] = []
+    metadata: list[SourceMetadata] = []  # those that differ
     shape: tuple[int, ...] = ()
     dtype, number, leading = np.dtype("u1"), 0, 0
-    metadata, differ = SourceMetadata(), False
-    for rank, name in enumerate(files):
+    for name in files:
         with tifffile.TiffFile(name) as file:
-            here = choose_series(file, request.dataset, name)
-            series = file.series[here]
-            if rank == 0:
-                shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), here
+            chosen = choose_series(file, request.dataset, name)
+            series = file.series[chosen]
+            if not metadata:
+                shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), chosen
                 leading = _rank(series, name)
-            _check_equal(
-                file.series[number] if number < len(file.series) else series,
-                shape,
-                dtype,
-                name,
-                files[0],
-            )
-            said, left_out = describe_series(file, number)
-        if rank == 0:
-            metadata = said
+            elif number < len(file.series):
+                series = file.series[number]
+            _check_equal(series, shape, dtype, name, files[0])
+            described, left_out = describe_series(file, number)
+        if not metadata:
             tell_left_out(name, left_out)
-        elif said != metadata:
-            metadata, differ = common_metadata(metadata, said), True
+        if described not in metadata:
+            metadata.append(described)
         stat = os.stat(name)
         stats += [name, stat.st_size, stat.st_mtime_ns]
-    if differ:
+    if len(metadata) > 1:
         tell_left_out(path, ["what the files do not all say of axes and channels is left out"])
     return TiffStackSource(
         path=path,
         shape=(len(files), *shape),
         dtype=dtype,
-        chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
+        chunks=(1, *_chunks(shape, leading)),
         identity=identity_text(
             "tiff", os.path.realpath(path), files=len(files), sha256=digest(stats), series=number
         ),
@@ -450,6 +423,11 @@ def open_stack(request: Request) -> Source:
         leading=leading,
         metadata=stacked(metadata),
     )
+
+
+def _chunks(shape: Sequence[int], leading: int) -> tuple[int, ...]:
+    """Chunks of one page each, of which so many leading axes count the pages."""
+    return tuple(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))
 
 
 def _rank(series: Any, path: str) -> int:
@@ -506,7 +484,8 @@ def open_(request: Request) -> Source:
     Warns
     -----
     UserWarning
-        If something that the file says of the series is broken, and so left out.
+        If something that a file says of the series is broken, or differs between files, and so
+        left out.
     """
     if request.file is None and not os.path.isfile(request.path):
         return open_stack(request)
@@ -515,42 +494,35 @@ def open_(request: Request) -> Source:
     with opened as file:
         number = choose_series(file, request.dataset, path)
         series = file.series[number]
-        shape, dtype, leading, start = (
-            tuple(series.shape),
-            np.dtype(series.dtype),
-            page_rank(series),
-            series.dataoffset,
-        )
+        shape, dtype = tuple(series.shape), np.dtype(series.dtype)
+        leading, start = page_rank(series), series.dataoffset
         stored = dtype.newbyteorder(file.byteorder)
         metadata, left_out = describe_series(file, number)
         check()
     tell_left_out(path, left_out)
     identity = identify("tiff", place, series=number)
-    chunks = tuple(1 if axis < (leading or 0) else max(1, n) for axis, n in enumerate(shape))
-    if start is None:
-        assert leading is not None
-        return TiffSource(
-            path,
+    if start is not None:
+        # ImageJ may describe only the first page of a contiguous series
+        chunks = _chunks(shape, len(shape) - 2 if leading is None else leading)
+        return in_one_piece(
+            place,
             shape,
             dtype,
-            chunks,
-            identity,
-            series=number,
-            leading=leading,
+            start,
+            identity=identity,
             metadata=metadata,
-            file=request.file,
+            chunks=chunks,
+            stored=stored,
         )
-    check_length(place, shape, dtype, start)
-    if leading is None:  # ImageJ may describe only the first page of a contiguous series
-        chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
-    return in_one_piece(
-        place,
-        shape=shape,
-        dtype=dtype,
-        chunks=chunks,
-        identity=identity,
-        stored=stored,
-        offset=start,
-        order="C",
+    assert leading is not None
+    return TiffSource(
+        path,
+        shape,
+        dtype,
+        _chunks(shape, leading),
+        identity,
+        series=number,
+        leading=leading,
         metadata=metadata,
+        file=request.file,
     )

@@ -19,15 +19,9 @@ from numcodecs.lz4 import LZ4
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.read.array import merge_chunks
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import (
-    FILES,
-    check_names,
-    digest,
-    fill_from_chunks,
-    identify,
-    merge_chunks,
-)
+from shardwrite.sources.common import FILES, check_names, digest, fill_from_chunks, identify
 
 _LEVELS = ("z(0|[1-9][0-9]*)", "y(0|[1-9][0-9]*)", r"x(0|[1-9][0-9]*)\.wkw")
 _DTYPES = ("u1", "<u2", "<u4", "<u8", "<f4", "<f8", "i1", "<i2", "<i4", "<i8")

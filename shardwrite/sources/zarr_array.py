@@ -1,4 +1,4 @@
-"""Zarr arrays of formats 2 and 3, sharded or not."""
+"""Zarr arrays of formats 2 and 3, sharded or not, and those of 2022 that a wing opens."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.source import metadata_of, natural_chunks
 from shardwrite.read.stored_array import check_names_in
+from shardwrite.seams import all_of
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.common import FILES, choose_dataset, identify, identity_text
 from shardwrite.stores.bucket_url import open_bucket
@@ -47,7 +48,7 @@ class ZarrSource(RegionSource):
     """A Zarr array in a directory, a zip file or a bucket."""
 
     dataset: str  # path of the array in the hierarchy; empty if `path` is the array
-    sharded: bool  # whether the array is sharded; the natural chunks are then the shards
+    by_shards: bool  # whether this package reads it, and opens each shard once; else zarr-python
 
     def places_read(self) -> Iterator[tuple[Any, str, str]]:
         """See :class:`~shardwrite.sources.protocol.ReadsPlaces`; an array in a ZIP file is none."""
@@ -55,7 +56,7 @@ class ZarrSource(RegionSource):
         yield self.path, self.dataset, "file" if is_file else "array"
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        if self.sharded and (is_bucket_url(self.path) or os.path.isdir(self.path)):
+        if self.by_shards:
             view: ShardedArray = FILES.get(f"{self.identity}:shards", self._view)
             return view.read(box)
         array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
@@ -74,10 +75,7 @@ class ZarrSource(RegionSource):
             check_regular(os.path.join(self.path, self.dataset, key))
 
     def _view(self) -> ShardedArray:
-        """Open the array with the reader of this package, which opens each shard only once.
-
-        Arrays in zip files are read with zarr-python instead.
-        """
+        """The array, open for reading by this package."""
         return open_sharded(self.path, self.dataset or None)
 
 
@@ -98,24 +96,12 @@ def _check_documents(directory: str) -> None:
         check_regular(os.path.join(directory, leaf), read_limit())
 
 
-def _check_documents_below(top: str) -> None:
-    """The same for all nodes below a group."""
-    for directory, names, leaves in walk(Path(top)):
-        _check_documents(directory)
-        data = read_file(os.path.join(directory, DOCUMENT)) if DOCUMENT in leaves else None
-        is_array = DOCUMENTS_OF_V2[0] in leaves
-        with contextlib.suppress(ValueError):  # zarr-python says what is wrong
-            is_array |= data is not None and kind_of_document(parse_json(data)) == "array"
-        if is_array:
-            names.clear()
-
-
 def _refuse_scale(path: str, dataset: str) -> None:
     """Refuse the directory of a scale of a volume, which no reader of Zarr reads."""
     try:
         opened = open_store(path, is_read=True)
-        found = opened.store.at("/".join(filter(None, (opened.path, dataset))))
-        data = found.read_whole(DOCUMENT, read_limit())
+        store = opened.store.at("/".join(filter(None, (opened.path, dataset))))
+        data = store.read_whole(DOCUMENT, read_limit())
     except StoreError:  # why the source was not opened is told
         return
     try:
@@ -147,12 +133,22 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
             value=path,
             remedy="give the directory with zarr.json, or its URL",
         )
+    above = "" if node is None else dataset
     if os.path.isdir(path):
-        _check_documents_below(os.path.join(path, dataset if node is not None else ""))
-    found = [name for name, item in group.members(max_depth=None) if isinstance(item, zarr.Array)]
-    prefix = f"{dataset}/" if node is not None and dataset else ""
-    names = [prefix + name for name in found]
-    name = choose_dataset(names, None if node is not None else dataset, path)
+        for directory, names, leaves in walk(Path(path, above)):
+            _check_documents(directory)
+            data = read_file(os.path.join(directory, DOCUMENT)) if DOCUMENT in leaves else None
+            is_array = DOCUMENTS_OF_V2[0] in leaves
+            with contextlib.suppress(ValueError):  # zarr-python says what is wrong
+                is_array |= data is not None and kind_of_document(parse_json(data)) == "array"
+            if is_array:
+                names.clear()
+    arrays = [
+        f"{above}/{name}".lstrip("/")
+        for name, item in group.members(max_depth=None)
+        if isinstance(item, zarr.Array)
+    ]
+    name = choose_dataset(arrays, None if node is not None else dataset, path)
     return _node(path, name), name
 
 
@@ -181,10 +177,15 @@ def open_(request: Request) -> Source:
     wanted = (request.dataset or "").strip("/")
     try:
         array, dataset = _find(path, wanted)
-    except Exception:
+    except Exception:  # zarr-python has many for a hierarchy that it does not know
+        for open_other in all_of("source in hierarchy"):
+            source: Source | None = open_other(path, wanted)
+            if source is not None:
+                return source
         _refuse_scale(path, wanted)
         raise
-    if is_url or os.path.isdir(path):
+    is_file = not is_url and not os.path.isdir(path)
+    if not is_file:
         check_names_in(path, dataset or None)
     return ZarrSource(
         path=path,
@@ -193,6 +194,6 @@ def open_(request: Request) -> Source:
         chunks=natural_chunks(array),
         identity=(_identity_in_bucket if is_url else _identity)(path, dataset),
         dataset=dataset,
-        sharded=array.shards is not None,
+        by_shards=array.shards is not None and not is_file,
         metadata=metadata_of(array),
     )

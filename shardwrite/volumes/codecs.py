@@ -25,8 +25,9 @@ import importlib
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any, Protocol
 
@@ -54,18 +55,23 @@ def most_jpeg_nbytes(n_pixels: int, n_channels: int) -> int:
     return 4 * n_pixels * n_channels + 65536
 
 
-def require_jpeg() -> Any:
-    """The library of images.
+def _library(module: str, package: str, codec: str) -> Any:
+    """A library that encodes and decodes.
 
     - Raises CodecError if it is not installed.
     """
     try:
-        return importlib.import_module("simplejpeg")
+        return importlib.import_module(module)
     except ImportError as error:
         raise CodecError(
-            'jpeg needs simplejpeg, which is not installed: pip install "shardwrite[precomputed]"',
-            codec="jpeg",
+            f"{codec} needs {package}, which is not installed: pip install "
+            '"shardwrite[precomputed]"',
+            codec=codec,
         ) from error
+
+
+def _simplejpeg() -> Any:
+    return _library("simplejpeg", "simplejpeg", "jpeg")
 
 
 def encode_jpeg(pixels: JpegPixels, quality: int) -> bytes:
@@ -77,7 +83,7 @@ def encode_jpeg(pixels: JpegPixels, quality: int) -> bytes:
     """
     colours = _JPEG_COLOURS[pixels.shape[2]]
     subsampling = "Gray" if colours == "GRAY" else "444"
-    encode = require_jpeg().encode_jpeg
+    encode = _simplejpeg().encode_jpeg
     try:
         encoded: bytes = encode(
             np.ascontiguousarray(pixels), quality, colours, subsampling, fastdct=False
@@ -94,7 +100,7 @@ def decode_jpeg(data: Buffer, n_pixels: int, n_channels: int) -> JpegPixels:
       anything is decoded.
     - Raises CodecError if simplejpeg is not installed.
     """
-    library = require_jpeg()
+    library = _simplejpeg()
     if bytes(memoryview(data).cast("B")[-2:]) != _END:
         raise CorruptShardError("jpeg: torn, since it has no end")
     colours = _JPEG_COLOURS[n_channels]
@@ -145,18 +151,8 @@ class _Parts:
     data: bytes
 
 
-def require_png() -> Any:
-    """Pillow.
-
-    - Raises CodecError if it is not installed.
-    """
-    try:
-        return importlib.import_module("PIL.Image"), importlib.import_module("PIL.PngImagePlugin")
-    except ImportError as error:
-        raise CodecError(
-            'png needs Pillow, which is not installed: pip install "shardwrite[precomputed]"',
-            codec="png",
-        ) from error
+def _pillow(module: str = "PIL.Image") -> Any:
+    return _library(module, "Pillow", "png")
 
 
 def most_png_nbytes(height: int, width: int, nbytes: int) -> int:
@@ -195,7 +191,7 @@ def encode_png(pixels: Pixels) -> bytes:
 
 def _saved(pixels: Pixels, strategy: int) -> bytes:
     stream = BytesIO()
-    image = require_png()[0].fromarray(pixels)
+    image = _pillow().fromarray(pixels)
     image.save(stream, "PNG", compress_level=_LEVEL, compress_type=strategy)
     return stream.getvalue()
 
@@ -220,18 +216,18 @@ def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pi
       anything is decoded.
     """
     n_pixels, n_channels = shape
-    found = _parts(data)
-    if found.height * found.width != n_pixels:
+    file = _parts(data)
+    if file.height * file.width != n_pixels:
         raise CorruptShardError(
-            f"png: an image of {found.width} by {found.height} pixels, where {n_pixels} must be"
+            f"png: an image of {file.width} by {file.height} pixels, where {n_pixels} must be"
         )
-    if (found.depth, found.colour) != (8 * dtype.itemsize, _COLOURS[n_channels - 1]):
+    if (file.depth, file.colour) != (8 * dtype.itemsize, _COLOURS[n_channels - 1]):
         raise CorruptShardError(
-            f"png: an image of {found.depth} bits and colour type {found.colour}, which is not "
+            f"png: an image of {file.depth} bits and colour type {file.colour}, which is not "
             f"{dtype} with {n_channels} channels"
         )
     if _is_deep(n_channels, dtype):
-        pixels = _in_bytes(found, 2 * n_channels).view(dtype.newbyteorder(">"))
+        pixels = _in_bytes(file, 2 * n_channels).view(dtype.newbyteorder(">"))
     else:
         pixels = _by_pillow(data)
     return pixels.reshape(n_pixels, n_channels).astype(dtype, copy=False)
@@ -267,7 +263,7 @@ def _parts(data: Buffer) -> _Parts:
 
 
 def _by_pillow(data: Buffer) -> Pixels:
-    _, plugin = require_png()
+    plugin = _pillow("PIL.PngImagePlugin")
     try:
         with plugin.PngImageFile(BytesIO(data)) as image:
             image.load()
@@ -311,28 +307,13 @@ _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
 
 _MOST_LABELS = 2**16  # of a block
 
-_BLOCK_WORD_NBYTES = 4
+_WORD_NBYTES = 4
 
 Labels = npt.NDArray[Any]
 
 Words = npt.NDArray[np.uint32]
 
 Slices = tuple[slice, ...]
-
-
-def require_segmentation() -> Any:
-    """The library of labels.
-
-    - Raises CodecError if it is not installed.
-    """
-    try:
-        return importlib.import_module("compressed_segmentation")
-    except ImportError as error:
-        raise CodecError(
-            "compressed_segmentation needs the package of this name, which is not installed: "
-            'pip install "shardwrite[precomputed]"',
-            codec="compressed_segmentation",
-        ) from error
 
 
 class CompressedSegmentation:
@@ -346,16 +327,17 @@ class CompressedSegmentation:
     is_lossy = False
 
     def __init__(self, block: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._library = require_segmentation()
+        package = "the package of this name"
+        self._library = _library("compressed_segmentation", package, self.name)
         self._block = block
         self._dtype = dtype
-        self._words_per_label = dtype.itemsize // _BLOCK_WORD_NBYTES
+        self._words_per_label = dtype.itemsize // _WORD_NBYTES
 
     def most_nbytes(self, shape: tuple[int, ...]) -> int:
         """Upper bound of the size of an encoded chunk of a shape, in bytes."""
         n_blocks = math.prod(self._counts(shape[1:]))
         per_block = 2 + math.prod(self._block) * (1 + self._words_per_label)
-        return _BLOCK_WORD_NBYTES * shape[0] * (1 + n_blocks * per_block)
+        return _WORD_NBYTES * shape[0] * (1 + n_blocks * per_block)
 
     def _counts(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Number of blocks along z, y and x."""
@@ -373,7 +355,7 @@ class CompressedSegmentation:
             parts = [
                 memoryview(
                     self._library.compress(labels.transpose(), block_size=self._block, order="F")
-                )[_BLOCK_WORD_NBYTES:]
+                )[_WORD_NBYTES:]
                 for labels in np.ascontiguousarray(voxels)
             ]
         except OverflowError as error:
@@ -382,7 +364,7 @@ class CompressedSegmentation:
                 "block header cannot address; make chunks smaller",
                 codec=self.name,
             ) from error
-        sizes = [len(part) // _BLOCK_WORD_NBYTES for part in parts[:-1]]
+        sizes = [len(part) // _WORD_NBYTES for part in parts[:-1]]
         starts = np.cumsum([len(parts), *sizes]).astype("<u4")
         return b"".join((starts.tobytes(), *parts))
 
@@ -415,7 +397,7 @@ class CompressedSegmentation:
                 "right, raise shardwrite.read.chunk-limit in dask's configuration"
             )
         view = memoryview(data).cast("B")
-        if len(view) % _BLOCK_WORD_NBYTES or len(view) < _BLOCK_WORD_NBYTES * shape[0]:
+        if len(view) % _WORD_NBYTES or len(view) < _WORD_NBYTES * shape[0]:
             raise CorruptShardError(f"{self.name}: {len(view)} bytes are no whole chunk")
         words = np.frombuffer(view, "<u4")
         if int(words[: shape[0]].min()) < shape[0]:
@@ -477,8 +459,8 @@ class CompressedSegmentation:
                 corner = zip(np.unravel_index(n, counts), block, extent, strict=True)
                 box = tuple(slice(int(i) * b, int(i) * b + size) for i, b, size in corner)
                 parts = [words[at + k] for k in range(self._words_per_label)]
-                found = np.stack(parts, axis=-1).view(self._dtype.newbyteorder("<"))
-                wide.append((box, found[..., 0]))
+                wide_labels = np.stack(parts, axis=-1).view(self._dtype.newbyteorder("<"))
+                wide.append((box, wide_labels[..., 0]))
         return wide
 
     def _check_ends(self, words: Words, at: Any) -> None:
@@ -492,12 +474,23 @@ class CompressedSegmentation:
 # ---- The encodings as array-to-bytes codecs
 
 
-_PREFIX = "neuroglancer_"
+PREFIX = "neuroglancer_"
+"""Beginning of the names of these codecs."""
+
+DTYPES = {
+    "jpeg": ("uint8",),
+    "png": ("uint8", "uint16"),
+    "compressed_segmentation": ("uint32", "uint64"),
+}
+"""Data types that each encoding holds."""
+
+CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4)}
+"""Numbers of channels that images hold."""
 
 IMAGE_SIDES = {"png": 1_000_000, "jpeg": 65_500}
 """Largest height and width that libpng and libjpeg take."""
 
-_MOST_IN_BLOCK = 2**32  # voxels
+MOST_IN_BLOCK = 2**32  # voxels
 
 Voxels = npt.NDArray[Any]
 
@@ -536,59 +529,37 @@ def image_shape(shape: tuple[int, ...], side: int) -> tuple[int, int]:
     raise CodecError(f"an image has sides of at most {side}; make chunks smaller", codec="image")
 
 
-class _Png:
-    """Chunks that are PNG images."""
+class _Images:
+    """Chunks that are images of a format.
 
-    is_lossy = False
+    - `most`, `encode`, `decode`: functions of the format. The first takes the number of pixels and
+      of channels, the second the pixels, and the third bytes and these numbers.
+    """
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        require_png()
-        self._dtype = dtype
-
-    def most_nbytes(self, shape: tuple[int, ...]) -> int:
-        """See :meth:`VolumeEncoding.most_nbytes`."""
-        return most_png_nbytes(math.prod(shape[1:]), 1, shape[0] * self._dtype.itemsize)
-
-    def encode(self, voxels: Voxels) -> Buffer:
-        """See :meth:`VolumeEncoding.encode`."""
-        return encode_png(_pixels(voxels, IMAGE_SIDES["png"]))
-
-    def decode(self, data: Buffer, shape: tuple[int, ...]) -> Voxels:
-        """See :meth:`VolumeEncoding.decode`."""
-        return _voxels(decode_png(data, (math.prod(shape[1:]), shape[0]), self._dtype), shape)
-
-
-class _Jpeg:
-    """Chunks that are JPEG images."""
-
-    is_lossy = True
-
-    def __init__(self, quality: int) -> None:
-        require_jpeg()
-        self._quality = quality
+    def __init__(
+        self,
+        side: int,
+        most: Callable[[int, int], int],
+        encode: Callable[[Voxels], Buffer],
+        decode: Callable[[Buffer, int, int], Voxels],
+        *,
+        is_lossy: bool,
+    ) -> None:
+        self._side, self._most, self._encode, self._decode = side, most, encode, decode
+        self.is_lossy = is_lossy
 
     def most_nbytes(self, shape: tuple[int, ...]) -> int:
         """See :meth:`VolumeEncoding.most_nbytes`."""
-        return most_jpeg_nbytes(math.prod(shape[1:]), shape[0])
+        return self._most(math.prod(shape[1:]), shape[0])
 
     def encode(self, voxels: Voxels) -> Buffer:
-        """See :meth:`VolumeEncoding.encode`."""
-        return encode_jpeg(_pixels(voxels, IMAGE_SIDES["jpeg"]), self._quality)
+        """See :meth:`VolumeEncoding.encode`; the image has the channels last."""
+        height, width = image_shape(voxels.shape[1:], self._side)
+        return self._encode(voxels.reshape(len(voxels), height, width).transpose(1, 2, 0))
 
     def decode(self, data: Buffer, shape: tuple[int, ...]) -> Voxels:
         """See :meth:`VolumeEncoding.decode`."""
-        return _voxels(decode_jpeg(data, math.prod(shape[1:]), shape[0]), shape)
-
-
-def _pixels(voxels: Voxels, side: int) -> Voxels:
-    """Image of a chunk, with the channels last."""
-    height, width = image_shape(voxels.shape[1:], side)
-    return voxels.reshape(len(voxels), height, width).transpose(1, 2, 0)
-
-
-def _voxels(pixels: Voxels, shape: tuple[int, ...]) -> Voxels:
-    """Chunk of an image, given its pixels as an array of shape (pixels, channels)."""
-    return pixels.T.reshape(shape)
+        return self._decode(data, math.prod(shape[1:]), shape[0]).T.reshape(shape)
 
 
 def volume_encoding(
@@ -599,25 +570,32 @@ def volume_encoding(
     - Raises CodecError if the encoding has no such voxels, the configuration does not fit, or a
       library is missing.
     """
-    short = name.removeprefix(_PREFIX)
-    dtypes = {"compressed_segmentation": ("uint32", "uint64"), "png": ("uint8", "uint16")}
-    channels = {"png": (1, 2, 3, 4), "jpeg": (1, 3)}
-    if dtype.name not in dtypes.get(short, ("uint8",)):
+    short = name.removeprefix(PREFIX)
+    if dtype.name not in DTYPES[short]:
         raise CodecError(f"{short} does not hold {dtype}", codec=name)
-    if n_channels not in channels.get(short, (n_channels,)):
+    if n_channels not in CHANNELS.get(short, (n_channels,)):
         raise CodecError(f"{short} does not hold {n_channels} channels", codec=name)
     if short == "png":
-        return _Png(dtype)
+        _pillow()  # which may be missing
+        return _Images(
+            IMAGE_SIDES["png"],
+            lambda n_pixels, n: most_png_nbytes(n_pixels, 1, n * dtype.itemsize),
+            encode_png,
+            lambda data, n_pixels, n: decode_png(data, (n_pixels, n), dtype),
+            is_lossy=False,
+        )
     if short == "jpeg":
         quality = configuration.get("quality")
         if type(quality) is not int or not 1 <= quality <= 100:
             raise CodecError(f"jpeg has no quality {quality!r}", codec=name)
-        return _Jpeg(quality)
-    given = configuration.get("block_size")
-    block = tuple(given) if isinstance(given, list) else ()
+        _simplejpeg()  # which may be missing
+        encode = partial(encode_jpeg, quality=quality)
+        return _Images(IMAGE_SIDES["jpeg"], most_jpeg_nbytes, encode, decode_jpeg, is_lossy=True)
+    listed = configuration.get("block_size")
+    block = tuple(listed) if isinstance(listed, list) else ()
     is_shape = len(block) == 3 and all(type(n) is int and n > 0 for n in block)
-    if not is_shape or math.prod(block) > _MOST_IN_BLOCK:
-        raise CodecError(f"compressed_segmentation has no block size {given!r}", codec=name)
+    if not is_shape or math.prod(block) > MOST_IN_BLOCK:
+        raise CodecError(f"compressed_segmentation has no block size {listed!r}", codec=name)
     return CompressedSegmentation(block, dtype)
 
 

@@ -13,13 +13,12 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.documents import wait_for_others
-from shardwrite.journal.lock import Claim, alone_beside
+from shardwrite.journal.lock import alone_beside
 from shardwrite.legacy.place import TransformerPlace
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
@@ -46,8 +45,8 @@ def _parsed(data: bytes | None, place: Place) -> Any:
     if data is None:
         return None
     try:
-        found = parse_json(data)
-        if found is None:
+        document = parse_json(data)
+        if document is None:
             raise ValueError("it holds null")  # noqa: TRY301 (which is not absence)
     except ValueError as error:
         raise SpecError(
@@ -56,7 +55,7 @@ def _parsed(data: bytes | None, place: Place) -> Any:
             value=f"{place.label}/{INFO}",
             remedy="mend it, or remove it",
         ) from error
-    return found
+    return document
 
 
 def change_info(volume: Target, change: Change, durability: str) -> None:
@@ -69,7 +68,7 @@ def change_info(volume: Target, change: Change, durability: str) -> None:
     def replace(data: bytes | None) -> bytes | None:
         old = _parsed(data, place)
         new = change(old)
-        return None if new == old else _rendered(new)
+        return None if new == old else json.dumps(new, indent=2).encode() + b"\n"
 
     replace_info(volume, replace, durability)
 
@@ -81,45 +80,26 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
       several times. If it returns None, what stands there stays.
     """
     place = volume.place
-    if isinstance(place, Directory):
-        beside = place.path / f"{INFO}{RUN_SUFFIX}"
-        if _stays(place, replace, beside):
+    if not isinstance(place, Directory):
+        place.store.prepare()
+        if volume.in_store:
+            _replace_object(place, replace, durability)
             return
-        with alone_beside(beside, durability) as claim:
-            _replace_file(place, replace, durability, claim)
+        with alone_beside(volume.beside, "none") as claim:
+            _replace_object(place, replace, durability, claim.check)
         return
-    place.store.prepare()
-    if volume.in_store:
-        _replace_object(place, replace, durability)
+    path, beside = place.path / INFO, place.path / f"{INFO}{RUN_SUFFIX}"
+    # A finished call also ends where nothing can be written.
+    if not is_there(beside) and replace(old := place.read(INFO)) in (None, old):
         return
-    with alone_beside(volume.beside, "none") as claim:
-        _replace_object(place, replace, durability, claim.check)
-
-
-def _stays(place: Place, replace: Replace, beside: Path) -> bool:
-    """Whether nothing is to be changed, and no other process has left anything to be removed.
-
-    Then nothing is written, so that a finished call also ends where nothing can be written.
-    """
-    if is_there(beside):
-        return False
-    old = place.read(INFO)
-    return replace(old) in (None, old)
-
-
-def _replace_file(place: Directory, replace: Replace, durability: str, claim: Claim) -> None:
-    path, old = place.path / INFO, place.read(INFO)
-    new = replace(old)
-    if new is not None and new != old:
-        discard_file(path, _ATTEMPT)
-        write_file(
-            path,
-            new,
-            durability=durability,
-            attempt=_ATTEMPT,
-            guard=claim.check,
-            like=path,
-        )
+    with alone_beside(beside, durability) as claim:
+        old = place.read(INFO)
+        new = replace(old)
+        if new is not None and new != old:
+            discard_file(path, _ATTEMPT)
+            write_file(
+                path, new, durability=durability, attempt=_ATTEMPT, guard=claim.check, like=path
+            )
 
 
 def _replace_object(
@@ -132,10 +112,6 @@ def _replace_object(
         if new is None or new == old or _replaced(place, version, new, durability, check):
             return
         wait_for_others(place, n_tries, INFO)
-
-
-def _rendered(info: Document) -> bytes:
-    return json.dumps(info, indent=2).encode() + b"\n"
 
 
 def _seen(place: Place) -> tuple[bytes | None, Any]:
@@ -190,19 +166,19 @@ class ScaleTargets:
         place, spool = volume.place, f".{key}.spool"  # no key of a scale begins with a dot
         if isinstance(place, InStore):
             # As arrays of their own, so that the volume does not become a group of Zarr.
-            found = [resolve_new(place.store.at(name), None, run_dir) for name in (key, spool)]
+            targets = [resolve_new(place.store.at(name), None, run_dir) for name in (key, spool)]
         else:
             path = volume.directory.path
-            found = [resolve_new(str(path / name), None, run_dir) for name in (key, spool)]
-        return cls(volume, *found)
+            targets = [resolve_new(str(path / name), None, run_dir) for name in (key, spool)]
+        return cls(volume, *targets)
 
 
 def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
     """Places of the scale that an array may be; None if it lies in nothing."""
-    found = around(target.place)
-    if found is None:
+    place = around(target.place)
+    if place is None:
         return None
-    volume, above, key = found
+    volume, above, key = place
     return ScaleTargets.of(resolve_target(volume, above or None, run_dir), key, run_dir)
 
 

@@ -62,7 +62,7 @@ from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, parse_nbytes
 from shardwrite.plan.plan import Part, Plan, check_copying, copying_nbytes, make_plan
 from shardwrite.read.array import ShardedArray
-from shardwrite.results import counted, human
+from shardwrite.results import human
 from shardwrite.runs.array_plan import (
     ArrayChunks,
     by_groups,
@@ -109,7 +109,9 @@ from shardwrite.volumes.new import (
     NewScale,
     has_scattered_chunks,
     is_scale,
+    loss_notes,
     merged_info,
+    shard_notes,
     stored_scale,
 )
 from shardwrite.volumes.scale import PrecomputedShards
@@ -357,10 +359,6 @@ def spooled_notes(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What plans say of a scale whose chunks are scattered: of its spool, and of its shards."""
     sharding, ids = new.sharding, new.scattered
-    is_lossy = new.scale.encoding.name == "jpeg"
-    per_minishard = ids.most_in_a_minishard(sharding)
-    chunk_nbytes = math.prod(new.scale.chunk_size) * new.volume.n_channels
-    chunk_nbytes *= new.volume.dtype.itemsize
     scatters = (
         f"{sharding.hash} scatters"
         if sharding.hash != "identity"
@@ -373,22 +371,14 @@ def spooled_notes(
             "saves. The spool is removed at the end"
         ),
     )
+    shard_nbytes, per_minishard = ids.n_slots * new.chunk_nbytes, ids.most_in_a_minishard(sharding)
     of_scale = (
-        (
-            f"preshift_bits {sharding.preshift_bits}, minishard_bits {sharding.minishard_bits}, "
-            f"shard_bits {sharding.shard_bits}: up to {counted(len(ids.numbers), 'file')} of "
-            f"{human(ids.n_slots * chunk_nbytes)} decoded"
-        ),
-        (
-            f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
-            f"{counted(per_minishard, 'chunk')}"
-        ),
-        f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+        *shard_notes(new, len(ids.numbers), shard_nbytes, per_minishard),
         (
             f"a process takes up to {human(gathering_nbytes(gathering, spooling.n_shards))} of "
             "memory while it gathers chunks out of the spool"
         ),
-        *(("values change, since the encoding is jpeg",) if is_lossy else ()),
+        *loss_notes(new),
     )
     return of_spool, of_scale
 

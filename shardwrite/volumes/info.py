@@ -14,7 +14,14 @@ import numpy as np
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.volumes.codecs import IMAGE_SIDES, image_shape
+from shardwrite.volumes.codecs import (
+    CHANNELS,
+    DTYPES,
+    IMAGE_SIDES,
+    MOST_IN_BLOCK,
+    PREFIX,
+    image_shape,
+)
 from shardwrite.volumes.sharding import MortonCode, ShardingParameters
 
 # ---- Encodings: their fields in ``info``, and their codecs
@@ -30,21 +37,9 @@ DEFAULT_BLOCK = (8, 8, 8)
 
 DEFAULT_QUALITY = 75
 
-_PREFIX = "neuroglancer_"
-
 _FIELDS = {"block_size": BLOCK_SIZE, "quality": QUALITY}
 
 _BYTES: Codec = {"name": "bytes", "configuration": {"endian": "little"}}
-
-_DTYPES = {
-    "jpeg": ("uint8",),
-    "png": ("uint8", "uint16"),
-    "compressed_segmentation": ("uint32", "uint64"),
-}
-
-_CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4)}
-
-_MOST_IN_BLOCK = 2**32
 
 _MOST_IN_NEW_BLOCK = 2**18
 
@@ -100,18 +95,18 @@ class ChunkEncoding:
         """The encoding that a codec in a ``zarr.json`` stands for; see `codec`."""
         if codec["name"] == _BYTES["name"]:
             return cls("raw")
-        known = {_FIELDS[name]: value for name, value in codec.get("configuration", {}).items()}
-        return cls.parse({"encoding": codec["name"].removeprefix(_PREFIX), **known})
+        fields = {_FIELDS[name]: value for name, value in codec.get("configuration", {}).items()}
+        return cls.parse({"encoding": codec["name"].removeprefix(PREFIX), **fields})
 
     @property
     def fields(self) -> Document:
         """Members of an entry of ``scales``."""
-        made: Document = {"encoding": self.name}
+        members: Document = {"encoding": self.name}
         if self.block_size is not None:
-            made[BLOCK_SIZE] = list(self.block_size)
+            members[BLOCK_SIZE] = list(self.block_size)
         if self.quality is not None:
-            made[QUALITY] = self.quality
-        return made
+            members[QUALITY] = self.quality
+        return members
 
     @property
     def codec(self) -> Codec:
@@ -123,7 +118,7 @@ class ChunkEncoding:
             configuration = {"block_size": list(self.block_size)}
         if self.name == "jpeg":
             configuration = {"quality": self.quality or DEFAULT_QUALITY}
-        named: Codec = {"name": f"{_PREFIX}{self.name}"}
+        named: Codec = {"name": f"{PREFIX}{self.name}"}
         return {**named, "configuration": configuration} if configuration else named
 
     def check(self, dtype: np.dtype[Any], n_channels: int, *, is_read: bool = False) -> None:
@@ -131,15 +126,15 @@ class ChunkEncoding:
 
         - Raises SpecError if it holds none of this dtype or number of channels, or is not known.
         """
-        if self.name != "raw" and self.name not in _DTYPES:
-            remedy = f"choose a scale with one of the encodings {['raw', *_DTYPES]}"
+        if self.name != "raw" and self.name not in DTYPES:
+            remedy = f"choose a scale with one of the encodings {['raw', *DTYPES]}"
             raise SpecError(
                 "chunks of this encoding are not decoded",
                 field="encoding",
                 value=self.name,
                 remedy=remedy,
             )
-        dtypes = _DTYPES.get(self.name, (dtype.name,))
+        dtypes = DTYPES.get(self.name, (dtype.name,))
         if dtype.name not in dtypes:
             raise SpecError(
                 f"holds no {dtype.name}, but only {' and '.join(dtypes)}",
@@ -147,7 +142,7 @@ class ChunkEncoding:
                 value=self.name,
                 remedy=_FOR_READERS if is_read else _remedy(dtype),
             )
-        channels = _CHANNELS.get(self.name, (n_channels,))
+        channels = CHANNELS.get(self.name, (n_channels,))
         if n_channels not in channels:
             raise SpecError(
                 f"holds {' or '.join(map(str, channels))} channels, and there are {n_channels}",
@@ -196,7 +191,7 @@ def _checked_block(found: Any) -> Shape:
     is_valid = all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in numbers
     )
-    if not numbers or not is_valid or math.prod(map(int, numbers)) > _MOST_IN_BLOCK:
+    if not numbers or not is_valid or math.prod(map(int, numbers)) > MOST_IN_BLOCK:
         remedy = "give three whole numbers along x, y and z, such as (8, 8, 8)"
         raise SpecError("not valid", field=BLOCK_SIZE, value=found, remedy=remedy)
     return tuple(int(n) for n in numbers)

@@ -19,6 +19,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape
+from shardwrite.results import counted, human
 from shardwrite.volumes.info import INFO, VOLUME_TYPE, ChunkEncoding, Scale, Volume, parse_info
 from shardwrite.volumes.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
 from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chunks, scattered_ids
@@ -77,9 +78,15 @@ class NewScale:
     @property
     def sharding(self) -> ShardingParameters:
         """Parameters of its shards."""
-        found = self.scale.sharding
-        assert found is not None
-        return found
+        sharding = self.scale.sharding
+        assert sharding is not None
+        return sharding
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded size of a chunk."""
+        n_voxels = math.prod(self.scale.chunk_size) * self.volume.n_channels
+        return n_voxels * self.volume.dtype.itemsize
 
     @property
     def box(self) -> Shape:
@@ -108,15 +115,41 @@ class NewScale:
         - `shard_nbytes`, `index_nbytes`: largest decoded size of a shard, and largest index that is
           read before a chunk.
         """
-        chunk_nbytes = math.prod(self.scale.chunk_size) * self.volume.n_channels
-        chunk_nbytes *= self.volume.dtype.itemsize
-        encoding = self.sharding.data_encoding
-        limits = (shard_nbytes, index_nbytes)
-        sharding = sharding_for(self.scale.code, chunk_nbytes, limits, encoding)
+        encoding, limits = self.sharding.data_encoding, (shard_nbytes, index_nbytes)
+        sharding = sharding_for(self.scale.code, self.chunk_nbytes, limits, encoding)
         scale = replace(self.scale, sharding=sharding)
         return NewScale(
             replace(self.volume, scales=(scale,)), {**self.entry, "sharding": sharding.to_dict()}
         )
+
+
+def shard_notes(
+    new: NewScale, n_files: int, file_nbytes: int, per_minishard: int
+) -> tuple[str, ...]:
+    """What the parameters of the shards mean, for a plan.
+
+    - `n_files`, `file_nbytes`: how many shards there are at most, and the decoded size of one.
+    - `per_minishard`: number of chunks in a minishard.
+    """
+    sharding = new.sharding
+    return (
+        (
+            f"preshift_bits {sharding.preshift_bits}, minishard_bits {sharding.minishard_bits}, "
+            f"shard_bits {sharding.shard_bits}: up to {counted(n_files, 'file')} of "
+            f"{human(file_nbytes)} decoded"
+        ),
+        (
+            f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
+            f"{counted(per_minishard, 'chunk')}"
+        ),
+        f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+    )
+
+
+def loss_notes(new: NewScale) -> tuple[str, ...]:
+    """That values change, for a plan."""
+    is_lossy = new.scale.encoding.name == "jpeg"
+    return ("values change, since the encoding is jpeg",) if is_lossy else ()
 
 
 def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) -> str:
@@ -125,6 +158,8 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
     - `names`: names of the dimensions. If they are those of axes, the keyword must not say
       otherwise.
     """
+    found: str
+    value: object
     letters = "x, y and z in any order, with c for channels if there are any"
     if axes is None:
         if not names or None in names:
@@ -132,10 +167,9 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
             raise SpecError(
                 "no name of an axis tells them", field="axes", value=None, remedy=remedy
             )
-        found = _by_name(names)
-        value: object = tuple(names)
+        found, value = _by_name(names), tuple(names)
     else:
-        found, value = list(axes) if isinstance(axes, str) else [], axes
+        found, value = axes if isinstance(axes, str) else "", axes
     if not _are_axes(found):
         remedy = f"give the letters {letters}; select a point of other axes first, such as x[0]"
         raise SpecError("not the axes of a volume", field="axes", value=value, remedy=remedy)
@@ -144,33 +178,34 @@ def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) ->
         raise SpecError(
             f"{len(found)} for an array of {ndim} axes", field="axes", value=value, remedy=remedy
         )
-    told = named_axes(names, ndim)
-    if told is not None and told != "".join(found):
+    named = named_axes(names, ndim)
+    if named not in (None, found):
         raise SpecError(
-            f"the names of the dimensions say {told!r}",
+            f"the names of the dimensions say {named!r}",
             field="axes",
             value=axes,
             remedy="leave axes out. If the names are wrong, give the values as an array without "
             "names",
         )
-    return "".join(found)
+    return found
 
 
 def named_axes(names: Sequence[str | None] | None, ndim: int) -> str | None:
     """Axes of an array as letters, by the names of its dimensions; None if these tell no axes."""
-    found = _by_name(names or ())
-    return "".join(found) if _are_axes(found) and len(found) == ndim else None
+    letters = _by_name(names or ())
+    return letters if _are_axes(letters) and len(letters) == ndim else None
 
 
-def _by_name(names: Sequence[str | None]) -> list[str]:
-    """Letters of axes, by the names of dimensions."""
+def _by_name(names: Sequence[str | None]) -> str:
+    """Letters of axes, by the names of dimensions; names of none make the text that of no axes."""
     lower = [str(name).lower() for name in names]
-    return [_NAMES.get(name, name) for name in lower]
+    letters = [_NAMES.get(name, name) for name in lower]
+    return "".join(letters) if all(len(letter) == 1 for letter in letters) else ""
 
 
-def _are_axes(found: Sequence[str]) -> bool:
+def _are_axes(letters: str) -> bool:
     """Whether these are the letters of a volume's axes, in any order."""
-    return sorted(found) in (sorted("xyz"), sorted("xyzc"))
+    return sorted(letters) in (sorted("xyz"), sorted("xyzc"))
 
 
 def row_major(letters: str) -> list[int]:
@@ -211,7 +246,8 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     kind, n_channels = options.type, int(shape[3])
     _check_kind(kind, dtype, n_channels)
     chunk = _three(options.chunks, "chunks", least=1)
-    if math.prod(chunk) * n_channels * dtype.itemsize >= _MOST_NBYTES:
+    chunk_nbytes = math.prod(chunk) * n_channels * dtype.itemsize
+    if chunk_nbytes >= _MOST_NBYTES:
         why, remedy = f"a chunk holds {_MOST_NBYTES} bytes or more", "give smaller chunks"
         raise SpecError(why, field="chunks", value=options.chunks, remedy=remedy)
     resolution = _resolution(options.resolution)
@@ -229,8 +265,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         "chunk_sizes": [list(chunk)],
         **encoding.fields,
     }
-    code = MortonCode(tuple(-(-n // c) for n, c in zip(entry["size"], chunk, strict=True)))
-    chunk_nbytes = math.prod(chunk) * n_channels * dtype.itemsize
+    code = MortonCode.of(entry["size"], chunk)
     if encoding.block_size is not None and chunk_nbytes > chunk_limit():
         raise SpecError(
             f"{encoding.name} is read up to a size of {chunk_limit()} bytes decoded",
@@ -246,13 +281,13 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         "num_channels": n_channels,
         "scales": [entry],
     }
-    made = NewScale(parse_info(info), entry)
-    if made.is_scattered:
+    scale = NewScale(parse_info(info), entry)
+    if scale.is_scattered:
         check_volume_index(sharding)
-        made.scattered  # noqa: B018 (checks the number of chunks)
+        scale.scattered  # noqa: B018 (checks the number of chunks)
     else:
-        made.box  # noqa: B018 (checks that shards are boxes)
-    return made
+        scale.box  # noqa: B018 (checks that shards are boxes)
+    return scale
 
 
 def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
@@ -282,20 +317,18 @@ def _encoding(
 ) -> ChunkEncoding:
     """Encoding of the chunks in the words of the format, in which gzip is one of the shards."""
     wanted = options.encoding
-    if isinstance(wanted, str) and wanted in _NOT_WRITTEN:
+    if wanted not in (None, *ENCODINGS):
+        why = "is not written" if wanted in _NOT_WRITTEN else "not known"
         remedy = f"use one of {list(ENCODINGS)}"
-        raise SpecError("is not written", field="encoding", value=wanted, remedy=remedy)
-    if wanted is not None and (not isinstance(wanted, str) or wanted not in ENCODINGS):
-        remedy = f"use one of {list(ENCODINGS)}"
-        raise SpecError("not known", field="encoding", value=wanted, remedy=remedy)
-    made = ChunkEncoding.new(
+        raise SpecError(why, field="encoding", value=wanted, remedy=remedy)
+    encoding = ChunkEncoding.new(
         "raw" if wanted is None or wanted in OF_SHARDS else wanted,
         options.compressed_segmentation_block_size,
         options.jpeg_quality,
     )
-    made.check(dtype, n_channels)
-    made.check_new(options.type, chunk)
-    return made
+    encoding.check(dtype, n_channels)
+    encoding.check_new(options.type, chunk)
+    return encoding
 
 
 def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
@@ -440,8 +473,8 @@ _AXES = "source_axes"
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
     """What a scale notes of its volume, in its attributes; None if it notes nothing."""
-    found: object = attributes_of(metadata.document).get(_ATTRIBUTE)
-    return found if isinstance(found, dict) else None
+    noted: object = attributes_of(metadata.document).get(_ATTRIBUTE)
+    return noted if isinstance(noted, dict) else None
 
 
 def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
@@ -449,10 +482,10 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
 
     They are as they were if that is the order of the scale itself.
     """
-    known = _noted(metadata)
-    if ROW_MAJOR.endswith(letters) or known is None:
+    noted = _noted(metadata)
+    if ROW_MAJOR.endswith(letters) or noted is None:
         return metadata
-    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**known, _AXES: letters}}
+    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**noted, _AXES: letters}}
     document = {**metadata.document, "attributes": attributes}
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
@@ -463,8 +496,8 @@ def source_axes(
     """See :class:`SourceAxes`. The names tell the axes, or else the scale notes them."""
     letters = named_axes(names, len(shape))
     if letters is None:
-        told = (_noted(metadata) or {}).get(_AXES)
-        letters = named_axes(list(told), len(shape)) if isinstance(told, str) else None
+        axes = (_noted(metadata) or {}).get(_AXES)
+        letters = named_axes(list(axes), len(shape)) if isinstance(axes, str) else None
     if letters is None:
         return None
     wanted = metadata.values_shape
@@ -497,22 +530,22 @@ def is_scale(metadata: ArrayMetadata) -> bool:
 def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
     """The scale that an array is; None if it is no scale of a volume."""
     shards: object = metadata.shard_format
-    known = _noted(metadata)
-    if not isinstance(shards, PrecomputedShards) or known is None:
+    noted = _noted(metadata)
+    if not isinstance(shards, PrecomputedShards) or noted is None:
         return None
     shape, chunks = metadata.grid.shape, metadata.grid.chunks
     size = shape[:-4:-1] if shards.size is None else shards.size
     entry: Document = {
         "key": key,
         "size": list(size),
-        "voxel_offset": known.get("voxel_offset"),
-        "resolution": known.get("resolution"),
+        "voxel_offset": noted.get("voxel_offset"),
+        "resolution": noted.get("resolution"),
         "chunk_sizes": [list(chunks[:-4:-1])],
         **ChunkEncoding.of_codec(metadata.inner_codecs[0]).fields,
         "sharding": shards.sharding.to_dict(),
     }
     info = {
-        "type": known.get("type"),
+        "type": noted.get("type"),
         "data_type": metadata.dtype.name,
         "num_channels": chunks[0] if len(shape) == 4 else 1,
         "scales": [entry],

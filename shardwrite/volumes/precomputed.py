@@ -24,6 +24,7 @@ from shardwrite.errors import SpecError, redacted
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
+from shardwrite.grid import ceil_div
 from shardwrite.options import taken_from
 from shardwrite.place.base import at_url, without_kind
 from shardwrite.place.target import resolve_target
@@ -31,7 +32,7 @@ from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, parse_nbytes
 from shardwrite.plan.plan import Plan
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.results import counted, human
+from shardwrite.results import human
 from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array, resources_of, waiting
 from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import ChunkSource, Job, RunOptions, for_new_array
@@ -54,9 +55,11 @@ from shardwrite.volumes.new import (
     NewScale,
     ScaleOptions,
     checked_axes,
+    loss_notes,
     merged_info,
     new_scale,
     row_major,
+    shard_notes,
     with_source_axes,
 )
 from shardwrite.write.context import GroupReport
@@ -68,10 +71,10 @@ def alike(options: ArrayOptions, stored: Behind) -> ArrayOptions:
     """Keywords of a scale with the gzip of a stored array, whatever its level is."""
     if not isinstance(stored, StoredArray):
         return options
-    of_source = [c for c in stored.array.metadata.inner_codecs if c["name"] == "gzip"]
-    if len(of_source) != 1 or not options.compressors:
+    gzips = [c for c in stored.array.metadata.inner_codecs if c["name"] == "gzip"]
+    if len(gzips) != 1 or not options.compressors:
         return options
-    return replace(options, compressors=tuple(dict(codec) for codec in of_source))
+    return replace(options, compressors=(dict(gzips[0]),))
 
 
 def plan_copies(
@@ -128,8 +131,8 @@ class ScaleOfArray:
     @property
     def options(self) -> ArrayOptions:
         """Keywords of the array that is planned and written."""
-        made = alike(array_options(self.new, self.array.ndim), self.stored)
-        return replace(made, attributes=SPOOL) if self.wanted.is_scattered else made
+        options = alike(array_options(self.new, self.array.ndim), self.stored)
+        return replace(options, attributes=SPOOL) if self.wanted.is_scattered else options
 
     def planned(self, options: PlanOptions, store: Store | None = None) -> tuple[ChunkSource, Plan]:
         """Source and plan of the run, with the parameters of the shards among its notes.
@@ -141,45 +144,26 @@ class ScaleOfArray:
             metadata, _ = new_metadata(self.array, self.options, options.strategy)
             copied = plan_copies(why, metadata, engine, options, store)
             if not isinstance(copied, str):
-                chunks, made = copied
-                return chunks, self._told(made, engine, store)
+                chunks, plan = copied
+                return chunks, self._told(plan, engine, store)
             why = copied
-        made = plan_array(self.array, engine, self.options, options, store)
+        plan = plan_array(self.array, engine, self.options, options, store)
         if why is not None:
-            made = replace(made, notes=(f"all chunks are decoded: {why}", *made.notes))
-        return ArrayChunks(self.array), self._told(made, engine, store)
+            plan = replace(plan, notes=(f"all chunks are decoded: {why}", *plan.notes))
+        return ArrayChunks(self.array), self._told(plan, engine, store)
 
     def _told(self, made: Plan, engine: Engine, store: Store | None) -> Plan:
         """The plan with what the parameters of the shards mean, and with that of gathering."""
         if not self.wanted.is_scattered:
-            return replace(made, notes=(*self._notes, *made.notes))
+            new, n_chunks = self.new, math.prod(self.new.box)
+            n_files = math.prod(map(ceil_div, new.scale.grid, new.box))
+            per_minishard = min(2**new.sharding.preshift_bits, n_chunks)
+            notes = shard_notes(new, n_files, n_chunks * new.chunk_nbytes, per_minishard)
+            return replace(made, notes=(*notes, *loss_notes(new), *made.notes))
         gathering = plan_gathering(gathered_metadata(self.wanted), made, engine, store)
         of_spool, of_scale = spooled_notes(self.wanted, made, gathering)
         gathering = replace(gathering, notes=(*of_scale, *gathering.notes))
         return replace(made, notes=(*of_spool, *made.notes), gathering=gathering)
-
-    @property
-    def _notes(self) -> tuple[str, ...]:
-        """What the parameters of the shards mean, for the plan."""
-        sharding, scale = self.new.sharding, self.new.scale
-        nbytes = math.prod(scale.chunk_size) * self.new.volume.n_channels
-        nbytes *= math.prod(self.new.box) * self.array.dtype.itemsize
-        is_lossy = scale.encoding.name == "jpeg"
-        per_minishard = min(2**sharding.preshift_bits, math.prod(self.new.box))
-        files = math.prod(-(-n // k) for n, k in zip(scale.grid, self.new.box, strict=True))
-        return (
-            (
-                f"preshift_bits {sharding.preshift_bits}, minishard_bits "
-                f"{sharding.minishard_bits}, shard_bits {sharding.shard_bits}: up to "
-                f"{counted(files, 'file')} of {human(nbytes)} decoded"
-            ),
-            (
-                f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
-                f"{counted(per_minishard, 'chunk')}"
-            ),
-            f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
-            *(("values change, since the encoding is jpeg",) if is_lossy else ()),
-        )
 
 
 def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[ScaleOfArray]:
@@ -232,12 +216,12 @@ def _in_order(x: Any, axes: Any, field: str = "x") -> tuple[dask.array.Array, st
 
     With it come its axes as they were, and the stored array behind it.
     """
-    given = as_source_array(x, field)
-    array = given.array
+    source = as_source_array(x, field)
+    array = source.array
     if 0 in array.shape:
         remedy = "give an array with at least one element along each axis"
         raise SpecError("no voxels", field=f"{field}.shape", value=array.shape, remedy=remedy)
-    letters = checked_axes(axes, given.known.dimension_names, array.ndim)
+    letters = checked_axes(axes, source.known.dimension_names, array.ndim)
     order = row_major(letters)
     is_ordered = order == list(range(array.ndim))
     ordered = array if is_ordered else array.transpose(order)
@@ -354,12 +338,11 @@ def plan_precomputed(given: PlanPrecomputedArguments) -> Plan:
     >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
     (8, '0.shard')
     """
-    volume = _scales_of(given)
-    store = (
-        None if given.path is None else resolve_target(_volume_of(given), None, is_read=True).store
-    )
-    planned = taken_from(given, PlanOptions)
-    first, *others = (each.planned(planned, store)[1] for each in volume)
+    volume, store = _scales_of(given), None
+    if given.path is not None:
+        store = resolve_target(_volume_of(given), None, is_read=True).store
+    options = taken_from(given, PlanOptions)
+    first, *others = (each.planned(options, store)[1] for each in volume)
     return replace(first, scales=tuple(others))
 
 
@@ -437,9 +420,7 @@ def to_precomputed(given: PrecomputedArguments) -> VolumeResult:
     ['4_4_40', '8_8_40']
     """
     volume = _scales_of(given)
-    where = resolve_target(
-        at_url(without_kind(given.path), given.storage_options), None, given.run_dir
-    )
+    where = resolve_target(_volume_of(given), None, given.run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, given.run_dir) for each in volume]
     remedy = "give another key, or remove that scale yourself"
     run = for_new_array(taken_from(given, RunOptions, remedy_if_there=remedy))
@@ -497,11 +478,7 @@ def _scales_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> list[S
     options = taken_from(
         given,
         ScaleOptions,
-        shard_nbytes=_nbytes(given.shard_nbytes, "shard_nbytes"),
-        index_nbytes=_nbytes(given.index_nbytes, "index_nbytes"),
+        shard_nbytes=parse_nbytes(f"{given.shard_nbytes}", "shard_nbytes"),
+        index_nbytes=parse_nbytes(f"{given.index_nbytes}", "index_nbytes"),
     )
     return scales_of(given.x, given.axes, options, given.scales)
-
-
-def _nbytes(given: int | str, field: str) -> int:
-    return parse_nbytes(given if isinstance(given, str) else f"{given}", field)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer, index_limit
-from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError, damage_in
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, Shape
 from shardwrite.place.base import Place, names_above
@@ -56,27 +56,18 @@ def read_sharding(store: Store) -> ShardingParameters:
     except ValueError as error:
         message = f"info is not valid: {error}"
         raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
-    found = document.get("sharding") if isinstance(document, dict) else None
-    if isinstance(document, dict) and found is None and isinstance(document.get("scales"), list):
+    sharding = document.get("sharding") if isinstance(document, dict) else None
+    if isinstance(document, dict) and sharding is None and isinstance(document.get("scales"), list):
         raise SpecError(
             "info is that of a volume, whose scales have their own",
             field="sharding",
             value=None,
             remedy="give the directory of a scale, and its sharding",
         )
-    if found is None:
+    if sharding is None:
         message = "info has no sharding, so its chunks lie in no shards"
         raise SpecError(message, field="sharding", value=None, remedy=remedy)
-    return parse_sharding(found)
-
-
-def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:
-    """Encoding of the chunks of a scale; None if they are raw."""
-    codec = scale.encoding.codec
-    if scale.encoding.name == "raw":
-        return None
-    dtype, configuration = volume.dtype.newbyteorder("="), codec.get("configuration", {})
-    return volume_encoding(codec["name"], configuration, dtype, volume.n_channels)
+    return parse_sharding(sharding)
 
 
 def check_key_of(scale: Scale) -> None:
@@ -96,20 +87,18 @@ class ScaleReader:
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
         scale.encoding.check(volume.dtype, volume.n_channels, is_read=True)
         check_key_of(scale)
-        self._encoding = _encoding_of(scale, volume)
+        self._encoding: VolumeEncoding | None = None
+        if scale.encoding.name != "raw":
+            codec, dtype = scale.encoding.codec, volume.dtype.newbyteorder("=")
+            configuration = codec.get("configuration", {})
+            self._encoding = volume_encoding(codec["name"], configuration, dtype, volume.n_channels)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale
-        self._code = scale.code if scale.sharding is not None else None
-        self._files = (
-            None
-            if scale.sharding is None
-            else UInt64ShardFiles(self._store, scale.sharding, index_limit(), _CACHE_NBYTES)
-        )
-
-    @property
-    def shape(self) -> Shape:
-        """Number of voxels along x, y and z, and of channels."""
-        return (*self._scale.size, self._volume.n_channels)
+        self._files: UInt64ShardFiles | None = None
+        if scale.sharding is not None:
+            self._code = scale.code
+            limits = index_limit(), _CACHE_NBYTES
+            self._files = UInt64ShardFiles(self._store, scale.sharding, *limits)
 
     def read(self, box: Box) -> npt.NDArray[Any]:
         """Read a box. Chunks that are missing are zeros.
@@ -136,7 +125,7 @@ class ScaleReader:
 
         Bytes of None take back those that were given before, as they were of a replaced shard.
         """
-        if self._files is None or self._code is None:
+        if self._files is None:
             for cell in cells:
                 data = self._file(self._scale.name(cell), self._most_nbytes(cell))
                 if data is not None:
@@ -186,10 +175,8 @@ class ScaleReader:
         if zipped is not None:
             stage = stage_of("gzip")
             assert stage is not None
-            try:
+            with damage_in(key=f"{key}.gz"):
                 return stage.decode(zipped, most)
-            except CorruptShardError as error:
-                raise error.located(key=f"{key}.gz") from error
         for ending in _UNREADABLE:
             if self._store.size(key + ending) is not None:
                 message = f"{key + ending!r} has a compression that is not read; decompress it"
@@ -198,10 +185,8 @@ class ScaleReader:
 
     def _decoded(self, data: Buffer, box: Box, position: Shape) -> npt.NDArray[Any]:
         if self._encoding is not None:
-            try:
+            with damage_in(inner_chunk=position):
                 return self._encoding.decode(data, box.shape[::-1]).transpose()
-            except CorruptShardError as error:
-                raise error.located(inner_chunk=position) from error
         wanted = math.prod(box.shape) * self._volume.dtype.itemsize
         if len(memoryview(data)) != wanted:
             raise CorruptShardError(
@@ -218,19 +203,36 @@ _NAMED = 5
 _MOST_ABOVE = 4
 
 
+def _volume_at(place: Place) -> Volume | None:
+    """The volume at a place; None if there is none, or what stands there tells of no scale."""
+    try:
+        data = place.read(INFO)
+        return None if data is None else parse_info(parse_json(data))
+    except (ShardwriteError, ValueError):  # it is something else
+        return None
+
+
 def volume_above(place: Place) -> tuple[Place, str] | None:
     """The volume of which a place is a scale, and the key of that; None if it is none.
 
     - `place`: A place without a ``zarr.json``.
     """
-    for volume, key in _above(place):
-        try:
-            data = volume.read(INFO)
-            scales = () if data is None else parse_info(parse_json(data)).scales
-        except (ShardwriteError, ValueError):  # it is something else, or tells nothing of a scale
-            continue
-        if key in [scale.key for scale in scales]:
-            return volume, key
+    above: Iterable[tuple[Place, str]] = ()
+    if isinstance(place, Directory):
+        above = (
+            (Directory(path), place.path.relative_to(path).as_posix())
+            for path in list(place.path.parents)[:_MOST_ABOVE]
+            if path.name
+        )
+    elif isinstance(place, InStore):
+        above = (
+            (InStore(place.base, name), place.name[len(name) :].lstrip("/"))
+            for name in reversed(names_above(place.name))
+        )
+    for around, key in above:
+        volume = _volume_at(around)
+        if volume is not None and key in [scale.key for scale in volume.scales]:
+            return around, key
     return None
 
 
@@ -242,7 +244,7 @@ def refuse_volume(place: Place, asked: str) -> None:
     """
     if asked == "array":
         _refuse_as_array(place)
-    elif asked == "tree" and _is_in_volume(place):
+    elif asked == "tree" and (_volume_at(place) or volume_above(place)):
         raise SpecError(
             "no Zarr array or group is there, but a volume of Neuroglancer",
             field="src",
@@ -258,34 +260,22 @@ def refuse_volume(place: Place, asked: str) -> None:
         )
 
 
-def _is_in_volume(place: Place) -> bool:
-    """Whether a place without a ``zarr.json`` is a volume, or one of its scales."""
-    try:
-        data = place.read(INFO)
-        if data is not None and parse_info(parse_json(data)).scales:
-            return True
-    except (ShardwriteError, ValueError):  # it is something else
-        return False
-    return volume_above(place) is not None
-
-
-def _above(place: Place) -> Iterator[tuple[Place, str]]:
-    """Places above a place, the nearest first, each with the path of the place in it."""
-    if isinstance(place, Directory):
-        for above in list(place.path.parents)[:_MOST_ABOVE]:
-            if above.name:
-                yield Directory(above), place.path.relative_to(above).as_posix()
-    elif isinstance(place, InStore):
-        for name in reversed(names_above(place.name)):
-            yield InStore(place.base, name), place.name[len(name) :].lstrip("/")
-
-
 def _refuse_as_array(place: Place) -> None:
     """Refuse a volume, whose scales are arrays, but which is none itself."""
-    _refuse_colons(place)
+    if isinstance(place, Directory) and "::" in str(place.path):
+        # `volume::key` names a scale as a source
+        above, _, wanted = str(place.path).rpartition("::")
+        named = _volume_at(Directory(Path(above)))
+        if named is not None:
+            raise SpecError(
+                "a scale of a volume is named so only as a source",
+                field="store",
+                value=place.label,
+                remedy=f"give the path of its directory, {above}/{named.scale(wanted or None).key}",
+            )
+    volume = _volume_at(place)
     try:
-        data = place.read(INFO)
-        scales = () if data is None else parse_info(parse_json(data)).scales
+        scales = () if volume is None else volume.scales
         keys = [s.key for s in scales if place.store.size(f"{s.key}/{DOCUMENT}") is not None]
     except (ShardwriteError, ValueError):
         return
@@ -293,14 +283,8 @@ def _refuse_as_array(place: Place) -> None:
         "shardwrite has written none of its scales: read it by shardwrite.from_precomputed, or "
         "make Zarr arrays of it by shardwrite reshard"
     )
-    if data is None and volume_above(place) is not None:
-        raise SpecError(
-            "no array: it is a scale of a volume of Neuroglancer",
-            field="store",
-            value=place.label,
-            remedy=remedy,
-        )
-    if not scales:
+    is_scale = volume is None and volume_above(place) is not None
+    if volume is None and not is_scale:
         return
     if keys:
         label = place.label
@@ -308,27 +292,7 @@ def _refuse_as_array(place: Place) -> None:
         is_path = isinstance(place, Directory) or is_url
         above = label if is_path else place.name
         above += "" if above.endswith("/") or not above else "/"
-        told = ", ".join(f"{above}{key}" for key in keys[:_NAMED])
-        remedy = f"give {'the path of a scale' if is_path else 'name=, one of'}: {told}"
-    raise SpecError(
-        "no array: it is a volume of Neuroglancer", field="store", value=place.label, remedy=remedy
-    )
-
-
-def _refuse_colons(place: Place) -> None:
-    """Refuse ``volume::key``, which names a scale as a source, where an array is asked for."""
-    if not isinstance(place, Directory) or "::" not in str(place.path):
-        return
-    above, _, wanted = str(place.path).rpartition("::")
-    try:
-        data = Directory(Path(above)).read(INFO)
-        volume = None if data is None else parse_info(parse_json(data))
-    except (ShardwriteError, ValueError):  # it is something else
-        return
-    if volume is not None:
-        raise SpecError(
-            "a scale of a volume is named so only as a source",
-            field="store",
-            value=place.label,
-            remedy=f"give the path of its directory, {above}/{volume.scale(wanted or None).key}",
-        )
+        listed = ", ".join(f"{above}{key}" for key in keys[:_NAMED])
+        remedy = f"give {'the path of a scale' if is_path else 'name=, one of'}: {listed}"
+    what = "a scale of a volume of Neuroglancer" if is_scale else "a volume of Neuroglancer"
+    raise SpecError(f"no array: it is {what}", field="store", value=place.label, remedy=remedy)

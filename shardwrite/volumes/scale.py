@@ -27,12 +27,11 @@ from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
-from shardwrite.format.order import (
-    BY_CHUNK_ID,
-)
+from shardwrite.format.order import BY_CHUNK_ID
 from shardwrite.format.strategies import WritesAnew, register_strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.volumes.sharding import (
+    COLUMN_NBYTES,
     TYPE,
     Minishard,
     MortonCode,
@@ -42,6 +41,7 @@ from shardwrite.volumes.sharding import (
     decode_minishard,
     parse_entries,
     seal,
+    sequence,
 )
 
 # ---- The write strategy: chunks in the order of their ids
@@ -60,24 +60,27 @@ class ByChunkId(WritesAnew):
 # ---- What stands around the chunks of a shard, wherever these chunks lie
 
 
-COLUMN_NBYTES = 24
-"""Bytes that the index of a minishard has for each chunk, before it is compressed."""
-
 # Memory for each chunk while the indexes of minishards are made, as it was measured. The first
 # chunks take about 1 MiB, and are not counted.
 _SEALING_NBYTES = 144
 
 _FEW_CHUNKS = 2**13
 
+_SIZES_ONLY = "an index of this format is that of a shard at a position"
+
 Read = Callable[[int, int], Buffer]
 
 
-def stray(number: int, found: Minishard, strays: npt.NDArray[np.bool_]) -> CorruptShardError:
-    """The error that the index of a minishard names chunks which are none of the volume."""
-    return CorruptShardError(
-        f"index of minishard {number} names chunk {int(found.ids[strays][0])}, which is none of "
-        "the volume"
-    )
+def _without_strays(
+    ranks: npt.NDArray[np.int64], number: int, found: Minishard, strays: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """The ranks of the chunks that a minishard names, if all of these are chunks of the volume."""
+    if strays.any():
+        raise CorruptShardError(
+            f"index of minishard {number} names chunk {int(found.ids[strays][0])}, which is none "
+            "of the volume"
+        )
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -110,25 +113,28 @@ class VolumeObject:
         n_chunks = math.prod(self.chunks_per_shard)
         return self.base_nbytes + _SEALING_NBYTES * max(0, n_chunks - _FEW_CHUNKS)
 
-    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:  # noqa: ARG002
         """Ids of the chunks of some ranks."""
-        raise _sizes_only(ranks)
+        raise TypeError(_SIZES_ONLY)
 
     def _ranks_of(
-        self, number: int, data: Buffer, shard_nbytes: int
+        self,
+        number: int,  # noqa: ARG002
+        data: Buffer,  # noqa: ARG002
+        shard_nbytes: int,  # noqa: ARG002
     ) -> tuple[Minishard, npt.NDArray[np.int64]]:
         """What the index of a minishard says, and the ranks of its chunks.
 
         - Raises CorruptShardError if the index is damaged, or names chunks that the volume does not
           have.
         """
-        raise _sizes_only((number, data, shard_nbytes))
+        raise TypeError(_SIZES_ONLY)
 
     def seal(self, index: ShardIndex) -> Seal:
         """See :meth:`ObjectFormat.seal`."""
         present = np.flatnonzero(~index.is_empty)
         ids = self._ids_of(present)
-        order = np.lexsort((ids, self.sharding.locate(ids)[1]))
+        order = sequence(self.sharding, ids)
         rows = index.table[present[order]]
         starts = rows[:, 0] - np.uint64(self.base_nbytes)
         sealed = seal(self.sharding, ids[order], rows[:, 1], starts)
@@ -169,19 +175,15 @@ class VolumeObject:
         index.check(shard_nbytes, (0, base), self.chunks_per_shard)
         present = np.unique(table[~index.is_empty], axis=0)
         present[:, 1] += present[:, 0]
-        taken = check_ranges(
+        ranges = check_ranges(
             np.concatenate([spans + np.uint64(base), present]), shard_nbytes, "chunk or index"
         )
-        unused = shard_nbytes - base - int((taken[:, 1] - taken[:, 0]).sum())
+        unused = shard_nbytes - base - int((ranges[:, 1] - ranges[:, 0]).sum())
         if unused:  # There is no checksum, but whoever writes a scale leaves no byte out.
             raise CorruptShardError(
                 f"{unused} bytes belong to no chunk and to no index, so a part of the index is lost"
             )
         return index, base + int((spans[:, 1] - spans[:, 0]).sum())
-
-
-def _sizes_only(given: object) -> TypeError:
-    return TypeError(f"an index of this format is that of a shard at a position: {given}")
 
 
 # ---- Shards with scattered chunks
@@ -293,8 +295,7 @@ class ScatteredShards:
     @cached_property
     def code(self) -> MortonCode:
         """Code that gives chunks their ids."""
-        sizes = zip(self.size, self._chunk, strict=True)
-        return MortonCode(tuple(-(-n // c) for n, c in sizes))
+        return MortonCode.of(self.size, self._chunk)
 
     @property
     def _chunk(self) -> Shape:
@@ -332,9 +333,9 @@ class ScatteredShards:
         for first, last in itertools.pairwise(edges):
             here = order[first:last]
             number = int(np.searchsorted(self.ids.numbers, shards[here[0]]))
-            known = self.ids.of(number)
-            by_id = np.argsort(known)
-            ranks = by_id[np.searchsorted(known, ids[here], sorter=by_id)]
+            ids_of_shard = self.ids.of(number)
+            by_id = np.argsort(ids_of_shard)
+            ranks = by_id[np.searchsorted(ids_of_shard, ids[here], sorter=by_id)]
             yield (
                 number,
                 [
@@ -420,7 +421,7 @@ class ScatteredObject(VolumeObject):
     @cached_property
     def _known(self) -> Ids:
         if self.ids is None:
-            raise TypeError("an index of this format is that of a shard at a position")
+            raise TypeError(_SIZES_ONLY)
         return self.ids
 
     @cached_property
@@ -437,13 +438,11 @@ class ScatteredObject(VolumeObject):
     ) -> tuple[Minishard, npt.NDArray[np.int64]]:
         """See :meth:`VolumeObject._ranks_of`."""
         limit = COLUMN_NBYTES * self.chunks_per_shard[0]
-        found = decode_minishard(self.sharding, data, shard_nbytes, (self.shard, number), limit)
-        at = np.searchsorted(self._known, found.ids, sorter=self._sorted)
+        minishard = decode_minishard(self.sharding, data, shard_nbytes, (self.shard, number), limit)
+        at = np.searchsorted(self._known, minishard.ids, sorter=self._sorted)
         ranks = self._sorted[np.minimum(at, len(self._known) - 1)]
-        strays = self._known[ranks] != found.ids
-        if strays.any():
-            raise stray(number, found, strays)
-        return found, ranks
+        strays = self._known[ranks] != minishard.ids
+        return minishard, _without_strays(ranks, number, minishard, strays)
 
 
 # ---- Shards that are boxes of chunks
@@ -559,9 +558,7 @@ class ShardBoxes:
     @cached_property
     def code(self) -> MortonCode:
         """Code that gives chunks their ids."""
-        grid = self.grid
-        sizes = zip(grid.shape[-3:], grid.chunks[-3:], strict=True)
-        return MortonCode(tuple(-(-n // c) for n, c in sizes)[::-1])
+        return MortonCode.of(self.grid.shape[:-4:-1], self.grid.chunks[:-4:-1])
 
     @property
     def n_low(self) -> int:
@@ -599,60 +596,45 @@ class ShardBoxes:
             for i, n, size, c in zip(index, counts, self.grid.shape, self.grid.chunks, strict=True)
         )
         first = self.first_id(index)
-        table = _table(self.code, self.n_low)
-        return BoxObject(self.sharding, counts, _Position(first, self.n_low, table, inside))
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Low bits of the ids of a shard's chunks, and the ranks of chunks by these bits."""
-
-    codes: npt.NDArray[np.uint64]
-    ranks: npt.NDArray[np.int64]
+        codes, ranks = _low_codes(self.code, self.n_low)
+        return BoxObject(self.sharding, counts, first, first >> self.n_low, inside, codes, ranks)
 
 
 @lru_cache(maxsize=8)
-def _table(code: MortonCode, n_low: int) -> _Table:
+def _low_codes(
+    code: MortonCode, n_low: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Low bits of the ids of a shard's chunks, and the ranks of chunks by these bits."""
     codes = code.low_codes(n_low).T.ravel()  # from x, y, z to row-major order of z, y, x
     ranks = np.empty(len(codes), np.int64)
     ranks[codes.astype(np.int64)] = np.arange(len(codes))
-    return _Table(codes, ranks)
-
-
-@dataclass(frozen=True)
-class _Position:
-    """Where a shard lies: id of its first chunk, and how many of its chunks are in the volume."""
-
-    first: int
-    n_low: int
-    table: _Table
-    inside: Shape
+    return codes, ranks
 
 
 @dataclass(frozen=True)
 class BoxObject(VolumeObject):
     """The indexes around the chunks of a shard, if the shard is a box of the volume."""
 
-    position: _Position  # where the shard lies
+    first: int  # id of its first chunk
+    shard: int  # number of the shard
+    inside: Shape  # how many of its chunks are in the volume, along each axis
+    codes: npt.NDArray[np.uint64]  # see `_low_codes`
+    ranks: npt.NDArray[np.int64]
 
     def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Ids of the chunks of some ranks."""
-        here = self.position
-        return here.table.codes[ranks] | np.uint64(here.first)
+        return self.codes[ranks] | np.uint64(self.first)
 
     def _ranks_of(
         self, number: int, data: Buffer, shard_nbytes: int
     ) -> tuple[Minishard, npt.NDArray[np.int64]]:
         """See :meth:`VolumeObject._ranks_of`."""
-        here, n = self.position, math.prod(self.chunks_per_shard)
-        place = (here.first >> here.n_low, number)
-        found = decode_minishard(self.sharding, data, shard_nbytes, place, COLUMN_NBYTES * n)
-        codes = found.ids ^ np.uint64(here.first)
+        place, n = (self.shard, number), math.prod(self.chunks_per_shard)
+        minishard = decode_minishard(self.sharding, data, shard_nbytes, place, COLUMN_NBYTES * n)
+        codes = minishard.ids ^ np.uint64(self.first)
         strays = codes >= np.uint64(n)
-        ranks = here.table.ranks[np.where(strays, 0, codes).astype(np.int64)]
+        ranks = self.ranks[np.where(strays, 0, codes).astype(np.int64)]
         cells = np.unravel_index(ranks, self.chunks_per_shard)
-        for cell, count in zip(cells, here.inside, strict=True):
+        for cell, count in zip(cells, self.inside, strict=True):
             strays |= cell >= count
-        if strays.any():
-            raise stray(number, found, strays)
-        return found, ranks
+        return minishard, _without_strays(ranks, number, minishard, strays)

@@ -46,15 +46,6 @@ _KEY_NBYTES = np.uint32(8)
 # ---- Hashes of ids: the identity, and the 128-bit MurmurHash3 for x86
 
 
-def hashed(ids: Ids, name: str) -> Ids:
-    """Hash ids.
-
-    - `ids`: uint64, shape (n,). The ids, already shifted by ``preshift_bits``.
-    - `name`: name of the hash function.
-    """
-    return ids if name == "identity" else murmurhash3_x86_128(ids)
-
-
 def murmurhash3_x86_128(ids: Ids) -> Ids:
     """Low 64 bits of MurmurHash3_x86_128 of ids, with seed 0.
 
@@ -102,7 +93,8 @@ ENCODINGS = ("raw", "gzip")
 
 _ID_BITS = 64
 
-_ENTRY_NBYTES = 16
+ENTRY_NBYTES = 16
+"""Bytes that the index of a shard has for each minishard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +203,7 @@ class ShardingParameters:
     @property
     def shard_index_nbytes(self) -> int:
         """Size of the index at the start of each shard."""
-        return _ENTRY_NBYTES << self.minishard_bits
+        return ENTRY_NBYTES << self.minishard_bits
 
     def covers(self, n_bits: int) -> bool:
         """Whether no bit of ids is left out, so that ids of one shard differ in low bits only.
@@ -236,7 +228,9 @@ class ShardingParameters:
         shards, minishards : numpy.ndarray of uint64, shape (n,)
             The numbers.
         """
-        codes = hashed(_shifted(np.asarray(ids, np.uint64), self.preshift_bits), self.hash)
+        codes = _shifted(np.asarray(ids, np.uint64), self.preshift_bits)
+        if self.hash != "identity":
+            codes = murmurhash3_x86_128(codes)
         shards = _low(_shifted(codes, self.minishard_bits), self.shard_bits)
         return shards, _low(codes, self.minishard_bits)
 
@@ -284,11 +278,10 @@ def _low(values: npt.NDArray[np.uint64], n_bits: int) -> npt.NDArray[np.uint64]:
 # ---- Indexes of shards and minishards
 
 
-ENTRY_NBYTES = 16
-
 GZIP_LEVEL = 6
 
-_COLUMN_NBYTES = 24
+COLUMN_NBYTES = 24
+"""Bytes that the index of a minishard has for each chunk, before it is compressed."""
 
 _FEWER_OR_MORE = "give fewer minishard_bits, or raise index_limit"
 
@@ -309,10 +302,8 @@ class Minishard:
 
     def find(self, chunk_id: int) -> tuple[int, int] | None:
         """Offset and size of a chunk; None if there is none with this id."""
-        position = self.position(chunk_id)
-        return (
-            None if position is None else (int(self.offsets[position]), int(self.nbytes[position]))
-        )
+        row = self.position(chunk_id)
+        return None if row is None else (int(self.offsets[row]), int(self.nbytes[row]))
 
     def position(self, chunk_id: int) -> int | None:
         """Position of a chunk in the vectors; None if there is none with this id."""
@@ -323,7 +314,7 @@ class Minishard:
     @property
     def memory_nbytes(self) -> int:
         """Bytes of memory that the three vectors take."""
-        return _COLUMN_NBYTES * len(self.ids)
+        return COLUMN_NBYTES * len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +329,8 @@ class Contents(Minishard):
     @property
     def memory_nbytes(self) -> int:
         """Bytes of memory that the vectors take."""
-        return sum(
-            each.nbytes for each in (self.ids, self.offsets, self.nbytes, self.before, self.ranges)
-        )
+        vectors = (self.ids, self.offsets, self.nbytes, self.before, self.ranges)
+        return sum(vector.nbytes for vector in vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,11 +343,9 @@ class Sealed:
     suffix: bytearray  # indexes of the minishards, which follow the last chunk
 
     @property
-    def entries(self) -> tuple[tuple[int, bytes], ...]:
+    def entries(self) -> list[tuple[int, bytes]]:
         """Pieces of the shard index that are not zero, each with its offset in the shard."""
-        return tuple(self._pieces())
-
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        pieces = []
         runs = self.table[:, 0] // np.uint64(_RUN)
         edges = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
         for first, last in itertools.pairwise(edges):
@@ -365,14 +353,15 @@ class Sealed:
                 rows = self.table[first:last]
                 piece = bytearray(ENTRY_NBYTES * int(rows[-1, 0] - rows[0, 0] + np.uint64(1)))
                 self._enter(piece, rows)
-                yield ENTRY_NBYTES * int(rows[0, 0]), bytes(piece)
+                pieces.append((ENTRY_NBYTES * int(rows[0, 0]), bytes(piece)))
+        return pieces
 
     def prefix(self, nbytes: int) -> bytearray:
         """The shard index, of a size in bytes."""
-        made = bytearray(nbytes)
+        index = bytearray(nbytes)
         if len(self.table):
-            self._enter(memoryview(made)[ENTRY_NBYTES * int(self.table[0, 0]) :], self.table)
-        return made
+            self._enter(memoryview(index)[ENTRY_NBYTES * int(self.table[0, 0]) :], self.table)
+        return index
 
     @staticmethod
     def _enter(piece: bytearray | memoryview, rows: npt.NDArray[np.uint64]) -> None:
@@ -400,8 +389,7 @@ def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:
 
     - `ids`: uint64, shape (n,). Ids of the chunks of one shard.
     """
-    order: npt.NDArray[np.int64] = np.lexsort((ids, sharding.locate(ids)[1]))
-    return order
+    return np.lexsort((ids, sharding.locate(ids)[1]))
 
 
 def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None = None) -> Sealed:
@@ -457,7 +445,7 @@ def check_minishards(sharding: ShardingParameters, ids: Ids, limit_nbytes: int) 
     """
     places = np.stack(sharding.locate(ids), axis=1)
     counts = np.unique(places, axis=0, return_counts=True)[1]
-    nbytes = _COLUMN_NBYTES * int(counts.max(initial=0))
+    nbytes = COLUMN_NBYTES * int(counts.max(initial=0))
     if nbytes > limit_nbytes:
         raise SpecError(
             f"the index of a minishard would take {nbytes} bytes, and {limit_nbytes} are allowed",
@@ -554,7 +542,7 @@ def decode_minishard(
     name = f"index of minishard {place[1]}"
     if nbytes > limit_nbytes:
         raise CorruptShardError(f"{name} has {nbytes} bytes, and {limit_nbytes} are allowed")
-    if nbytes % _COLUMN_NBYTES:
+    if nbytes % COLUMN_NBYTES:
         raise CorruptShardError(f"{name} has {nbytes} bytes, which is no multiple of 24")
     columns = np.frombuffer(data, "<u8").astype(np.uint64).reshape(3, -1)
     # Sums wrap around at 2^64, as those of all readers do: a chunk may lie before the last one.
@@ -586,9 +574,6 @@ def decode_minishard(
 # ---- Compressed Morton codes
 
 
-_MOST_BITS = 64
-
-
 @dataclass(frozen=True)
 class MortonCode:
     """The code of a grid of chunks.
@@ -601,11 +586,16 @@ class MortonCode:
 
     grid: Shape  # number of chunks along x, y and z. Other numbers of axes work alike.
 
+    @classmethod
+    def of(cls, size: Sequence[int], chunk: Sequence[int]) -> Self:
+        """The code of a volume of a size in voxels, which is cut into chunks."""
+        return cls(tuple(map(ceil_div, size, chunk)))
+
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.grid):
             remedy = "give an axis at least one chunk"
             raise SpecError("an axis without chunks", field="grid", value=self.grid, remedy=remedy)
-        if self.n_bits > _MOST_BITS:
+        if self.n_bits > _ID_BITS:
             raise SpecError(
                 f"the chunk ids of this grid need {self.n_bits} bits, and they have 64",
                 field="grid",
@@ -624,6 +614,13 @@ class MortonCode:
             if level < bits[axis]
         )
 
+    def _bits(self) -> Iterator[tuple[int, np.uint64, np.uint64]]:
+        """Axis of each bit of the code, the lowest first, and its number in code and position."""
+        n_taken = [0] * len(self.grid)
+        for bit, axis in enumerate(self.axis_of_bit):
+            yield axis, np.uint64(bit), np.uint64(n_taken[axis])
+            n_taken[axis] += 1
+
     @property
     def n_bits(self) -> int:
         """Number of bits of the code."""
@@ -631,39 +628,35 @@ class MortonCode:
 
     def encode(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """Codes of grid positions."""
-        given = np.asarray(positions).reshape(-1, len(self.grid))
-        outside = ((given < 0) | (given >= np.array(self.grid))).any(axis=1)
+        grid_positions = np.asarray(positions).reshape(-1, len(self.grid))
+        outside = ((grid_positions < 0) | (grid_positions >= np.array(self.grid))).any(axis=1)
         if outside.any():
             raise SpecError(
                 f"not a position in a grid of {self.grid}",
                 field="positions",
-                value=tuple(given[outside][0].tolist()),
+                value=tuple(grid_positions[outside][0].tolist()),
                 remedy="count chunks from 0",
             )
-        cells = given.astype(np.uint64)
+        cells = grid_positions.astype(np.uint64)
         codes = np.zeros(len(cells), np.uint64)
-        taken = [0] * len(self.grid)
-        for bit, axis in enumerate(self.axis_of_bit):
-            codes |= (cells[:, axis] >> np.uint64(taken[axis]) & np.uint64(1)) << np.uint64(bit)
-            taken[axis] += 1
+        for axis, bit, of_axis in self._bits():
+            codes |= (cells[:, axis] >> of_axis & np.uint64(1)) << bit
         return codes
 
     def decode(self, codes: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """Positions of codes; the inverse of :meth:`encode`."""
-        given = np.asarray(codes, np.uint64).reshape(-1)
-        cells = np.zeros((len(given), len(self.grid)), np.uint64)
-        taken = [0] * len(self.grid)
-        for bit, axis in enumerate(self.axis_of_bit):
-            cells[:, axis] |= (given >> np.uint64(bit) & np.uint64(1)) << np.uint64(taken[axis])
-            taken[axis] += 1
+        code_vector = np.asarray(codes, np.uint64).reshape(-1)
+        cells = np.zeros((len(code_vector), len(self.grid)), np.uint64)
+        for axis, bit, of_axis in self._bits():
+            cells[:, axis] |= (code_vector >> bit & np.uint64(1)) << of_axis
         outside = (cells >= np.array(self.grid, np.uint64)).any(axis=1)
-        if self.n_bits < _MOST_BITS:
-            outside |= given >> np.uint64(self.n_bits) != 0
+        if self.n_bits < _ID_BITS:
+            outside |= code_vector >> np.uint64(self.n_bits) != 0
         if outside.any():
             raise SpecError(
                 f"not the code of a chunk in a grid of {self.grid}",
                 field="codes",
-                value=int(given[outside][0]),
+                value=int(code_vector[outside][0]),
                 remedy="give the ids of chunks of this grid",
             )
         return cells
@@ -672,12 +665,10 @@ class MortonCode:
         """Lowest `n_bits` bits of the codes in a box of `low_box`, an array of the box's shape."""
         box = self.low_box(n_bits)
         codes = np.zeros(box, np.uint64)
-        taken = [0] * len(box)
-        for bit, axis in enumerate(self.axis_of_bit[:n_bits]):
-            cells = np.arange(box[axis], dtype=np.uint64) >> np.uint64(taken[axis])
+        for axis, bit, of_axis in itertools.islice(self._bits(), n_bits):
+            cells = np.arange(box[axis], dtype=np.uint64) >> of_axis
             shape = [-1 if other == axis else 1 for other in range(len(box))]
-            codes |= ((cells & np.uint64(1)) << np.uint64(bit)).reshape(shape)
-            taken[axis] += 1
+            codes |= ((cells & np.uint64(1)) << bit).reshape(shape)
         return codes
 
     def low_box(self, n_bits: int) -> Shape:

@@ -7,7 +7,6 @@ is ever written to the volume.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -28,13 +27,13 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, Shape
 from shardwrite.place.base import Place, at_url, without_kind
-from shardwrite.read.array import ShardedArray
+from shardwrite.read.array import ShardedArray, merge_chunks
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import Survey
 from shardwrite.read.source import as_dask
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import FILES, identify, identity_text, merge_chunks
+from shardwrite.sources.common import FILES, digest, identify, identity_text
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import CopyLimits, Store
 from shardwrite.stores.opening import open_store
@@ -68,7 +67,9 @@ class PrecomputedSource(RegionSource):
     def _read(self, box: Box) -> npt.NDArray[Any]:
         # The limit may change, so a reader that is kept has the limit in its name.
         name = f"{self.identity}:{self.axes}:{index_limit()}"
-        reader: ScaleReader = FILES.get(name, self._reader)
+        reader: ScaleReader = FILES.get(
+            name, lambda: ScaleReader(self.store, self.volume, self.volume.scale(self.key))
+        )
         spans = dict(zip(self.axes, box.bounds, strict=True))
         bounds = [spans.get(axis, (0, 1)) for axis in _AXES]
         values = reader.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
@@ -76,10 +77,6 @@ class PrecomputedSource(RegionSource):
             values = values[..., 0]
         own = [axis for axis in _AXES if axis in spans]
         return values.transpose([own.index(axis) for axis in self.axes])
-
-    def _reader(self) -> ScaleReader:
-        volume = self.volume
-        return ScaleReader(self.store, volume, volume.scale(self.key))
 
     @property
     def volume(self) -> Volume:
@@ -191,15 +188,11 @@ def source_in(
     sizes = _by_axis(scale.size, volume.n_channels, axes)
     chunk = _by_axis(scale.chunk_size, volume.n_channels, axes)
     order = "F" if axes.startswith("x") else "C"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    root = store.local_root
-    identity = (
-        identity_text("precomputed", store.token, info=digest, key=scale.key)
-        if root is None
-        else identify(
-            "precomputed", str(root), stat_path=str(root / INFO), info=digest, key=scale.key
-        )
-    )
+    root, facts = store.local_root, {"info": digest([text]), "key": scale.key}
+    if root is None:
+        identity = identity_text("precomputed", store.token, **facts)
+    else:
+        identity = identify("precomputed", str(root), stat_path=str(root / INFO), **facts)
     return PrecomputedSource(
         path=label,
         shape=sizes,
@@ -226,9 +219,8 @@ def _checked_axes(axes: str | None, n_channels: int) -> str:
         return "xyz" if n_channels == 1 else _AXES
     is_known = isinstance(axes, str) and sorted(axes) in (sorted("xyz"), sorted(_AXES))
     if not is_known or ("c" not in axes and n_channels > 1):
-        remedy = "give the letters x, y and z in any order" + (
-            ", and c among them" if n_channels > 1 else ", and c among them if you like"
-        )
+        remedy = "give the letters x, y and z in any order, and c among them"
+        remedy += "" if n_channels > 1 else " if you like"
         raise SpecError("not the axes of the volume", field="axes", value=axes, remedy=remedy)
     return axes
 
@@ -273,9 +265,9 @@ def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
     if place.kind() in ("nothing", "other"):
         if place.has(INFO):
             return _opened(place, is_wanted)
-        found = volume_above(place)
-        if found is not None:
-            volume, key = found
+        above = volume_above(place)
+        if above is not None:
+            volume, key = above
             return Hierarchy(place, (), (("", _scale(volume, place, key)),))
     return open_hierarchy(place, is_wanted)
 
@@ -327,16 +319,13 @@ def _survey(source: PrecomputedSource, scale: Scale, counts: tuple[int, ...]) ->
     store = source.store.at(scale.key)
     if scale.sharding is not None:
         return _survey_of_shards(store, scale, counts)
-    found = {}
-    for key in store.list_keys():
-        position = _position(key, scale)
-        if position is not None:
-            found[position] = key
-    looked_at = _some(list(found.values()), _MOST_LOOKED_AT)
-    share = len(found) / len(looked_at) if looked_at else 1.0
+    files = {_position(key, scale): key for key in store.list_keys()}
+    files.pop(None, None)
+    looked_at = _some(list(files.values()), _MOST_LOOKED_AT)
+    share = len(files) / len(looked_at) if looked_at else 1.0
     nbytes = round(share * sum(store.size(key) or 0 for key in looked_at))
-    positions = np.array(list(found), np.int64).reshape(-1, 3)
-    return Survey(_ranks(positions, counts), len(found), nbytes, share > 1, len(found))
+    positions = np.array(list(files), np.int64).reshape(-1, 3)
+    return Survey(_ranks(positions, counts), len(files), nbytes, share > 1, len(files))
 
 
 def _survey_of_shards(store: Store, scale: Scale, counts: tuple[int, ...]) -> Survey:
@@ -370,16 +359,15 @@ def _some(found: list[T], most: int) -> list[T]:
 
 def _position(key: str, scale: Scale) -> tuple[int, ...] | None:
     """Position of the chunk in a file; None if it is the file of no chunk."""
-    found = _NAME.fullmatch(key)
-    if found is None:
+    match = _NAME.fullmatch(key)
+    if match is None:
         return None
-    starts = [int(text) for text in found.groups()[::2]]
-    places = zip(starts, scale.voxel_offset, scale.chunk_size, scale.grid, strict=True)
-    position = [((start - offset) // chunk, n) for start, offset, chunk, n in places]
-    if not all(0 <= at < n for at, n in position):
+    starts = [int(text) for text in match.groups()[::2]]
+    places = zip(starts, scale.voxel_offset, scale.chunk_size, strict=True)
+    position = tuple((start - offset) // chunk for start, offset, chunk in places)
+    if not all(0 <= i < n for i, n in zip(position, scale.grid, strict=True)):
         return None
-    whole = tuple(at for at, _ in position)
-    return whole if key.startswith(scale.name(whole)) else None
+    return position if key.startswith(scale.name(position)) else None
 
 
 def _ranks(positions: npt.NDArray[np.int64], counts: tuple[int, ...]) -> npt.NDArray[np.int64]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwrite.codecs.stages import Buffer, Ranges, chunk_limit
-from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.errors import CorruptShardError, StoreError, damage_in
 from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import listed, mode_of
 from shardwrite.volumes.sharding import (
@@ -112,8 +112,8 @@ class UInt64ShardReader:
             (entry,) = parse_entries(self.source.read(ENTRY_NBYTES * number, ENTRY_NBYTES))
             return self._load(number, int(entry[0]), int(entry[1]))
 
-        found: Minishard = load() if self._cached is None else self._cached(number, load)
-        return found
+        index: Minishard = load() if self._cached is None else self._cached(number, load)
+        return index
 
     def contents(self) -> Contents:
         """All chunks, and the bytes that no index names; read anew, and not from the cache.
@@ -140,21 +140,19 @@ class UInt64ShardReader:
 
     def _apart(self) -> Contents:
         contents = self.contents()
-        try:
+        with damage_in(key=self.key):
             check_ranges(contents.ranges, self.source.nbytes, "chunk or index")
-        except CorruptShardError as error:
-            raise error.located(key=self.key) from error
         return contents
 
     def _load(self, number: int, start: int, end: int) -> Minishard:
         what = f"index of minishard {number}"
-        try:
-            entry = np.array([[start, end]], np.uint64)
+        entry = np.array([[start, end]], np.uint64)
+        with damage_in(key=self.key):
             if not len(check_ranges(entry, self.data_nbytes, what)):
                 nothing = np.zeros(0, np.uint64)
                 return Minishard(nothing, nothing, nothing)
             if end - start > self._limit_nbytes:
-                raise CorruptShardError(  # noqa: TRY301
+                raise CorruptShardError(
                     f"{what} takes {end - start} bytes, and {self._limit_nbytes} are allowed; "
                     "if that is right, raise index_limit. For a volume, raise "
                     "shardwrite.precomputed.index-limit in dask's configuration"
@@ -166,8 +164,6 @@ class UInt64ShardReader:
                 (self.shard, number),
                 self._limit_nbytes,
             )
-        except CorruptShardError as error:
-            raise error.located(key=self.key) from error
 
     def minishards(self) -> Iterator[Minishard]:
         """Chunks of all minishards that have some, one minishard after the other.
@@ -181,18 +177,16 @@ class UInt64ShardReader:
         """Number, start and end of the index of each minishard that has one."""
         nbytes = self.sharding.shard_index_nbytes
         check_shard_index(self.sharding, self._limit_nbytes)
-        found: list[tuple[int, int, int]] = []
+        entries: list[tuple[int, int, int]] = []
         for at in range(0, nbytes, _PIECE_NBYTES):
             piece = parse_entries(self.source.read(at, min(_PIECE_NBYTES, nbytes - at)))
             for i in np.flatnonzero(piece[:, 0] != piece[:, 1]).tolist():
                 start, end = piece[i].tolist()
-                found.append((at // ENTRY_NBYTES + i, start, end))
-        ranges = np.array([entry[1:] for entry in found], np.uint64).reshape(-1, 2)
-        try:
+                entries.append((at // ENTRY_NBYTES + i, start, end))
+        ranges = np.array([entry[1:] for entry in entries], np.uint64).reshape(-1, 2)
+        with damage_in(key=self.key):
             check_ranges(ranges, self.data_nbytes, "index of a minishard")
-        except CorruptShardError as error:
-            raise error.located(key=self.key) from error
-        return found
+        return entries
 
     def chunk(self, chunk_id: int, most_nbytes: int | None = None) -> bytes | None:
         """Decoded bytes of a chunk; None if the shard does not have it.
@@ -210,19 +204,15 @@ class UInt64ShardReader:
 
         - Raises CorruptShardError as :meth:`chunk` does.
         """
-        allowed = chunk_limit()
-        limit = allowed if most_nbytes is None else min(allowed, most_nbytes)
-        try:
+        with damage_in(key=self.key, offset=offset, nbytes=nbytes):
+            limit = chunk_limit()
             if most_nbytes is not None:
+                limit = min(limit, most_nbytes)
                 most = most_nbytes if self._stage is None else most_gzip_nbytes(most_nbytes)
                 if nbytes > most:
-                    raise CorruptShardError(  # noqa: TRY301
-                        f"takes {nbytes} bytes where at most {most} can be"
-                    )
+                    raise CorruptShardError(f"takes {nbytes} bytes where at most {most} can be")
             data = self._limited(offset, nbytes)
             return bytes(data if self._stage is None else self._stage.decode(data, limit))
-        except CorruptShardError as error:
-            raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
 
     def fragments(self, chunk_id: int) -> bytes | None:
         """Bytes that lie immediately before a chunk; None if the shard does not have the chunk."""
@@ -233,10 +223,8 @@ class UInt64ShardReader:
             return None
         nbytes = int(contents.before[position])
         offset = int(contents.offsets[position]) - nbytes
-        try:
+        with damage_in(key=self.key, offset=offset, nbytes=nbytes):
             return bytes(self._limited(offset, nbytes))
-        except CorruptShardError as error:
-            raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
 
     def _limited(self, offset: int, nbytes: int) -> Buffer:
         if nbytes > (allowed := chunk_limit()):
@@ -292,14 +280,14 @@ class IndexCache:
                 self._kept.move_to_end(name)
                 kept: Indexed = self._kept[name]
                 return kept
-        found = load()
+        index = load()
         with self._lock:
             if name not in self._kept:
-                self._kept[name] = found
-                self._nbytes += found.memory_nbytes
+                self._kept[name] = index
+                self._nbytes += index.memory_nbytes
             while self._nbytes > self._limit_nbytes:
                 self._nbytes -= self._kept.popitem(last=False)[1].memory_nbytes
-        return found
+        return index
 
 
 class UInt64ShardFiles:
@@ -322,7 +310,12 @@ class UInt64ShardFiles:
 
         Links and directories that stand in place of a shard count, and raise when they are opened.
         """
-        keys = (*self.store.list_keys(), *self._no_files())
+        keys = list(self.store.list_keys())
+        root = self.store.local_root
+        for path in () if root is None else listed(root):  # no store lists these
+            mode = mode_of(path, follow=False)
+            if mode and not stat.S_ISREG(mode):
+                keys.append(path.name)
         return sorted({n for key in keys if (n := self._number_of(key)) >= 0})
 
     def strays(self) -> list[str]:
@@ -343,14 +336,6 @@ class UInt64ShardFiles:
             if key.endswith(ending) and self._number_of(key, (ending,)) >= 0
             if f"{key.removesuffix(ending)}.shard" in keys
         )
-
-    def _no_files(self) -> list[str]:
-        """Names in a directory that are those of no regular files, so that no store lists them."""
-        root = self.store.local_root
-        if root is None:
-            return []
-        modes = ((path.name, mode_of(path, follow=False)) for path in listed(root))
-        return [name for name, mode in modes if mode and not stat.S_ISREG(mode)]
 
     def _number_of(self, key: str, endings: tuple[str, ...] = _ENDINGS) -> int:
         """Number of the shard of a key; -1 if it belongs to none."""
@@ -399,7 +384,23 @@ class UInt64ShardFiles:
     def parts(self, shard: int) -> Iterator[dict[str, ObjectReader]]:
         """Open the objects of a shard, by their keys: one, two of the obsolete format, or none."""
         with contextlib.ExitStack() as stack:
-            yield self._opened(shard, stack)
+
+            def opened(keys: list[str]) -> dict[str, ObjectReader]:
+                readers = ((key, self.store.open(key)) for key in keys)
+                return {key: stack.enter_context(one) for key, one in readers if one is not None}
+
+            whole, two = [self.sharding.key_of(shard)], self.obsolete_keys(shard)
+            parts = opened(whole) or opened(two)
+            if len(parts) < 2 and whole[0] not in parts:
+                # The two may have been there, and were removed since a new shard has taken their
+                # place.
+                lonely, parts = parts, opened(whole)
+                if lonely and not parts:
+                    (there,) = lonely
+                    (missing,) = set(two) - {there}
+                    message = f"{there!r} is there, but {missing!r} is missing"
+                    raise StoreError(message, key=missing)
+            yield parts
 
     def reader(self, shard: int, parts: dict[str, ObjectReader]) -> UInt64ShardReader | None:
         """Reader of a shard whose objects are open; None if it has none.
@@ -430,22 +431,3 @@ class UInt64ShardFiles:
     def obsolete_keys(self, shard: int) -> list[str]:
         """Keys of a shard in the obsolete format."""
         return [self.sharding.key_of(shard, ending) for ending in _OBSOLETE]
-
-    def _opened(self, shard: int, stack: contextlib.ExitStack) -> dict[str, ObjectReader]:
-        """Open readers of the objects of a shard, by their keys."""
-
-        def opened(keys: list[str]) -> dict[str, ObjectReader]:
-            found = ((key, self.store.open(key)) for key in keys)
-            return {key: stack.enter_context(one) for key, one in found if one is not None}
-
-        whole, two = [self.sharding.key_of(shard)], self.obsolete_keys(shard)
-        found = opened(whole) or opened(two)
-        if len(found) == 2 or whole[0] in found:
-            return found
-        # The two may have been there, and were removed since a new shard has taken their place.
-        again = opened(whole)
-        if found and not again:
-            (there,) = found
-            (missing,) = set(two) - {there}
-            raise StoreError(f"{there!r} is there, but {missing!r} is missing", key=missing)
-        return again

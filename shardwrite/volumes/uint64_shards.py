@@ -146,6 +146,8 @@ Ids = npt.NDArray[np.uint64]
 
 T = TypeVar("T")
 
+_OfId = Callable[[UInt64ShardReader, int], bytes | None]
+
 _EXISTING = ("refuse", "keep", "replace", "update")
 
 _BATCH = 64  # shards of a transaction whose files are synced together
@@ -231,7 +233,7 @@ class UInt64Shards(Mapping[int, bytes]):
         if index_limit is None:
             index_limit = stages.index_limit()
         limits = [
-            parse_nbytes(limit if isinstance(limit, str) else f"{limit}", field)
+            parse_nbytes(f"{limit}", field)
             for limit, field in ((index_limit, "index_limit"), (cache_limit, "cache_limit"))
         ]
         self._files = UInt64ShardFiles(place, sharding, *limits)
@@ -340,8 +342,10 @@ class UInt64Shards(Mapping[int, bytes]):
                 remedy="give a mapping of ids to numbers of bytes, such as {7: 68}",
             )
         ids = as_ids(values.keys())
-        self._check_indexes(ids)
-        source = _source_of(values, {} if data_offset is None else data_offset)
+        # What could not be read again is refused before anything is written.
+        check_shard_index(self.sharding, self._files.index_limit_nbytes)
+        check_minishards(self.sharding, ids, self._files.index_limit_nbytes)
+        value_of, divides = _source_of(values, {} if data_offset is None else data_offset)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}
         if there and existing == "refuse":
@@ -358,14 +362,14 @@ class UInt64Shards(Mapping[int, bytes]):
                 shard,
                 part,
                 removed=nothing,
-                divided=part[[source.divides(each) for each in part.tolist()]],
+                divided=part[[divides(each) for each in part.tolist()]],
                 keeps=existing == "update",
                 may_exist=existing in _EXISTING[2:],
             )
             for shard, part in groups
             if shard not in kept
         ]
-        nbytes = self._commit(changes, source.value_of, durability, threads)
+        nbytes = self._commit(changes, value_of, durability, threads)
         n_chunks = sum(len(change.ids) for change in changes)
         return UInt64Written(len(changes), n_chunks, len(kept), nbytes)
 
@@ -394,7 +398,7 @@ class UInt64Shards(Mapping[int, bytes]):
             for shard, part in self._grouped(as_ids(ids))
             if self._files.has(shard)
         ]
-        nbytes = self._commit(changes, _source_of({}, {}).value_of, durability, None)
+        nbytes = self._commit(changes, _source_of({}, {})[0], durability, None)
         return UInt64Written(len(changes), 0, 0, nbytes)
 
     def read(self, ids: Iterable[int]) -> dict[int, bytes]:
@@ -410,7 +414,7 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError, StoreError, CorruptShardError
             If an id is not valid, the storage fails, or an index or a chunk is damaged.
         """
-        return self._read(ids, _chunks)
+        return self._read(ids, UInt64ShardReader.chunk)
 
     def read_fragments(self, ids: Iterable[int]) -> dict[int, bytes]:
         """Read the bytes that lie immediately before chunks. Chunks that are missing are left out.
@@ -428,20 +432,20 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError, StoreError, CorruptShardError
             As :meth:`read` does. All indexes of the shards are read.
         """
-        return self._read(ids, _fragments)
+        return self._read(ids, UInt64ShardReader.fragments)
 
-    def _read(self, ids: Iterable[int], of: Callable[..., dict[int, bytes]]) -> dict[int, bytes]:
-        """What a function reads of some ids in each of their shards."""
+    def _read(self, ids: Iterable[int], of_id: _OfId) -> dict[int, bytes]:
+        """What a method of the readers of shards gives for those of some ids that are there."""
         values: dict[int, bytes] = {}
         for shard, part in self._grouped(as_ids(ids)):
-            values |= self._files.read(shard, partial(of, ids=part.tolist()))
+            values |= self._files.read(shard, partial(_bytes_of, of_id=of_id, ids=part.tolist()))
         return values
 
     def __getitem__(self, chunk_id: int) -> bytes:
-        found = self.read([chunk_id])
-        if not found:
+        chunks = self.read([chunk_id])
+        if not chunks:
             raise KeyError(chunk_id)
-        return found[int(chunk_id)]
+        return chunks[int(chunk_id)]
 
     def __contains__(self, chunk_id: object) -> bool:
         try:
@@ -525,16 +529,20 @@ class UInt64Shards(Mapping[int, bytes]):
                 n_chunks += found[1]
                 unused += found[2] + found[3]
                 unowned += [(self.sharding.key_of(shard), found[3])] * (found[3] > 0)
-        warnings = (*_about_unowned(unowned), *_about_obsolete(self._files.obsolete()))
-        return UInt64Report(len(numbers), n_chunks, stored, unused, tuple(problems), warnings)
+        obsolete = self._files.obsolete()
+        warnings = [_about_unowned(unowned)] if unowned else []
+        warnings += [_about_obsolete(obsolete)] if obsolete else []
+        return UInt64Report(
+            len(numbers), n_chunks, stored, unused, tuple(problems), tuple(warnings)
+        )
 
     def _whole(self, chunk_id: int) -> tuple[bytes, int]:
         """See `ValueOf`: a value for another shard."""
         (shard,), _ = self.sharding.locate([chunk_id])
-        found = self._files.read(int(shard), partial(_whole, chunk_id=chunk_id))
-        if found is None:
+        value = self._files.read(int(shard), partial(_whole, chunk_id=chunk_id))
+        if value is None:
             raise KeyError(chunk_id)
-        return found
+        return value
 
     def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
         """Ids of each shard, by its number."""
@@ -543,12 +551,6 @@ class UInt64Shards(Mapping[int, bytes]):
         numbers, firsts = np.unique(shards[order], return_index=True)
         parts = np.split(ids[order], firsts[1:])
         return list(zip(numbers.tolist(), parts, strict=False))
-
-    def _check_indexes(self, ids: Ids) -> None:
-        """Refuse what could not be read again, before anything is written."""
-        limit = self._files.index_limit_nbytes
-        check_shard_index(self.sharding, limit)
-        check_minishards(self.sharding, ids, limit)
 
     def _commit(
         self,
@@ -585,25 +587,12 @@ class UInt64Shards(Mapping[int, bytes]):
         return sum(_in_threads(commit, batches, threads))
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the values of a call come from.
-
-    Attributes
-    ----------
-    value_of : callable
-        See `ValueOf`.
-    divides : callable
-        Whether the value of an id says what lies before the chunk.
-    """
-
-    value_of: ValueOf
-    divides: Callable[[int], bool]
-
-
-def _source_of(values: Mapping[int, Any], data_offset: Mapping[int, int]) -> _Source:
+def _source_of(
+    values: Mapping[int, Any], data_offset: Mapping[int, int]
+) -> tuple[ValueOf, Callable[[int], bool]]:
+    """Values by their ids; and whether the value of an id says what lies before the chunk."""
     if isinstance(values, UInt64Shards) and not data_offset:
-        return _Source(values._whole, lambda _: True)  # noqa: SLF001 (of this class)
+        return values._whole, lambda _: True  # noqa: SLF001 (of this class)
 
     def value_of(chunk_id: int) -> tuple[Any, int | None]:
         value = values[chunk_id]
@@ -612,24 +601,19 @@ def _source_of(values: Mapping[int, Any], data_offset: Mapping[int, int]) -> _So
     def divides(chunk_id: int) -> bool:
         return chunk_id in data_offset
 
-    return _Source(value_of, divides)
+    return value_of, divides
 
 
-def _chunks(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
-    """Those chunks of a shard that it has."""
-    found = {} if reader is None else {one: reader.chunk(one) for one in ids}
-    return {one: data for one, data in found.items() if data is not None}
-
-
-def _fragments(reader: UInt64ShardReader | None, ids: list[int]) -> dict[int, bytes]:
-    """Bytes that lie before those chunks of a shard that it has."""
-    found = {} if reader is None else {one: reader.fragments(one) for one in ids}
-    return {one: data for one, data in found.items() if data is not None}
+def _bytes_of(reader: UInt64ShardReader | None, of_id: _OfId, ids: list[int]) -> dict[int, bytes]:
+    """See `UInt64Shards._read`; of one shard."""
+    values = {} if reader is None else {each: of_id(reader, each) for each in ids}
+    return {each: data for each, data in values.items() if data is not None}
 
 
 def _whole(reader: UInt64ShardReader | None, chunk_id: int) -> tuple[bytes, int] | None:
     """What lies before a chunk and the chunk, and the size of the chunk; None if it is missing."""
-    before, chunk = (of(reader, [chunk_id]).get(chunk_id) for of in (_fragments, _chunks))
+    before = None if reader is None else reader.fragments(chunk_id)
+    chunk = None if reader is None else reader.chunk(chunk_id)
     return None if before is None or chunk is None else (before + chunk, len(chunk))
 
 
@@ -651,34 +635,28 @@ def _again(
     cache_limit: int,
     refusal: SpecError | None,
 ) -> UInt64Shards:
-    made = UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
-    made._refusal = refusal  # noqa: SLF001 (of this class)
-    return made
+    shards = UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
+    shards._refusal = refusal  # noqa: SLF001 (of this class)
+    return shards
 
 
-def _about_unowned(shards: list[tuple[str, int]]) -> tuple[str, ...]:
+def _about_unowned(shards: list[tuple[str, int]]) -> str:
     """Warning about bytes that belong to nothing, by the keys of their shards."""
-    if not shards:
-        return ()
     nbytes = sum(each for _, each in shards)
-    text = (
+    return (
         f"{nbytes} bytes in {counted(len(shards), 'shard')}, first {shards[0][0]!r}, belong to no "
         "chunk and to no index, as if a part of the index was lost. Changes of such shards are "
         "refused, because they would lose these bytes"
     )
-    return (text,)
 
 
-def _about_obsolete(keys: list[str]) -> tuple[str, ...]:
+def _about_obsolete(keys: list[str]) -> str:
     """Warning about objects of the obsolete format that a shard has taken the place of."""
-    if not keys:
-        return ()
-    told = (
+    return (
         f"{counted(len(keys), 'object')} of the obsolete format, first {keys[0]!r}, stand beside "
         "shards that are read in their place. If such a shard is lost, the old values are read "
         "again: remove these objects"
     )
-    return (told,)
 
 
 def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | None) -> Iterator[T]:

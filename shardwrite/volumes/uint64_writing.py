@@ -250,12 +250,12 @@ class _Writing:
 
 
 def _bytes_of(value: Any, chunk_id: int) -> memoryview:
+    why: Exception | None = None
     try:
         view = memoryview(value)
         holds_addresses = getattr(getattr(view.obj, "dtype", None), "hasobject", False)
         if not holds_addresses:
             return view.cast("B") if view.nbytes else memoryview(b"")
-        why: Exception | None = None
     except (TypeError, ValueError) as error:
         why = error
     raise SpecError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.common import identify, slabs
+from shardwrite.sources.common import identify
 from shardwrite.sources.registry import Format, register_format
 
 DTYPE, WIDTH = np.dtype("u4"), 9
@@ -54,7 +54,7 @@ def open_(request: Request) -> Source:
         path=path,
         shape=shape,
         dtype=DTYPE,
-        chunks=slabs(shape, DTYPE.itemsize),
+        chunks=shape,
         identity=identify("hexes", path),
         begin=begin,
     )

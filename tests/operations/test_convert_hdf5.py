@@ -262,10 +262,10 @@ def test_a_store_of_another_state_of_the_file(tmp_path):
     store = Hdf5Store(src.partition("::")[0])
     copied = pickle.loads(pickle.dumps(store.at("x")))
     assert copied.open("c/1/1").read(0, 4) == store.open("x/c/1/1").read(0, 4)
-    os.utime(store.path, ns=(0, 0))
+    os.utime(store.local_path, ns=(0, 0))
     with pytest.raises(StoreError, match="changed meanwhile"):
         copied.open("c/1/1").read(0, 4)
-    assert pickle.loads(pickle.dumps(Hdf5Store(store.path).at("x"))).open("c/1/1").nbytes == 400
+    assert pickle.loads(pickle.dumps(Hdf5Store(store.local_path).at("x"))).open("c/1/1").nbytes == 400
     with pytest.raises(SpecError, match="only read"):
         store.transaction("none", "a.b")
 

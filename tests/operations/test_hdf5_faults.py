@@ -20,7 +20,7 @@ import zarr
 import shardwrite
 from shardwrite import Hdf5, SpecError, StoreError
 from shardwrite.hdf5 import shards
-from shardwrite.hdf5.reading import look_into
+from shardwrite.hdf5.salvage import look_into
 
 sys.path.insert(0, str(Path(__file__).parent))
 from whole_files import make_shards

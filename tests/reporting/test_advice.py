@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwrite.show.html import scale_of
-from shardwrite.show.report import RunReport
-from shardwrite.show.report_facts import Pause, PlanFigures, WorkerReport
+from shardwrite.show.report import Pause, PlanFigures, RunReport, WorkerReport
 
 GB = 10**9
 PLAN = PlanFigures(

@@ -22,8 +22,7 @@ from shardwrite.journal.lines import encode_line
 from shardwrite.journal.receipt import Receipt
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME
 from shardwrite.show.make_report import make_report
-from shardwrite.show.report import html
-from shardwrite.show.report_facts import Span
+from shardwrite.show.report import Span, html
 from shardwrite.show.timeline import timeline_of
 
 KEYWORDS = {"shards": 16, "chunks": 8, "durability": "none", "source_id": "x"}

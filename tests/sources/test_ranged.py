@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwrite import StoreError
-from shardwrite.sources import common
+from shardwrite.sources import raw
 from shardwrite.sources.inside import FileStream
 from shardwrite.stores.bucket_url import parent_of
 
@@ -35,7 +35,7 @@ class Counted:
 
 def source_of(values, order="C", before=b"head!"):
     file = Counted(before + values.tobytes(order))
-    return common.RangedSource(
+    return raw.RangedSource(
         path="x",
         shape=values.shape,
         dtype=values.dtype.newbyteorder("="),
@@ -53,7 +53,7 @@ def source_of(values, order="C", before=b"head!"):
 @pytest.mark.parametrize("dtype", [">i4", "u1", "c16"])
 def test_boxes_are_those_of_numpy(monkeypatch, limits, order, dtype):
     for name, value in zip(("_LITTLE_NBYTES", "_MOST_NBYTES", "_MOST_WASTE"), limits, strict=True):
-        monkeypatch.setattr(common, name, value)
+        monkeypatch.setattr(raw, name, value)
     rng = np.random.default_rng(0)
     values = rng.integers(0, 250, (5, 7, 6)).astype(dtype)
     source, file = source_of(values, order)
@@ -66,8 +66,8 @@ def test_boxes_are_those_of_numpy(monkeypatch, limits, order, dtype):
 
 
 def test_requests_are_few_and_bounded(monkeypatch):
-    monkeypatch.setattr(common, "_MOST_NBYTES", 2**16)
-    monkeypatch.setattr(common, "_LITTLE_NBYTES", 2**12)
+    monkeypatch.setattr(raw, "_MOST_NBYTES", 2**16)
+    monkeypatch.setattr(raw, "_LITTLE_NBYTES", 2**12)
     values = np.arange(2**17, dtype="u2").reshape(512, 256)
     source, file = source_of(values)
     source[100:400]

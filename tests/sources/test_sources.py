@@ -371,7 +371,7 @@ def test_zarr_chunks(tmp_path):
     write_zarr(tmp_path / "sharded.zarr", data, chunks=(8, 9), shards=(32, 45))
     assert open_source(str(tmp_path / "plain.zarr")).chunks == (100, 90)
     assert open_source(str(tmp_path / "sharded.zarr")).chunks == (32, 45)
-    assert open_source(str(tmp_path / "sharded.zarr")).sharded
+    assert open_source(str(tmp_path / "sharded.zarr")).by_shards
 
 
 def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
@@ -630,7 +630,7 @@ def test_tiff_pages_must_agree(tmp_path):
     with pytest.raises(SpecError, match="uint8"):
         open_source(str(path))
     with pytest.raises(StoreError, match="added or removed"):
-        stack._list()
+        stack[:1]
 
 
 def test_files_of_a_stack_are_in_natural_order(tmp_path):
