@@ -59,7 +59,7 @@ from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.lines import CLAIM, TOKEN, Beginning
+from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, shards_of
 from shardwrite.journal.receipt import (
     Receipt,
     UpdateEntry,
@@ -72,7 +72,6 @@ from shardwrite.journal.replay import (
     discard,
     drivers_on,
     replay,
-    shards_of,
     unended,
 )
 from shardwrite.journal.rundir import (
