@@ -182,12 +182,12 @@ def written_by(checkout: Path, seeds: range) -> list[tuple[dict[str, str], bool]
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def checked_out(commit: str, into: Path) -> Path:
-    """A commit's package, or the directory that was named."""
+def checked_out(commit: str, into: Path, *more: str) -> Path:
+    """A commit's package, with more folders, or the directory that was named."""
     if Path(commit).is_dir():
         return Path(commit).resolve()
     archive = subprocess.run(
-        ["git", "archive", commit, "shardwrite"], cwd=ROOT, capture_output=True
+        ["git", "archive", commit, "shardwrite", *more], cwd=ROOT, capture_output=True
     )
     if archive.returncode:
         sys.exit(

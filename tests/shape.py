@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import sys
 import tempfile
 import tokenize
@@ -246,14 +247,112 @@ def show(texts: dict[str, str], *, names_leaks: bool) -> str:
     return "\n".join(lines)
 
 
+PATCHES = ("setattr", "object", "multiple", "patch")  # calls that put something else in a place
+
+
+def public_names(root: Path) -> set[str]:
+    """Names that users and implementers have: those of each `__all__`, and those that pages
+    import."""
+    found = set()
+    for path in (root / "shardwrite").rglob("*.py"):
+        module = module_of(path.relative_to(root))
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names = [
+                    each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)
+                ]
+                found |= {f"{module}.{name}" for name in names}
+    for page in (root / "docs").rglob("*.md"):
+        for module, names in re.findall(
+            r"from (shardwrite[.\w]*) import ([\w, ]+)", page.read_text()
+        ):
+            found |= {f"{module}.{name.strip()}" for name in names.split(",")}
+    errors = {name.rpartition(".")[2] for name in found if name.startswith("shardwrite.errors.")}
+    return found | {f"shardwrite.{name}" for name in errors}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def names_used(tree: ast.Module, modules: Collection[str]) -> set[str]:
+    """Names of the package that a file imports, or puts something else in the place of."""
+    bound, found = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwrite"):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                bound[alias.asname or alias.name] = name
+                if name not in modules:
+                    found.add(name)
+        elif isinstance(node, ast.Import):
+            bound |= {each.asname or "shardwrite": each.name for each in node.names if each.asname}
+
+    def full(owner: ast.expr) -> str:
+        first, _, rest = ast.unparse(owner).partition(".")
+        name = bound.get(first, first)
+        return f"{name}.{rest}" if rest else name
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and full(node.value) in modules:
+            found.add(full(node))
+        elif isinstance(node, ast.Call) and node.args:
+            patch = ast.unparse(node.func).rpartition(".")[2] in PATCHES
+            if patch and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                found.add(f"{full(node.args[0])}.{node.args[1].value}")
+            elif patch and isinstance(node.args[0], ast.Constant):
+                found.add(str(node.args[0].value))
+    return {
+        name
+        for name in found - set(modules)
+        if name.startswith("shardwrite.") and not name.endswith("__")
+    }
+
+
+def show_tests(root: Path, *, names_them: bool) -> str:
+    """How many names that are not public the tests of each folder use."""
+    texts = texts_of(root)
+    modules = {module_of(Path("shardwrite", name)) for name in texts}
+    public, folders = public_names(root), {}
+    for path in sorted((root / "tests").rglob("*.py")):
+        folder = path.relative_to(root / "tests").parts[0]
+        used = {
+            name
+            for name in names_used(ast.parse(path.read_text()), modules)
+            if not {name, name.rpartition(".")[0]}
+            & public  # members of a class are as public as it
+        }
+        folders.setdefault(folder, Counter()).update(used)
+    lines = []
+    for folder, names in sorted(folders.items()):
+        if names:
+            lines.append(f"{folder:28}{len(names):5} names in {names.total():4} places")
+            lines += [f"    {name}: {n}" for name, n in sorted(names.items()) if names_them]
+    verbs = folders.pop("seams.py", Counter())
+    others = sum(folders.values(), Counter())
+    rooms = Counter(name.split(".")[1] for name in others)
+    lines.append("by room: " + ", ".join(f"{room} {n}" for room, n in rooms.most_common(12)))
+    lines.append(f"{'all but seams.py':28}{len(others):5} names in {others.total():4} places")
+    lines.append(f"{'of these, only in seams.py':28}{len(set(verbs) - set(others)):5} names")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", nargs="?", help="instead of the working tree")
     parser.add_argument("--leaks", action="store_true", help="name each import into a wing")
+    parser.add_argument(
+        "--tests", action="store_true", help="count names in tests that are not public"
+    )
+    parser.add_argument("--names", action="store_true", help="and tell them")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        root = checked_out(chosen.commit, Path(scratch)) if chosen.commit else ROOT
-        print(show(texts_of(root), names_leaks=chosen.leaks))
+        more = ("tests", "docs") if chosen.tests else ()
+        root = checked_out(chosen.commit, Path(scratch), *more) if chosen.commit else ROOT
+        if chosen.tests:
+            print(show_tests(root, names_them=chosen.names))
+        else:
+            print(show(texts_of(root), names_leaks=chosen.leaks))
 
 
 if __name__ == "__main__":
